@@ -13,30 +13,30 @@ SIZES = {"1 KiB": 1 << 10, "16 KiB": 16 << 10, "256 KiB": 256 << 10}
 
 MIB = 1 << 20
 
-# In memory, where all that is asked for fits.
+# In memory, where everything requested fits.
 MEMORY_BYTES = 256 * MIB
 
-# For hits from disk: what there is in memory is much less than what is asked for in turn, and the kernel has all of it.
+# For hits from disk: the cache's memory is much smaller than the requested set, but the page cache holds all of it.
 SMALL_BYTES = 8 * MIB
 DISK_BYTES = 1 << 30
 DISK_COUNTS = {"1 KiB": 60_000, "16 KiB": 4_000, "256 KiB": 250}
 
-# The mix: of a million URLs, the hundred most wanted are two fifths of the requests.
+# The mix: of a million URLs, the hundred most popular get two fifths of the requests.
 ZIPF_URLS, ZIPF_BYTES, ZIPF_MEMORY_BYTES = 1_000_000, 2 << 10, 32 * MIB
 ZIPF_WARM_UP_S = 8
 
 HERD, HERD_MS = 200, 100
 
-# Small entries: as many as asked for, or as many as come in this time.
+# Small entries: at most this many, or as many as are stored in this time.
 ENTRY_BYTES, ENTRIES_TIME_S = 100, 45
 ENTRIES_MEMORY_BYTES = 4096 * MIB
 
-# All is stored when one round through all URLs brings fewer misses than this share.
+# Everything is stored when a pass through all URLs has fewer misses than this share.
 FILLED_SHARE, FILL_TRIES = 0.005, 60
 
 
 class Origin(Server):
-    """What is cached, on the client's CPU. It counts the requests for it."""
+    """The origin of cached responses, on the client's CPU. It counts its requests."""
 
     def __init__(self):
         super().__init__("origin", [GUEST, "origin", "127.0.0.1:{port}"], cpu=CLIENT_CPU)
@@ -46,7 +46,7 @@ class Origin(Server):
 
 
 class Cache(Server):
-    """One of the caches, in front of an upstream, with so much memory, and disk where it is to use one."""
+    """One of the caches, in front of an upstream, with this much memory, and optionally disk."""
 
     def __init__(self, name, command, origin, memory_bytes, disk_bytes=0):
         super().__init__(name, command)
@@ -55,7 +55,7 @@ class Cache(Server):
         self.has_disk = disk_bytes > 0
 
     def __enter__(self):
-        # nginx has no memory of its own: it is given a folder in memory.
+        # nginx has no memory cache of its own: it gets a folder in memory.
         parent = "/var/tmp" if self.has_disk or self.name != "nginx" else "/dev/shm"
         self.store = tempfile.mkdtemp(prefix="flatout-bench-cache-", dir=parent)
         os.chmod(self.store, 0o777)
@@ -89,7 +89,7 @@ class Cache(Server):
 def caches(origin, options, memory_bytes=MEMORY_BYTES, disk_bytes=0):
     flatout = [FLATOUT, "serve", "--to", "http://{UPSTREAM}", "--cache", "1d", "--listen", "127.0.0.1:{port}", "--workers", "1"]
     flatout += ["--cache-memory", "{RAM}"] + (["--cache-dir", "{STORE}", "--cache-size", "{BYTES}"] if disk_bytes else [])
-    # It keeps what it stores in a file or in memory, never in both.
+    # It stores entries either in a file or in memory, never in both.
     store = "file,{STORE}/store,{BYTES}" if disk_bytes else "malloc,{RAM}"
     varnish = ["varnishd", "-F", "-j", "none", "-n", "{folder}/varnish", "-a", "127.0.0.1:{port}", "-b", "{UPSTREAM}", "-s", f"main={store}"]
     varnish += ["-s", "Transient=malloc", "-p", "thread_pools=1", "-p", "thread_pool_min=100"]
@@ -109,7 +109,7 @@ def fetch(port, path):
 
 
 def urls(*arguments):
-    """A script of URLs, with what it is told."""
+    """A script of URLs with its arguments."""
     return ["urls.lua", *map(str, arguments)]
 
 
@@ -127,7 +127,7 @@ def fill(server, origin, size, count):
 
 
 def filled(servers, origin, size, count):
-    """Those of the running servers that keep what they are asked for."""
+    """The running servers that do cache."""
     found = []
     for server in servers:
         try:
@@ -197,7 +197,7 @@ def zipf(origin, options):
 
 
 def herd(origin, options):
-    """Many requests at once for what is not stored: requests that the upstream gets, and when the last client has its response."""
+    """Many concurrent requests for a response that is not stored: the requests that reach the upstream, and when the last client has its response."""
     number = 0
 
     def act(server):
@@ -255,8 +255,8 @@ def entries(origin, options):
 
 
 def instructions(origin, options):
-    """User instructions of a hit and of our own `/json`, sixteen pipelined: with the same head again and again, and with a field that
-    has another value each time."""
+    """User instructions of a hit and of our own `/json`, with 16 pipelined requests: all with the same head, and with a field whose
+    value differs each time."""
     counts = {}
     for label, server in {"our own /json": flatout_json(), "a hit of 1 KiB": caches(origin, options)[0]}.items():
         server.path = server.path if label.endswith("/json") else "/c/1024/counted"

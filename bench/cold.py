@@ -5,7 +5,7 @@ import os, shutil, socket, statistics, subprocess, sys, time
 from measure import flatout_bench, quartiles, running, told, turns
 from servers import CLIENT_CPU, ROOT, flatout_files, installed, nginx, only, pin
 
-# On the disk of the sources: a temporary directory may be in memory.
+# On the disk of the sources, because a temporary directory may be in memory.
 FOLDER = ROOT / "target/bench-cold"
 BIG_MIB = 256
 SMALL_RATE, SMALL_CONNECTIONS = 2_000, 8
@@ -20,7 +20,7 @@ def make_folder():
         for _ in range(BIG_MIB):
             big.write(os.urandom(1 << 20))
         big.flush()
-        # What is dirty cannot be evicted.
+        # Dirty pages cannot be evicted.
         os.fsync(big.fileno())
 
 
@@ -42,7 +42,7 @@ class Fetching:
 
 
 def fetch(port, state):
-    """In a process of its own: says when it begins, and how fast it was when stdin closes."""
+    """In a separate process: reports its start, and its rate when stdin closes."""
     os.set_blocking(0, False)
     print("began", flush=True)
     began, received = time.perf_counter(), 0
@@ -59,7 +59,7 @@ def evict():
 
 
 def fetch_once(port):
-    """How many bytes came until the end; they are counted and not copied."""
+    """The number of bytes until the end; they are counted, not copied."""
     buffer, total = bytearray(READ_BYTES), 0
     with socket.create_connection(("127.0.0.1", port)) as s:
         s.sendall(b"GET /big.bin HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")

@@ -16,7 +16,7 @@ def case_instructions(options):
                     "what is not there": flatout_files("/nothing")}
         subjects["/json by an async handler"].path = "/json-async"
         subjects |= {f"/json, {server.name}": server for server in observed()}
-        # Parked, answered by the guest that hears from the upstream; and the same by a future.
+        # Parked, with the response given by the guest that reads the upstream; and the same with a future.
         subjects |= {f"an upstream's answer, by {server.name}": server for server in guest_servers(upstream)}
         for name, server in subjects.items():
             for how, deep in [("16 pipelined", 16), ("alone, waking up", 1)]:
@@ -28,7 +28,7 @@ def case_instructions(options):
 
 
 def per_request(server, deep, differ=False):
-    """`differ`: each request has a field with another value."""
+    """`differ`: each request has a field with a different value."""
     few, many, pause = (2_000, 12_000, 0) if deep > 1 else (100, 600, 0.005)
     counts = [instructions(server, requests, deep, pause, differ) for requests in (few, many)]
     return (counts[1] - counts[0]) / (many - few)
@@ -42,7 +42,7 @@ def instructions(server, requests, deep, pause, differ):
         with server:
             with socket.create_connection(("127.0.0.1", server.port)) as s:
                 request = f"GET {server.path} HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAccept: */*\r\nUser-Agent: bench\r\n\r\n".encode()
-                # The second response is as long as all that follow: the first may have come from an upstream.
+                # The second response has the same length as all later ones: the first may have come from an upstream.
                 for _ in range(2):
                     s.sendall(request)
                     time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""A feed of messages, and subscribers that are held by `flatout bench`: what the benchmark of push and its demo share."""
+"""A feed of messages, and subscribers held by `flatout bench`, for the benchmark of push and its demo."""
 
 import http.client, json, os, signal, subprocess, threading, time
 from pathlib import Path
@@ -10,12 +10,12 @@ FLATOUT = str(ROOT / "target/release/flatout")
 # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
 PER_SOURCE = 10_000
 
-# A server has settled when it uses less than this of a CPU: it has heartbeats to send.
+# A server has settled when it uses less than this share of a CPU; it still sends heartbeats.
 QUIET_SHARE, QUIET_LOOK_S, SETTLE_TIME_MAX_S = 0.1, 0.25, 60
 
 
 class Subscribers:
-    """Connections of one process, which reads what comes and counts it until it is ended."""
+    """The connections of one process, which reads and counts messages until it is ended."""
 
     def __init__(self, url, count, cpu, transport="events", number=0):
         self.url, self.count, self.transport = url, count, transport
@@ -31,7 +31,7 @@ class Subscribers:
         self.process = subprocess.Popen(command, stdout=out, stderr=out, text=True, preexec_fn=pin(cpu))
 
     def end(self):
-        """Ends them: what they have counted."""
+        """Ends them, and returns their counts."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         out, err = self.process.communicate(timeout=60)
@@ -85,7 +85,7 @@ class Feed:
             self.failure = error
 
     def end(self):
-        """Ends it: how many messages were published."""
+        """Ends it, and returns the number of messages published."""
         self.is_over.set()
         self.thread.join()
         if self.failure:
@@ -104,7 +104,7 @@ def descriptors(pids):
 
 
 def settle(server, count):
-    """Waits until a server has so many connections and nothing to do."""
+    """Waits until a server has this many connections and is idle."""
     deadline = time.monotonic() + SETTLE_TIME_MAX_S
     while descriptors(server.pids()) < count:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The cases of many idle connections: what each costs in memory, and how the busy ones fare meanwhile."""
+"""The cases of many idle connections: the memory of each, and the performance of the busy ones meanwhile."""
 
 import json, resource, socket, subprocess, sys, time
 
@@ -11,7 +11,7 @@ class Holders:
     """Keep-alive connections, each after one request, held by processes of their own: idle, or without having waited for
     their responses."""
 
-    # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
+    # A source address has some 28 000 ports, and finding a free one is slow when most are in use.
     PER_PROCESS = 10_000
 
     def __init__(self, server_path, port, count, waits=True):
@@ -30,7 +30,7 @@ class Holders:
 
 
 def hold(argument):
-    """In a process of its own: opens connections, says how many, and waits for stdin to close."""
+    """In a separate process: opens connections, reports their number, and waits for stdin to close."""
     count, port, source, path, waits = argument.split(",")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -49,21 +49,21 @@ def hold(argument):
     sys.stdin.read()
 
 
-# Each held connection has sent its request by then: `flatout bench --hold` spreads them over ten seconds.
+# By then every held connection has sent its request: `flatout bench --hold` spreads them over ten seconds.
 HOLD_S, SETTLED_S = 13, 11.5
 
 
 def idle_bytes(server, url, counts, flags):
-    """What a held connection takes of the server's anonymous memory: the difference between few and many, in one process."""
+    """Anonymous memory of the server per held connection: the difference between few and many, in one process."""
     few, many = (held_bytes(server, url, count, flags) for count in counts)
     return (many - few) / (counts[1] - counts[0])
 
 
 def held_bytes(server, url, count, flags):
-    """The server's anonymous memory while so many connections are held."""
+    """The server's anonymous memory while this many connections are held."""
     command = [FLATOUT, "bench", "--hold", str(count), f"-d{HOLD_S}s", "--json", *flags, url]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin(CLIENT_CPU))
-    # Not before they are there: handshakes take their time.
+    # Wait until all are connected: handshakes take time.
     began, deadline = None, time.monotonic() + 60
     while client.poll() is None and time.monotonic() < deadline:
         if began is None and descriptors(server.pids()) >= count:

@@ -20,7 +20,7 @@ FLATOUT = str(ROOT / "target/release/flatout")
 # For how long flatout sends load before it counts, in milliseconds.
 WARMUP_MS = 500
 
-# How long the stalling server stalls, once, in a run of STALL_RUN_S at STALL_RATE requests a second.
+# The duration of the server's only stall, in a run of STALL_RUN_S at STALL_RATE requests a second.
 STALL_S, STALL_RUN_S, STALL_RATE = 1, 10, 1000
 DELAY_S = 0.010
 
@@ -102,7 +102,7 @@ def case_pipeline(options):
 
 
 def case_hold(options):
-    """What one process pays for connections that it only holds."""
+    """The cost of idle connections in one process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     runs = {}
     for count in (1_000, limit - 1_000):

@@ -1,4 +1,4 @@
-"""Runs of clients against servers, round by round, and what is made of them."""
+"""Runs of clients against servers, round by round, and their evaluation."""
 
 import contextlib, json, re, resource, statistics, subprocess, sys, time
 
@@ -64,7 +64,7 @@ def warm_up(server, connections, script=None):
 
 
 def warmed_up(servers, connections, script=None):
-    """Those of the servers that have taken a load."""
+    """The servers that have completed a load."""
     warm = []
     for server in servers:
         try:
@@ -76,7 +76,7 @@ def warmed_up(servers, connections, script=None):
 
 
 def turns(servers, options, act):
-    """Runs of running servers by name, round by round, every other round in reverse order. Who fails is left out."""
+    """Runs of running servers by name, round by round, every other round in reverse order. Servers that fail are left out."""
     runs = {server.name: [] for server in servers}
     for number in range(options.rounds):
         for server in servers[:: -1 if number % 2 else 1]:
@@ -93,7 +93,7 @@ def turns(servers, options, act):
 
 @contextlib.contextmanager
 def running(servers):
-    """Those of the servers that start, running."""
+    """The servers that could be started, running."""
     with contextlib.ExitStack() as stack:
         started = []
         for server in servers:
@@ -105,7 +105,7 @@ def running(servers):
 
 
 def rounds(servers, connections, options, script=None):
-    """Servers run through all rounds, each warmed up once; what is not in turn sleeps."""
+    """Servers run through all rounds, each warmed up once; those not being measured sleep."""
     with running(servers) as started:
         return measured(started, connections, options, script)
 

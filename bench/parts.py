@@ -1,4 +1,4 @@
-"""A program of several parts: its flags, and where its results go."""
+"""A benchmark with several parts: its flags, and where it writes results."""
 
 import argparse, json, resource, shutil, sys
 
@@ -43,7 +43,7 @@ def table(heads, rows):
 
 
 def beside(runs, base, key, name):
-    """A server's ratio to another's within each round; none where the other is not measured."""
+    """Ratio of a server's figure to another's in each round; none if the other is not measured."""
     if base not in runs:
         return None
     return [one[key] / other[key] for one, other in zip(runs[name], runs[base]) if other[key] > 0]

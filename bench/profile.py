@@ -18,13 +18,13 @@ from servers import RESULTS, ROOT, flatout_json, machine
 FLATOUT = str(ROOT / "target/release/flatout")
 CONNECTIONS = 64
 
-# Samples a second as `flatout profile` takes them unless told otherwise, and ten times as many.
+# The default sampling rate of `flatout profile`, and ten times that.
 RATES = (499, 4990)
 
-# What a pair may take beside its runs, and how often one is tried.
+# Extra time for a pair of runs, and the number of attempts.
 SLACK_S, ATTEMPTS_MAX = 8, 4
 
-# How long a sampling may take to begin.
+# How long a sampling may take to start.
 BEGIN_S = 10
 
 

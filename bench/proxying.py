@@ -13,7 +13,7 @@ CONNECTIONS = 64
 
 PINGORA = str(ROOT / "bench/pingora/target/release/pingora-peer")
 
-# It is told where its files are, and the shell where they were written.
+# Takes the configuration folder from an environment variable, which the shell sets to the folder of its files.
 TRAFFIC_SERVER = ["sh", "-c", 'PROXY_CONFIG_CONFIG_DIR=$(dirname "$0") exec traffic_server']
 TRAFFIC_SERVER += [f"@conf/trafficserver/{name}" for name in ("records.config", "remap.config", "storage.config", "ip_allow.yaml")]
 
@@ -29,7 +29,7 @@ class Origin(Server):
 
     def __enter__(self):
         super().__enter__()
-        # For workers of proxies that have given up root.
+        # For workers of proxies that have dropped root.
         os.chmod(self.socket, 0o777)
         return self
 
@@ -75,7 +75,7 @@ def plain(origin, options, path="/1024.bin"):
     return [proxy for proxy in only(proxies(origin, False, path), options) if proxy.name != "caddy"]
 
 
-# Of the rate that the slowest of the proxies reaches.
+# A share of the rate that the slowest of the proxies reaches.
 LOAD_SHARE = 0.7
 
 
@@ -95,7 +95,7 @@ def latency(origin, options):
     return runs, lines
 
 
-# Requests under way at once, one a connection.
+# Concurrent requests, one per connection.
 UNDER_WAY = 2_000
 
 
@@ -143,7 +143,7 @@ PROFILE_S = 6
 
 
 def profile(origin):
-    """What flatout itself spends the CPU time of a request on: printed here, and as folded stacks in target/proxy-profile.folded."""
+    """Profile of flatout's CPU time per request: printed, and written as folded stacks to target/proxy-profile.folded."""
     [server] = [proxy for proxy in proxies(origin, False, "/1024.bin") if proxy.name == "flatout"]
     with server:
         load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{PROFILE_S + 3}s", server.url()]

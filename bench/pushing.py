@@ -16,7 +16,7 @@ from measure import median, quartiles, told
 from parts import main
 from servers import CLIENT_CPU, ROOT, SITE, Server, free_port, installed, pin
 
-# What a process here may hold, less what it needs itself.
+# Descriptors that a process here needs for itself.
 RESERVED = 300
 
 MESSAGE_BYTES = 200
@@ -25,7 +25,7 @@ CHANNEL = "/live/a"
 # How long the last message may take to reach the last subscriber.
 LAST_MESSAGE_S = 0.5
 
-# Nobody else comes if nobody has for so long, and nobody is waited for longer than that.
+# The pause after which no more subscribers are expected, and the longest wait for them.
 NO_MORE_S, COME_TIME_MAX_S = 8, 600
 
 FANOUT_SUBSCRIBERS, FANOUT_PER_S = 10_000, 4
@@ -54,7 +54,7 @@ class Pushing(Server):
 
 
 class Floor(Pushing):
-    """It publishes by itself, from its start on: nobody is there yet then."""
+    """It publishes by itself from its start on, when there are no subscribers yet."""
 
     @contextlib.contextmanager
     def feed(self, per_s, message_bytes=MESSAGE_BYTES):
@@ -83,13 +83,13 @@ def wanted(servers, options):
 
 
 def limit(count):
-    """As many as a process may hold here."""
+    """The number of subscribers that a process may hold here."""
     return min(count, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - RESERVED)
 
 
 @contextlib.contextmanager
 def subscribed(server, count, transport, number=0):
-    """Subscribers that are there, and their server quiet."""
+    """Connected subscribers, with their server idle."""
     there = Subscribers(f"http://127.0.0.1:{server.port}{CHANNEL}", count, CLIENT_CPU, transport, number)
     try:
         if not isinstance(server, Floor):
@@ -131,7 +131,7 @@ def deliver(server, count, transport, per_s, seconds):
         found = there.end()
     if not found["messages"]:
         raise RuntimeError(f"{server.name} has delivered nothing")
-    # The floor sends all the time: in a whole number of its periods, whichever moment they begin at, so many deliveries.
+    # The floor sends continuously: a whole number of its periods has a fixed number of deliveries, whenever they start.
     delivered = count * per_s * seconds if isinstance(server, Floor) else found["messages"]
     return found | {"cpu_us": used / delivered / 1e3, "cpus": used / took / 1e9}
 
@@ -174,7 +174,7 @@ def fanout(options):
 
 
 def steady(options):
-    """What a steady feed costs more than its sends: in cores."""
+    """The CPU cost of a steady feed beyond its sends, in cores."""
     runs, lines = deliveries(options, "A steady feed", STEADY_SUBSCRIBERS, STEADY_PER_S)
     for name, its in runs.items():
         if name != "floor" and "floor" in runs:
@@ -204,7 +204,7 @@ def ask(url, flags, seconds):
 
 
 def beside(options):
-    """What ordinary requests notice of deliveries on the same worker."""
+    """The effect of deliveries on ordinary requests on the same worker."""
     count, runs = limit(19_000), {}
     flags = [f"-R{ASKED_PER_S}", "-c8"]
     server = flatout()
@@ -224,7 +224,7 @@ def beside(options):
 
 
 def connects(options):
-    """What new connections cost beside subscribers."""
+    """The cost of new connections beside subscribers."""
     count, rounds = limit(10_000), []
     flags = [f"-R{CONNECTS_PER_S}", "-c64", "--close"]
     server = flatout()
@@ -306,7 +306,7 @@ def crowd(options):
             "delivered": sum(one["messages"] for one in found), "missed": sum(one["missed"] + one["repeated"] for one in found),
             "errors": sum(one["errors"] for one in found), "p50": max(one["p50"] for one in found), "p99": max(one["p99"] for one in found),
             "cpus": cpus, "asked_idle": idle, "asked": asked}
-    # What else runs on the machine may have freed more than this took.
+    # Other processes on the host may have freed more memory than this used.
     machine_each = f"{runs['machine_bytes_each']:,.0f}" if used > 0 else "not measurable"
     lines = [f"### {options.subscribers:,} subscribers on one port", "", "Half by Server-Sent Events, half by WebSocket; a message to all every five seconds; server and clients on this machine.", "",
              "| held | processes | bytes each, server | bytes each, machine with clients | delivered | missing or repeated | errors | p50 ms | p99 ms | cores | requests meanwhile: p99 ms, max ms |",
@@ -319,7 +319,7 @@ def crowd(options):
 
 
 def wait_for_all(servers, count):
-    """Waits until all are there, or no more come: how many are. A client first makes all of its connections, then subscribes."""
+    """Waits until all are connected, or no more connect: returns their number. A client first opens all of its connections, then subscribes."""
     before, deadline = None, time.monotonic() + COME_TIME_MAX_S
     while True:
         there = servers.sum(lambda server: presence(server.port))

@@ -11,7 +11,7 @@ SHARES = (0.2, 0.5, 0.8)
 
 
 def highest_rate(started, seconds, tries=3):
-    """The rate that the slowest of them reaches when nobody holds it back: a median of tries in turn."""
+    """The highest rate of the slowest of them: a median of interleaved runs."""
     reached = {server.name: [] for server in started}
     for _ in range(tries):
         for server in started:
@@ -59,7 +59,7 @@ def case_guest(options):
     """A round trip to an upstream for each request, through guests of the lane and through tokio."""
     with guest_echo() as upstream, running(guest_servers(upstream)) as started:
         full = measured(started, CONNECTIONS, options)
-        # The client and the upstream share a CPU, so that this is below what a server could do.
+        # The client and the upstream share a CPU, so this is below what a server could do.
         half = min(median(its, "requests_per_s") for its in full.values()) / 2
         calm = at_rate(started, half, options)
     lines = table(full, "tokio") + ["", f"In an open loop at {half:,.0f} requests/s:", "", *heads("tokio"), *rows("50%", calm, "tokio")]

@@ -1,4 +1,4 @@
-"""Servers that have TLS and HTTP/2 beside cleartext, and `flatout bench` as their client."""
+"""Servers with TLS and HTTP/2 besides cleartext, and `flatout bench` as their client."""
 
 import json, os, subprocess, tempfile
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from measure import FLATOUT
 from servers import BENCH, CLIENT_CPU, Server, free_port, installed, only, pin
 
-# What all can do, so that the algorithm is the same for all. The client offers nothing else.
+# Supported by all servers, and all that the client offers, so that the algorithms are the same.
 CIPHER, KEY_EXCHANGE = "TLS_AES_128_GCM_SHA256", "X25519"
 
 HYPER = BENCH / "peers/target/release/peers"
 
 
 class Certificate:
-    """One of this machine's, that no authority has signed: a file of it, of its key, and of both."""
+    """A self-signed certificate: files with the certificate, the key, and both."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="flatout-bench-certificate-")
@@ -23,13 +23,13 @@ class Certificate:
         names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
         subprocess.run([*command.split(), "-keyout", self.key, "-out", self.cert, *names], check=True, capture_output=True)
         Path(self.pem).write_text(Path(self.cert).read_text() + Path(self.key).read_text())
-        # For servers that have given up root; flatout wants a key that others cannot read.
+        # For servers that drop root; flatout wants a key that other users cannot read.
         os.chmod(self.folder.name, 0o755)
         os.chmod(self.key, 0o600)
 
 
 class Secured(Server):
-    """A server with ports for cleartext, for TLS, and for HTTP/2 in cleartext where that is another one."""
+    """A server with ports for cleartext, for TLS, and for cleartext HTTP/2 if that has its own."""
 
     def __init__(self, name, command, certificate=None, path="/json", has_h2c_port=False, has_files=True):
         self.certificate, self.has_h2c_port, self.has_files = certificate, has_h2c_port, has_files
@@ -61,7 +61,7 @@ class Secured(Server):
 
 
 def servers(certificate, options):
-    """Those that are installed and were asked for."""
+    """The servers that are installed and selected."""
     found = [
         Secured("flatout", [FLATOUT, "serve", "-c", "@conf/flatout-tls.kdl"], certificate),
         Secured("nginx", ["nginx", "-c", "@conf/nginx-tls.conf"], certificate, has_h2c_port=True),
@@ -73,7 +73,7 @@ def servers(certificate, options):
 
 
 def hyper_h2():
-    """hyper with the crate h2, in cleartext alone."""
+    """hyper with the h2 crate, cleartext only."""
     return [Secured("hyper + h2", [str(HYPER), "hyper-h2", "127.0.0.1:{port}"])] if HYPER.exists() else []
 
 
@@ -82,7 +82,7 @@ def secure_flags(cipher=CIPHER):
 
 
 def bench(url, connections, seconds, *flags):
-    """One run of our own client: requests a second, what a request costs the server in the counted time, and the client's share of its CPU."""
+    """One run of our own client: requests per second, the server's CPU time per request in the counted time, and the client's share of its CPU."""
     command = [FLATOUT, "bench", "-t1", f"-c{connections}", f"-d{seconds}s", "--json", *flags, url]
     out = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=seconds + 60)
     if out.returncode != 0:

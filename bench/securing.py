@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures TLS of servers: what it adds to a request, handshakes, files, and idle connections.
+"""Measures servers' TLS: its cost per request, handshakes, files, and idle connections.
 
     bench/securing.py [--rounds N] [--seconds S] [--only NAME,NAME] [--parts PART,PART]
 
 Parts: keepalive, resumed, full, files, idle. The client is `flatout bench`, which offers TLS 1.3 with one cipher suite and one key
-exchange that all servers have. The server has one worker on the first CPU, the client is on the last one. Servers take turns, and a
-ratio is taken within its round. CPU is the kernel's account of the server's processes in the counted time, without the handshakes
-before it. Writes bench/results/tls.md and .json, unless only some of it is measured.
+exchange that all servers have. The server has one worker on the first CPU, the client is on the last one. Servers take turns, and
+each ratio is taken within a round. CPU is what the kernel accounts to the server's processes in the counted time, without the earlier
+handshakes. Writes bench/results/tls.md and .json, unless only some of it is measured.
 """
 
 import sys
@@ -18,23 +18,23 @@ from secured import CIPHER, KEY_EXCHANGE, Certificate, bench, secure_flags, serv
 
 CONNECTIONS = 64
 
-# Fewer for what is large, so that it stays in the cache.
+# Fewer connections for large files, so that the data stays in the cache.
 FILES_CONNECTIONS, FILE, FILE_BYTES = 16, "/1048576.bin", 1 << 20
 
 HANDSHAKES_AT_A_TIME = 32
 
-# A client that is busier than that is the limit.
+# If the client is busier than this, it is the bottleneck.
 CLIENT_LIMIT_SHARE = 0.95
 
-# A server that gives no new ticket to who comes with one has two of three handshakes resumed: tickets are used once.
+# If a server sends no new ticket on resumption, two of three handshakes are resumed: tickets are used once.
 RESUMED_SHARE_MIN = 0.5
 
-# A client holds as many without running out of descriptors, and nginx as many connections.
+# As many as a client can hold without running out of descriptors, and nginx out of connections.
 HELD_FEW, HELD_MANY = 200, 5_000
 
 
 def checked(run, is_resumed=None):
-    """A run whose algorithms are those that were wanted."""
+    """Checks that the intended algorithms were negotiated."""
     said = run["tls"]
     if (said["cipher"], said["key_exchange"] or KEY_EXCHANGE) != (CIPHER, KEY_EXCHANGE):
         raise RuntimeError(f"it has chosen {said['cipher']} and {said['key_exchange']}")
@@ -55,7 +55,7 @@ def ratio(runs, base, key, name, digits=2):
 
 
 def keepalive(options):
-    """What TLS adds to a request: plain and encrypted, one after the other, in each round."""
+    """The cost of TLS per request: plain and encrypted, one after the other, in each round."""
     def act(server):
         plain = bench(server.plain(), CONNECTIONS, options.seconds)
         tls = checked(bench(server.tls(), CONNECTIONS, options.seconds, *secure_flags()))
@@ -71,7 +71,7 @@ def keepalive(options):
 
 
 def handshakes(options, title, is_resumed):
-    """A connection for each request: handshakes a second, and for each second of the server's CPU."""
+    """One connection per request: handshakes per second, and per second of the server's CPU."""
     flags = [*secure_flags(), "--close"] + ([] if is_resumed else ["--no-resume"])
 
     def act(server):
@@ -88,7 +88,7 @@ def handshakes(options, title, is_resumed):
 
 
 def files(options):
-    """Files of 1 MiB: how much a second of the server's CPU encrypts."""
+    """Files of 1 MiB: how much is encrypted per second of the server's CPU."""
     def act(server):
         run = checked(bench(server.tls(FILE), FILES_CONNECTIONS, options.seconds, *secure_flags()))
         return {**run, "gib_per_cpu_s": FILE_BYTES / run["cpu_us"] * 1e6 / (1 << 30)}
@@ -103,7 +103,7 @@ def files(options):
 
 
 def idle(options):
-    """Anonymous memory of each connection more, of those that were used once and are held."""
+    """Anonymous memory per additional connection; each was used once and is held."""
     runs = {}
     for server in servers(Certificate(), options):
         try:

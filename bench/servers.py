@@ -1,4 +1,4 @@
-"""The servers that are measured: how each is started and pinned, and what it has used."""
+"""The measured servers: how each is started and pinned, and its resource use."""
 
 import copy, os, platform, re, shutil, signal, socket, subprocess, tempfile, time
 from pathlib import Path
@@ -49,7 +49,7 @@ class Server:
         self.port = free_port()
 
     def view(self, name, path):
-        """The same process under another path; it starts and ends with the one that it is a view of."""
+        """The same process under another path; it starts and ends with the server that it is a view of."""
         other = copy.copy(self)
         other.name, other.path = name, path
         return other
@@ -202,7 +202,7 @@ def h2o(path):
 
 
 def only(servers, options):
-    """Those that were asked for; the floor, to which the others are held, always."""
+    """The requested servers, and always the floor, with which the others are compared."""
     wanted = options.only.split(",") if options.only else None
     return [server for server in servers if not wanted or server.name in wanted or server.name.startswith("floor")]
 

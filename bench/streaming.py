@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures HTTP/2 of servers: many streams on one connection, and idle connections.
+"""Measures servers' HTTP/2: many streams on one connection, and idle connections.
 
     bench/streaming.py [--rounds N] [--seconds S] [--only NAME,NAME] [--parts PART,PART]
 
-Parts: cleartext, tls, h2load, idle. The client is `flatout bench --http2`, and in the part h2load that of nghttp2. The server has one
-worker on the first CPU, the client one thread on the last one. Servers take turns, and a ratio is taken within its round. CPU is the
-kernel's account of the server's processes in the counted time; in the part h2load it is that of the whole run, for each response.
+Parts: cleartext, tls, h2load, idle. The client is `flatout bench --http2`, and nghttp2's in the part h2load. The server has one
+worker on the first CPU, the client one thread on the last one. Servers take turns, and each ratio is taken within a round. CPU is what
+the kernel accounts to the server's processes in the counted time; in the part h2load it is that of the whole run, per response.
 Writes bench/results/h2.md and .json, unless only some of it is measured.
 """
 
@@ -19,7 +19,7 @@ from servers import CLIENT_CPU, only, pin
 
 STREAMS = 100
 
-# A client that is busier than that is the limit.
+# If the client is busier than this, it is the bottleneck.
 CLIENT_LIMIT_SHARE = 0.95
 
 HELD_FEW, HELD_MANY = 200, 5_000
@@ -67,7 +67,7 @@ def tls(options):
 
 
 def by_h2load(options):
-    """The same with a client that is not ours."""
+    """The same with a third-party client."""
     if not shutil.which("h2load"):
         print("  h2load is not installed: it is left out", file=sys.stderr)
         return {}, []
@@ -77,7 +77,7 @@ def by_h2load(options):
 
 
 def idle(options):
-    """Anonymous memory of each connection more, of those that were used once and are held."""
+    """Anonymous memory per additional connection; each was used once and is held."""
     runs = {}
     for server in [*servers(Certificate(), options), *only(hyper_h2(), options)]:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from proxy import APP, FLATOUT, FLATOUT_PORT, NGINX_PORT, PATH, ROOT, gunicorn, ready, start, stop, wrk
 
 WORK = ROOT / "target/demo-cache"
-# As step4.conf and step5.conf name it.
+# The same path as in step4.conf and step5.conf.
 NGINX_MEMORY = Path("/dev/shm/flatout-nginx-flask")
 STEPS = ["default", "tuned: workers, keep-alive, gzip, no log", "cache on disk", "cache in memory", "buffered log"]
 PUBLISHED = [1_663, 2_141, 31_624, 39_387, 50_413]
@@ -70,7 +70,7 @@ def main():
         application = start(gunicorn(WORK / "app.sock"), log, WORK)
         try:
             ready(["--unix-socket", f"{WORK}/app.sock", f"http://app{PATH}"], application, WORK)
-            # For nginx's workers, which have given up root.
+            # For nginx's workers, which have dropped root.
             (WORK / "app.sock").chmod(0o777)
             for number, (name, published) in enumerate(zip(STEPS, PUBLISHED), 1):
                 print(f"{number}  {name} …", file=sys.stderr)

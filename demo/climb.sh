@@ -1,8 +1,8 @@
 #!/bin/sh
-# demo/climb.sh FLATOUT [FLAG …]: two networks of their own, joined by a veth pair. The server's is burdened as real hosts are: a
-# firewall with a rule for each blocked address, a packet tap, receive offload switched off, and all packets steered to one CPU.
-# The climb is told of none of them. The networks vanish with this script, and the host is left as it was. Takes root, nftables,
-# iproute2, ethtool and python3, and under five minutes.
+# demo/climb.sh FLATOUT [FLAG …]: two separate network namespaces, joined by a veth pair. The server's has typical
+# burdens: a firewall with a rule for each blocked address, a packet tap, receive offload switched off, and all packets
+# steered to one CPU. The climb gets no hint of them. The networks vanish with this script, and the host is unchanged.
+# Needs root, nftables, iproute2, ethtool and python3, and less than five minutes.
 set -eu
 FLATOUT=$1
 shift
@@ -14,7 +14,7 @@ if [ -z "${FLATOUT_DEMO_RESULTS:-}" ]; then
     exec unshare --net --mount sh "$0" "$FLATOUT" "$@"
 fi
 
-# Two networks with a queue for each CPU; /sys has to show the devices of this one, not the host's.
+# Two networks with a queue for each CPU; /sys has to show the devices of this network, not the host's.
 join() {
     mount -t sysfs sysfs /sys
     mkfifo "$work/up"
@@ -28,7 +28,7 @@ join() {
     ip link set lo up
     ip address add 198.18.0.1/30 dev burdened
     ip link set burdened up
-    # Packets as they come from a network: not large ones that were never split.
+    # Packets as from a real network: not large ones that were never segmented.
     nsenter -t "$client" -n sh -ec '
         ip link set lo up
         ip address add 198.18.0.2/30 dev client
@@ -62,8 +62,8 @@ RULES
     for queue in /sys/class/net/burdened/queues/rx-*; do echo 1 >"$queue/rps_cpus"; done
 }
 
-# One worker and one client, each on a CPU of its own. REQUEST_BYTES=7000 makes requests of several packets, which is what receive
-# offload is for; without it a request is one packet.
+# One worker and one client, each on its own CPU. REQUEST_BYTES=7000 makes requests of several packets, which receive
+# offload is meant for; without it a request is one packet.
 climb() {
     printf '#!/bin/sh\nexec "%s" json-api --listen 198.18.0.1:8080 --workers 1\n' "$FLATOUT" >"$work/server"
     chmod +x "$work/server"

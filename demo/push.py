@@ -18,7 +18,7 @@ SCORES_PER_S, QUOTES_PER_S, QUOTES_PER_BATCH = 3, 20, 5
 # The feed of the slow reader: more than it can read and than the kernel's buffers hold.
 TICK_KEYS, TICK_BYTES, TICK_PAUSE_S, SLOW_BYTES_PER_S = 50, 3_000, 0.25, 8_000
 
-# By channel and transport, in processes of their own: 10,000 in all.
+# By channel and transport, in separate processes: 10,000 in all.
 GROUPS = [("/live/scores", "events", 2_500), ("/live/scores", "websocket", 2_000), ("/live/scores", "poll", 500),
           ("/quotes/board", "events", 2_500), ("/quotes/board", "websocket", 2_000), ("/quotes/board", "poll", 500)]
 
@@ -83,7 +83,7 @@ class SlowReader(threading.Thread):
                 if not self.hurries.is_set():
                     time.sleep(0.1)
         except TimeoutError:
-            # Nothing more comes: it has caught up.
+            # Nothing more arrives: it has caught up.
             pass
 
     def catch_up(self):
@@ -178,7 +178,7 @@ def report(feed, slow, found, memory, used_ns, took):
         published = feed.scores if channel.endswith("scores") else feed.quotes
         gaps = run["missed"] + run["repeated"] + run["gaps_reported"]
         delivered += run["messages"]
-        # Of quotes a reader may skip values that newer ones have replaced.
+        # A reader of quotes may skip values that newer ones have replaced.
         is_log = channel.endswith("scores")
         is_good &= run["errors"] == 0 and (not is_log or (gaps == 0 and run["messages"] == published * count))
         note = "" if is_log or not gaps else " (replaced)"

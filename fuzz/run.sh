@@ -2,9 +2,9 @@
 # fuzz/run.sh TARGET SECONDS: fuzzes one target on the stable toolchain, without cargo-fuzz.
 # fuzz/run.sh TARGET FILE...: runs just these inputs.
 #
-# TARGET is a file of fuzz/fuzz_targets; without any, their names are printed. Starts from fuzz/corpus/TARGET, which it
-# leaves alone; what it learns goes to fuzz/target/corpus/TARGET, and an input that fails to fuzz/artifacts/TARGET. Exit
-# status 0 when nothing was found.
+# TARGET is a file of fuzz/fuzz_targets; without one, their names are printed. Starts from fuzz/corpus/TARGET, which
+# stays unchanged; new inputs go to fuzz/target/corpus/TARGET, failing inputs to fuzz/artifacts/TARGET. Exit status 0 if
+# no failure was found.
 set -eu
 fuzz=$(cd "$(dirname "$0")" && pwd)
 targets=$(cd "$fuzz/fuzz_targets" && for file in *.rs; do echo "${file%.rs}"; done)
@@ -37,7 +37,7 @@ if [ -f "$1" ]; then
 fi
 learnt=$fuzz/target/corpus/$target found=$fuzz/artifacts/$target
 mkdir -p "$learnt" "$found"
-# A machine has many files; of everything else short inputs find the same sooner.
+# A machine has many files; for all other targets short inputs are more efficient.
 case $target in machine) bytes=16384 ;; *) bytes=4096 ;; esac
 exec "$binary" -max_total_time="$1" -max_len=$bytes -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
     -artifact_prefix="$found/" "$learnt" "$fuzz/corpus/$target"

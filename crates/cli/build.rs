@@ -1,4 +1,4 @@
-//! The commit that is built, for `flatout --version`; without git or a repository there is none.
+//! The commit being built, for `flatout --version`; without git or a repository there is none.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn main() {
             println!("cargo:rerun-if-changed={path}");
         }
     }
-    // A source folder without a repository of its own may lie within another one.
+    // A source folder without its own repository may be inside another one.
     let is_ours = git(&["ls-files", "--error-unmatch", "Cargo.toml"]).is_some();
     let commit = git(&["log", "-1", "--format=%h %cs", "--abbrev=10"]).filter(|_| is_ours);
     if let Some(commit) = commit {

@@ -1,6 +1,6 @@
-//! Heads of answers. What is accepted, httparse reads the same; what is accepted, no prefix of it was refused.
+//! Response heads. If a head is accepted, httparse reads the same, and no prefix of it was refused.
 //!
-//! The first byte of the input says whether it answers HEAD; the rest is the head.
+//! The first byte of the input decides whether it is a response to HEAD; the rest is the head.
 #![no_main]
 
 use flatout_wire::answer::{Fault, Framing, parse};

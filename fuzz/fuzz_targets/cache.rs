@@ -1,5 +1,5 @@
-//! The policy of the response cache: the first line is a number of seconds that have passed, then lines of the request up to an empty
-//! one, then the status and lines of the response.
+//! The policy of the response cache. The first line is a number of seconds that have passed; then follow the lines of
+//! the request up to an empty line, then the status and the lines of the response.
 #![no_main]
 
 use flatout_wire::Status;
@@ -38,7 +38,7 @@ fuzz_target!(|input: &[u8]| {
     let verdict = policy.judge(&asks, now_ms, false);
     if verdict == Verdict::Fresh {
         assert!(policy.fresh_for(now_ms) > 0 && !asks.no_cache && !policy.is_validated_always);
-        // Nothing becomes fresh again by waiting less.
+        // Less waiting does not make a fresh response stale.
         assert_eq!(policy.judge(&asks, CAME_MS, false), Verdict::Fresh);
     }
     if policy.is_never_stale {

@@ -1,5 +1,5 @@
-//! Chunked bodies. However the input is cut, the outcome is the same; what is accepted, a walk by httparse's
-//! chunk sizes reads the same.
+//! Chunked bodies. The result does not depend on how the input is cut, and equals a walk by httparse's chunk sizes if
+//! it is accepted.
 //!
 //! The first byte of the input seeds the cuts.
 #![no_main]
@@ -7,7 +7,7 @@
 use flatout_wire::chunk::{ChunkFault, ChunkLimits, Decoder, Event};
 use libfuzzer_sys::fuzz_target;
 
-/// Data, trailers, and how many bytes they took; `None` where the body goes on.
+/// Data, trailers, and how many bytes they took; `None` if the body is incomplete.
 type Outcome = Result<Option<(Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize)>, ChunkFault>;
 
 fuzz_target!(|input: &[u8]| {

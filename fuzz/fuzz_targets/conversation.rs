@@ -1,7 +1,7 @@
-//! Conversations of HTTP/1 in both roles, against the slow plain oracle of `crates/wire/tests/conversation`.
+//! HTTP/1 connections in both roles, compared with the slow, simple oracle of `crates/wire/tests/conversation`.
 //!
-//! The first byte of the input chooses the role and how many scripts follow, the second seeds the cuts;
-//! behind the scripts stand the peer's bytes.
+//! The first byte of the input chooses the role and the number of scripts, the second seeds the cuts; the peer's
+//! bytes follow the scripts.
 #![no_main]
 
 #[path = "../../crates/wire/tests/conversation/mod.rs"]

@@ -1,4 +1,5 @@
-//! Compressed messages: whatever comes is refused or becomes a message within the limit, and what is compressed here comes back.
+//! Compressed messages: any input is refused or becomes a message within the limit, and our own output decompresses
+//! to the input.
 #![no_main]
 
 use flatout_engine::websocket::{compress, decompress};

@@ -1,7 +1,8 @@
-//! One side of HTTP/2 against bytes of any kind: whatever the cuts, the same comes of them; heads that it hands out are such of HTTP/1
-//! too; what it writes and keeps is bounded (`crates/wire/tests/h2_conversation/frames.rs`).
+//! One side of HTTP/2 with arbitrary input: the result does not depend on the cuts; heads that it returns are also
+//! valid for HTTP/1; its output and memory are bounded (`crates/wire/tests/h2_conversation/frames.rs`).
 //!
-//! The first byte chooses the role, the second seeds the cuts; the rest is what the peer sends behind its preface and SETTINGS.
+//! The first byte chooses the role, the second seeds the cuts; the rest is the peer's data after its preface and
+//! SETTINGS.
 #![no_main]
 
 #[path = "../../crates/wire/tests/h2_conversation/mod.rs"]

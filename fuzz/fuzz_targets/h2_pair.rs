@@ -1,4 +1,4 @@
-//! Both sides of HTTP/2 joined: what the client says the server hears, and back, by the script that the input is
+//! Both sides of HTTP/2 joined: each receives what the other sends, in a script given by the input
 //! (`crates/wire/tests/h2_conversation/pair.rs`).
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Request heads. What is accepted, httparse reads the same; what is accepted, no prefix of it was refused.
+//! Request heads. If a head is accepted, httparse reads the same, and no prefix of it was refused.
 #![no_main]
 
 use flatout_wire::head::{Fault, HeadLimits, parse};
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// All prefixes would cost a square; some, chosen by the input itself, find the same in time.
+/// All prefixes would take quadratic time; a few, chosen by the input itself, find the same eventually.
 fn some_prefixes(input: &[u8]) -> impl Iterator<Item = usize> {
     let sum = input.iter().fold(17usize, |sum, &byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
     let length = input.len().max(1);

@@ -1,5 +1,5 @@
-//! HPACK: field blocks of any kind on one connection, cut by a length before each, against httlib-hpack; and what our encoder writes,
-//! read by both.
+//! HPACK: arbitrary field blocks on one connection, cut by a length before each, compared with httlib-hpack; and our
+//! encoder's output, read by both.
 #![no_main]
 
 use flatout_wire::h2::hpack::{
@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
         let read = ours.block(block, LIMITS, &mut fields);
         assert!(ours.memory_bytes() <= 3 * TABLE_BYTES + 2048, "{}", ours.memory_bytes());
         assert!(fields.text.len() <= LIMITS.bytes_max);
-        // What we refuse, others may read: only what is accepted must be the same.
+        // Others may accept what we refuse: the results must be equal only if we accept.
         if read != Ok(true) {
             break;
         }
@@ -59,7 +59,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(text, input);
 });
 
-/// What the encoder writes, both decoders read.
+/// Both decoders can read the encoder's output.
 fn round_trip(fields: &[(Vec<u8>, Vec<u8>)]) {
     let mut block = Vec::new();
     let good: Vec<_> = fields.iter().filter(|(name, _)| flatout_wire::field::is_token(name)).cloned().collect();

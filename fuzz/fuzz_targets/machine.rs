@@ -1,7 +1,9 @@
-//! Machines: whatever files hold and commands answer, every tuning says what it found, what it advises, or why it cannot.
+//! Machines: whatever files contain and commands print, every tuning reports its finding and its advice, or why it
+//! cannot.
 //!
-//! The input is a machine as `crates/tune/machines` has them: after `=== ` a path, `$ ` and a command line, or `@ ` and the
-//! path of a link, `~ ` and a netlink request; below it what it holds, answers, or points to. The first byte chooses the served port.
+//! The input is a machine in the format of `crates/tune/machines`: `=== ` with a path, `$ ` with a command line, `@ `
+//! with the path of a link, or `~ ` with a netlink request, followed by its content, output, target or reply. The
+//! first byte chooses the served port.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +90,7 @@ impl System for Recorded {
     }
 }
 
-/// The bytes of hexadecimal text; what is none is left out.
+/// Decodes hexadecimal text; invalid digits are skipped.
 fn bytes(hex: &[u8]) -> Vec<u8> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     hex.chunks(2).filter_map(byte).collect()

@@ -1,11 +1,11 @@
-//! Plan files. Whatever the bytes are, they become a plan or a mistake that stands somewhere in the file, and what is
-//! shown of it does nothing to a terminal.
+//! Plan files. Any input becomes a plan, or an error with a position in the file, and the message is harmless for a
+//! terminal.
 #![no_main]
 
 use flatout_config::{Mistake, PLAN, Plan, Source, Takes, Word, Words, read};
 use libfuzzer_sys::fuzz_target;
 
-/// Refuses a value now and then, as settings do.
+/// Refuses some values, as settings do.
 struct Choosy;
 
 impl Plan for Choosy {

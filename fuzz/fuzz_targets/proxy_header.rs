@@ -1,5 +1,5 @@
-//! PROXY protocol headers of both versions. No prefix of what is accepted was refused, what follows changes nothing, and what a
-//! header says is said again by one that is written for it.
+//! PROXY protocol headers of both versions. No prefix of an accepted header was refused, later bytes change nothing,
+//! and a header written from the result parses to the same result.
 #![no_main]
 
 use flatout_wire::proxy_protocol::{BINARY_BYTES_MAX, Header, TEXT_BYTES_MAX, Version, parse, write};

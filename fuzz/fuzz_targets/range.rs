@@ -1,7 +1,7 @@
-//! `Range`, and the other field values that an answer from a file reads: dates, `Accept-Encoding`.
+//! `Range`, and the other field values used for responses with files: dates, `Accept-Encoding`.
 //!
-//! The first two bytes of the input are the length of the representation (and 0xffff the largest there is);
-//! the rest is the field value.
+//! The first two bytes of the input are the length of the representation (0xffff is the largest possible one); the
+//! rest is the field value.
 #![no_main]
 
 use flatout_wire::accept::{Coding, choose};
@@ -29,7 +29,7 @@ fn ranges_lie_within(value: &[u8], length: u64) {
             assert!(one.end < other.start || other.end < one.start, "{one:?} touches {other:?}");
         }
     }
-    // Nothing lost and nothing added: each byte near a border is sent exactly if a range asks for it.
+    // Each byte near a border is sent if and only if a range asks for it.
     let asked = asked(value, length);
     for place in asked
         .iter()
@@ -40,7 +40,7 @@ fn ranges_lie_within(value: &[u8], length: u64) {
     }
 }
 
-/// The ranges as they stand in an accepted value: first and last byte, as wide integers saturate.
+/// The ranges of an accepted value: first and last byte, as saturating wide integers.
 fn asked(value: &[u8], length: u64) -> Vec<(u64, u64)> {
     let text = std::str::from_utf8(&value[6..]).expect("an accepted value is ASCII");
     let number = |digits: &str| digits.parse::<u64>().unwrap_or(u64::MAX);

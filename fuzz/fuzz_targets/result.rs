@@ -1,5 +1,5 @@
-//! Results of climbs and of samplings, as files that anybody may have written. What is read can be drawn, and written
-//! and read again.
+//! Result files of climbs and profiles from untrusted sources. An accepted file can be drawn, and written and read
+//! again.
 #![no_main]
 
 use flatout_report::{climb, flame};

@@ -1,5 +1,5 @@
-//! Files with blocks. Whatever the bytes are, they become a tree in which everything is allowed, or a mistake that stands
-//! somewhere in the file. What is formatted means the same and stays as it is when it is formatted again.
+//! Files with blocks. Any input becomes a tree in which everything is allowed, or an error with a position in the
+//! file. Formatting keeps the meaning and is idempotent.
 #![no_main]
 
 use flatout_config::{Grammar, Mistake, Node, SITE_FILE, Scope, SiteWord, Source, formatted, read_tree};
@@ -35,7 +35,7 @@ fn grammar() -> Grammar<'static> {
     }
 }
 
-/// How deep braces lie in each other, and how many words there are.
+/// The depth of nested braces, and the number of words.
 fn count(nodes: &[Node]) -> usize {
     nodes.iter().map(|node| 1 + count(node.inner.as_deref().unwrap_or_default())).sum()
 }

@@ -20,7 +20,8 @@ fn assert_normal(normal: &[u8], path: &[u8]) {
     assert_eq!(decode_component(path, false).as_deref(), Some(normal), "one decoding is all");
     let slashes = |text: &[u8]| text.iter().filter(|&&byte| byte == b'/').count();
     assert_eq!(slashes(normal), slashes(path), "the segments are those of the raw path");
-    // Stable: written anew in escapes, it comes back; where nothing is left to decode, it is its own form.
+    // Stable: escaping and normalising it again gives the same path; without anything to decode, it is its own normal
+    // form.
     assert_eq!(normal_path(&escaped(normal), &mut Vec::new()), Ok(normal));
     if !normal.contains(&b'%') {
         assert_eq!(normal_path(normal, &mut Vec::new()), Ok(normal));
@@ -30,7 +31,8 @@ fn assert_normal(normal: &[u8], path: &[u8]) {
     }
 }
 
-/// The form for requests that are passed on is what a plain reading gives, is its own form, and comes back from a target.
+/// The form for forwarded requests equals a simple implementation's, is its own normal form, and survives a round
+/// trip through a target.
 fn assert_forward(path: &[u8]) {
     let mut out = Vec::new();
     let form = forward_path(path, &mut out).ok();
@@ -40,7 +42,7 @@ fn assert_forward(path: &[u8]) {
     let mut target = Vec::new();
     encode_path(form, &mut target);
     assert_eq!(forward_path(&target, &mut Vec::new()), Ok(form), "{target:?}");
-    // Where the strict form accepts the path, the two differ in slashes and in escapes that stay.
+    // If the strict form accepts the path, the two differ only in slashes and in escapes that are kept.
     if let Ok(strict) = normal_path(path, &mut Vec::new()) {
         let merged: Vec<&[u8]> = strict.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
         let decoded = decode_component(form, false).expect("its escapes are whole");
@@ -49,7 +51,7 @@ fn assert_forward(path: &[u8]) {
     }
 }
 
-/// The form by decoding segments first, as lists, and putting them together at the end.
+/// A simple implementation: decodes segments first, as lists, and joins them at the end.
 fn plain_forward(path: &[u8]) -> Option<Vec<u8>> {
     let text = path.strip_prefix(b"/")?;
     let mut kept: Vec<Vec<u8>> = Vec::new();
@@ -96,12 +98,12 @@ fn escaped(path: &[u8]) -> Vec<u8> {
     path.iter().flat_map(escape).collect()
 }
 
-/// The same bytes in a request line: path and query put together are the target again.
+/// The same bytes in a request line: path and query joined are the target again.
 fn as_request_target(target: &[u8]) {
     let text = [b"GET ", target, b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
     let mut fields = Vec::new();
     let Ok(Some(head)) = parse(&text, &mut fields, &HeadLimits::default()) else { return };
-    // What has a space ends there, and may bring lines of its own.
+    // The target ends at a space; the rest could contain further lines.
     let Some(target) = target.split(|&byte| byte == b' ').next() else { return };
     assert_eq!(head.target(), target);
     let question = if head.query().is_some() { &b"?"[..] } else { b"" };
@@ -109,7 +111,7 @@ fn as_request_target(target: &[u8]) {
     if target.starts_with(b"/") {
         assert_eq!(together, target);
     } else {
-        // Absolute form: it may have no path, and then `/` is meant.
+        // An absolute form without a path means `/`.
         let tail = together.strip_prefix(b"/").unwrap_or_default();
         assert!(head.path().starts_with(b"/") && target.ends_with(tail) && !head.authority().is_empty());
     }

@@ -1,6 +1,8 @@
-//! WebSocket frames. However the input is cut, the outcome is the same; what is accepted, a walk frame by frame reads the same.
+//! WebSocket frames. The result does not depend on how the input is cut, and equals a frame-by-frame walk if it is
+//! accepted.
 //!
-//! The first byte of the input: its lowest bit is the role, the next whether compression was agreed on, all of it seeds the cuts.
+//! The first byte of the input: its lowest bit is the role, the next whether compression was negotiated; the whole
+//! byte seeds the cuts.
 #![no_main]
 
 use flatout_wire::websocket::{Event, Fault, Limits, Reader, Role};
@@ -8,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits { message_bytes_max: 2000, fragments_max: 50 };
 
-/// What was said, as text, and how it ended.
+/// The messages as text, and how the connection ended.
 type Outcome = (Vec<u8>, Option<Fault>);
 
 fuzz_target!(|input: &[u8]| {
@@ -18,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     let whole = read(role, may_compress, [bytes]);
     for cut in [read(role, may_compress, bytes.chunks(1)), read(role, may_compress, cuts(bytes, seed))] {
         assert_eq!(cut.1, whole.1);
-        // A fault may be found before the piece in front of it was handed over.
+        // A fault may be found before the piece in front of it was returned.
         assert!(cut.0 == whole.0 || whole.1.is_some());
     }
     if let Some(fault) = whole.1 {

@@ -29,7 +29,7 @@ fn openssl(folder: &Folder, arguments: &str) {
 pub struct Authority(pub Folder);
 
 impl Authority {
-    /// A new one, whose certificate is `ca.pem`.
+    /// A new CA, whose certificate is `ca.pem`.
     pub fn new() -> Authority {
         let authority = Authority(Folder::new());
         authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 9 -subj /CN=ca"));
@@ -79,7 +79,7 @@ impl Authority {
         self.0.0.join(name).display().to_string()
     }
 
-    /// What curl gets for a name that stands for this machine: the body, or the status that curl ends with.
+    /// Requests a name that resolves to this machine, with curl. Returns the body, or curl's exit code.
     pub fn curl(&self, name: &str, port: u16, target: &str, more: &[&str]) -> Result<String, i32> {
         let output = Command::new("curl")
             .args(["--silent", "--max-time", "10", "--cacert", &self.path("ca.pem")])

@@ -1,5 +1,5 @@
-//! Chromium without a window, driven over its debugging pipe: opens a file, tells what its scripts say, presses keys, and
-//! takes pictures. Everything that a page complains of or asks the network for is kept.
+//! Headless Chromium, driven over its debugging pipe: opens pages, evaluates scripts, presses keys, and takes
+//! screenshots. Collects all complaints and network requests of a page.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::Folder;
 
-/// How long one answer of the browser may take: its start on a busy machine is the slowest.
+/// The timeout for one response of the browser; its start on a busy host is the slowest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The height of a window, and how high it becomes at most.
 const HEIGHT: u64 = 900;
 const HEIGHT_MAX: u64 = 12_000;
 
-/// Nothing of it asks the network by itself, and nothing is left of it. Tests sign their own certificates.
+/// The browser sends no requests of its own, and leaves no files. Tests sign their own certificates.
 const FLAGS: [&str; 14] = [
     "--headless",
     "--no-sandbox",
@@ -37,7 +37,7 @@ const FLAGS: [&str; 14] = [
     "--remote-debugging-pipe",
 ];
 
-/// Finds texts that are hard to read: by the colours that the page itself says it has.
+/// Finds texts that are hard to read, from the computed colours of the page.
 const CONTRAST: &str = "
       (() => {
         const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
@@ -73,7 +73,7 @@ pub struct Browser {
     width: u32,
     is_dark: bool,
     is_loaded: bool,
-    /// Where the page comes from, which it may ask for more.
+    /// The origin of the page, to which it may send requests.
     home: String,
     complaints: Vec<String>,
     folder: Folder,
@@ -83,14 +83,14 @@ pub struct Browser {
 pub type Colour = [u8; 3];
 
 impl Browser {
-    /// A browser with a page of this width. None, with the reason on stderr, where there is no Chromium.
+    /// A browser with a page of this width. `None`, with the reason on stderr, if Chromium is not installed.
     ///
     /// # Panics
-    /// If there is one and it does not start.
+    /// Chromium is installed but does not start.
     pub fn start(width: u32, is_dark: bool) -> Option<Browser> {
         let folder = Folder::new();
         let log = File::create(folder.0.join("log")).expect("a file");
-        // It speaks over descriptors 3 and 4.
+        // It uses descriptors 3 and 4.
         let script = "command -v chromium >/dev/null || exit 127; exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null";
         let mut child = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -113,7 +113,7 @@ impl Browser {
                     Ok(0) => return,
                     Ok(_) => {
                         message.pop();
-                        // The last words of one that is killed may be cut off.
+                        // The last message of a killed browser may be incomplete.
                         let Ok(message) = serde_json::from_slice(&message) else { return };
                         let _ = tell.send(message);
                     }
@@ -138,7 +138,7 @@ impl Browser {
             folder,
         };
         if browser.is_missing() {
-            // Said past what the test harness keeps to itself.
+            // Bypasses the output capture of the test harness.
             let _ = writeln!(std::io::stderr(), "skipped: there is no chromium here; ./x test installs it");
             return None;
         }
@@ -153,7 +153,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Whether the shell has ended because it found no browser.
+    /// Whether the shell has ended because there is no browser.
     fn is_missing(&mut self) -> bool {
         self.send("", "Browser.getVersion", json!({}));
         match self.said.recv_timeout(PATIENCE) {
@@ -170,19 +170,19 @@ impl Browser {
         std::fs::read_to_string(self.folder.0.join("log")).unwrap_or_default()
     }
 
-    /// Opens a file and waits until it is drawn with all its frames.
+    /// Opens a file and waits until it is drawn, with all its frames.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// That takes too long.
     pub fn open(&mut self, file: &Path) {
         self.home = "file:".to_owned();
         self.load(&format!("file://{}", file.display()));
     }
 
-    /// Opens a page of a server, which may ask that server for more.
+    /// Opens a page of a server, which may send requests to that server.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// That takes too long.
     pub fn visit(&mut self, url: &str) {
         self.home = url.to_owned();
         self.load(url);
@@ -196,7 +196,7 @@ impl Browser {
         while !self.is_loaded {
             self.hear();
         }
-        // What is out of sight is not drawn, in a frame least of all: the window becomes as high as the page.
+        // Invisible parts are not drawn, above all in frames: make the window as high as the page.
         let height = self.evaluate("document.documentElement.scrollHeight").as_u64().unwrap_or(HEIGHT);
         self.resize(height.clamp(HEIGHT, HEIGHT_MAX));
         let drawn =
@@ -216,15 +216,15 @@ impl Browser {
     /// The value of a script in the page.
     ///
     /// # Panics
-    /// If it throws.
+    /// It throws.
     pub fn evaluate(&mut self, script: &str) -> Value {
         self.evaluate_in(&self.page.clone(), script)
     }
 
-    /// The value of a script in the page's frame, which is a process of its own.
+    /// The value of a script in the page's frame, which is a separate process.
     ///
     /// # Panics
-    /// If there is no frame, or it throws.
+    /// There is no frame, or it throws.
     pub fn evaluate_in_frame(&mut self, script: &str) -> Value {
         self.evaluate_in(&self.frame.clone().expect("the page has a frame"), script)
     }
@@ -236,10 +236,10 @@ impl Browser {
         found["result"]["value"].clone()
     }
 
-    /// Presses a key: one that writes a character by that, others by their names.
+    /// Presses a key: a character, or a key by its name.
     ///
     /// # Panics
-    /// If the browser does not answer.
+    /// The browser does not respond.
     pub fn press(&mut self, key: &str) {
         let code = match key {
             "Enter" => 13,
@@ -263,10 +263,10 @@ impl Browser {
         }
     }
 
-    /// The colours at these points of the page, as a picture of it shows them; and how many there are in all.
+    /// The colours at these points of a screenshot, and the number of different colours.
     ///
     /// # Panics
-    /// If there is no such picture.
+    /// There is no screenshot.
     pub fn colours(&mut self, points: &[(f64, f64)]) -> (Vec<Colour>, u64) {
         let page = self.page.clone();
         let picture = self.call(&page, "Page.captureScreenshot", json!({ "format": "png" }));
@@ -293,22 +293,22 @@ impl Browser {
         (colours, found[1].as_u64().expect("a number"))
     }
 
-    /// Texts whose contrast against their ground is less than people with weak eyes can read: WCAG 2, level AA.
+    /// Texts whose contrast is below WCAG 2, level AA.
     ///
     /// # Panics
-    /// If the browser does not answer.
+    /// The browser does not respond.
     pub fn poor_contrasts(&mut self) -> Value {
         self.evaluate(CONTRAST)
     }
 
-    /// What the pages have complained of so far: errors, warnings, and requests to a network.
+    /// The complaints of the pages so far: errors, warnings, and requests to a network.
     pub fn complaints(&mut self) -> &[String] {
-        // What was said before the answer to this has been heard with it.
+        // Messages sent before the response to this have been received with it.
         self.evaluate("0");
         &self.complaints
     }
 
-    /// Has a page or a frame tell what happens in it.
+    /// Enables events of a page or a frame.
     fn watch(&mut self, session: &str) {
         let scheme = if self.is_dark { "dark" } else { "light" };
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
@@ -328,7 +328,7 @@ impl Browser {
         if !session.is_empty() {
             message["sessionId"] = session.into();
         }
-        // One that is gone is told by what it does not answer.
+        // A browser that has ended is noticed by the missing response.
         let _ = self.pipe.write_all(format!("{message}\0").as_bytes());
         id
     }
@@ -344,7 +344,7 @@ impl Browser {
         }
     }
 
-    /// The next message; of events what counts is kept.
+    /// The next message; keeps relevant events.
     fn hear(&mut self) -> Value {
         let message = match self.said.recv_timeout(PATIENCE) {
             Ok(message) => message,

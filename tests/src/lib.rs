@@ -1,4 +1,4 @@
-//! What the black-box tests share: a real server process, and a client that sends exactly the bytes it is told.
+//! Helpers of the black-box tests: a real server process, and a raw client.
 
 pub mod authority;
 pub mod browser;
@@ -19,20 +19,20 @@ use std::time::{Duration, Instant};
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-/// How long anything in a test may take before it has failed.
+/// The timeout of everything in a test.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server process, killed when it is dropped.
 pub struct Server {
     child: Child,
-    /// The first TCP address that it said it listens on.
+    /// The first TCP address in its start message.
     pub address: SocketAddr,
-    /// Where it speaks TLS, if it does.
+    /// Its TLS port, if any.
     pub secure_port: Option<u16>,
     said: Arc<Mutex<Vec<String>>>,
 }
 
-/// One HTTP answer, taken apart by its framing.
+/// One HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The status code.
@@ -56,7 +56,7 @@ impl Answer {
     }
 }
 
-/// The path of a program of this workspace, built if it is not there.
+/// The path of a program of this workspace, built if it does not exist.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     let mut folder = std::env::current_exe().expect("the test's own path");
@@ -86,7 +86,7 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 impl Server {
-    /// `flatout serve FOLDER` with more flags, on a port of its own.
+    /// `flatout serve FOLDER` with more flags, on its own port.
     pub fn site(folder: &Path, flags: &[&str]) -> Server {
         let mut command = Command::new(program("flatout"));
         command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0"]).args(flags);
@@ -100,14 +100,14 @@ impl Server {
         Server::start(command)
     }
 
-    /// Starts a server and waits until it says where it listens.
+    /// Starts a server and waits for the message with its addresses.
     pub fn start(mut command: Command) -> Server {
         let mut child =
             command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the server starts");
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut first = String::new();
-        // It may have something to say about its files before.
+        // It may print messages about its files before.
         while !first.starts_with("flatout: listening on ") {
             first.clear();
             let read = stderr.read_line(&mut first).expect("a line");
@@ -132,7 +132,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has said on stderr, but for the line with its addresses.
+    /// Its stderr so far, except the line with its addresses.
     pub fn said(&self) -> Vec<String> {
         self.said.lock().unwrap().clone()
     }
@@ -145,10 +145,10 @@ impl Server {
         stream
     }
 
-    /// Sends bytes and returns all answers until the server closes.
+    /// Sends bytes and returns all responses until the server closes.
     ///
     /// # Panics
-    /// If it does not close, resets the connection, or answers what is no HTTP.
+    /// It does not close, it resets the connection, or its response is not HTTP.
     pub fn exchange(&self, bytes: impl AsRef<[u8]>) -> Vec<Answer> {
         let mut stream = self.connect();
         // It may refuse the start and close before it has read the end.
@@ -156,12 +156,12 @@ impl Server {
         answers(&read_to_close(&mut stream), false)
     }
 
-    /// The one answer to a GET.
+    /// The only response to a GET.
     pub fn get(&self, target: &str, fields: &str) -> Answer {
         self.one(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n{fields}Connection: close\r\n\r\n"))
     }
 
-    /// The one answer to a request that ends its connection.
+    /// The only response to a request that ends its connection.
     pub fn one(&self, request: &str) -> Answer {
         let mut stream = self.connect();
         let _ = stream.write_all(request.as_bytes());
@@ -199,7 +199,7 @@ impl Drop for Server {
 /// Reads until the server closes its side.
 ///
 /// # Panics
-/// On a reset or a timeout.
+/// A reset or a timeout.
 pub fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -211,10 +211,10 @@ pub fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Takes a stream of answers apart; interim answers are left out.
+/// Parses a stream of responses; interim responses are skipped.
 ///
 /// # Panics
-/// If it is no stream of whole HTTP answers.
+/// It is not a stream of complete HTTP responses.
 pub fn answers(bytes: &[u8], to_head: bool) -> Vec<Answer> {
     let mut found = Vec::new();
     let mut rest = bytes;
@@ -263,7 +263,7 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }
 
-/// A folder that goes away with its test.
+/// A folder that is removed with its test.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -276,7 +276,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Writes a file in it, whole: under another name first.
+    /// Writes a file in it, atomically: under another name first.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.0.join(name);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
@@ -298,10 +298,10 @@ impl Drop for Folder {
     }
 }
 
-/// Tries until it is so.
+/// Polls until it is so.
 ///
 /// # Panics
-/// If it does not become so in time.
+/// It does not become so in time.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

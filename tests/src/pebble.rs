@@ -1,4 +1,4 @@
-//! A CA that speaks ACME, by others: pebble, with a DNS server that leads every name to this machine.
+//! A third-party ACME CA: pebble, with a DNS server that resolves every name to this machine.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -8,32 +8,32 @@ use std::process::{Child, Command, Stdio};
 use crate::authority::Authority;
 use crate::{Folder, until};
 
-/// A running CA, ended when it is dropped.
+/// A running CA, stopped when it is dropped.
 pub struct Pebble {
-    /// Of the CA's own server.
+    /// Signed the certificate of the CA's own server.
     authority: Authority,
     folder: Folder,
     ports: Ports,
     children: Vec<Child>,
 }
 
-/// The ports of a CA, and those where it looks for who has a name.
+/// The ports of a CA, and those at which it validates names.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
     directory: u16,
     management: u16,
     dns: u16,
     records: u16,
-    /// Where it asks over HTTP.
+    /// For validation over HTTP.
     pub http: u16,
-    /// Where it begins handshakes.
+    /// For validation in TLS handshakes.
     pub tls: u16,
 }
 
 impl Ports {
-    /// Ports that nobody has now.
+    /// Ports that are free now.
     pub fn free() -> Ports {
-        // All at once, so that they differ.
+        // All bound at once, so that they differ.
         let listeners: Vec<TcpListener> =
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let ports: Vec<u16> =
@@ -50,13 +50,13 @@ fn tool(name: &str) -> PathBuf {
 }
 
 impl Pebble {
-    /// Begins a CA whose certificates are good for so many seconds.
+    /// Starts a CA whose certificates are valid for this many seconds.
     pub fn start(ports: Ports, lifetime_s: u32) -> Pebble {
         let pebble = Pebble::prepare(ports, lifetime_s);
         pebble.run()
     }
 
-    /// What [`Pebble::run`] needs, and clients of it.
+    /// Everything that [`Pebble::run`] needs, and that clients need too.
     pub fn prepare(ports: Ports, lifetime_s: u32) -> Pebble {
         let (authority, folder) = (Authority::new(), Folder::new());
         authority.sign("pebble", "localhost");
@@ -79,7 +79,7 @@ impl Pebble {
         Pebble { authority, folder, ports, children: Vec::new() }
     }
 
-    /// Begins, and waits until it answers.
+    /// Starts the CA, and waits until it responds.
     pub fn run(mut self) -> Pebble {
         let Ports { dns, records, directory, .. } = self.ports;
         let dns = format!("127.0.0.1:{dns}");
@@ -105,9 +105,9 @@ impl Pebble {
                     "-dnsserver",
                     &dns,
                 ])
-                // It waits some seconds before it looks, to be like a real one.
+                // Without this it delays validation by some seconds, like a real CA.
                 .env("PEBBLE_VA_NOSLEEP", "1")
-                // It refuses one in twenty requests, to see whether they are repeated.
+                // Without this it rejects one in twenty requests, to test retries.
                 .env("PEBBLE_WFE_NONCEREJECT", "0")
                 .env("PEBBLE_AUTHZREUSE", "0"),
         );
@@ -118,14 +118,14 @@ impl Pebble {
         self
     }
 
-    /// Flags for a server that gets its certificates here.
+    /// Flags for a server that gets its certificates from this Pebble.
     pub fn flags(&self, state: &Path) -> Vec<String> {
         let directory = format!("https://localhost:{}/dir", self.ports.directory);
         let flags = ["--acme-directory", &directory, "--acme-ca", &self.authority.path("ca.pem"), "--state"];
         flags.iter().map(ToString::to_string).chain([state.display().to_string()]).collect()
     }
 
-    /// A program that sets DNS records here.
+    /// A program that sets DNS records in this Pebble.
     pub fn hook(&self) -> PathBuf {
         let records = format!("http://127.0.0.1:{}", self.ports.records);
         let text = format!(
@@ -138,12 +138,12 @@ impl Pebble {
         path
     }
 
-    /// What the program was asked for.
+    /// The commands that the program was called with.
     pub fn hooked(&self) -> String {
         fs::read_to_string(self.folder.0.join("hook.log")).unwrap_or_default()
     }
 
-    /// What curl gets over TLS from a server that has a certificate by this CA.
+    /// Requests a server that has a certificate by this CA, with curl over TLS.
     pub fn curl(&self, name: &str, port: u16, target: &str) -> Result<String, i32> {
         let root =
             self.get(&format!("https://localhost:{}/roots/0", self.ports.management)).expect("the root");

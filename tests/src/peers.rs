@@ -1,5 +1,5 @@
-//! Servers that are not ours, which tests run beside flatout. Each is ended by its id. Where one is not installed, the test is
-//! left out and says so.
+//! Other servers that tests run beside flatout. Each is ended by its process id. If one is not installed, the test
+//! reports that and is skipped.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -9,10 +9,10 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::{Folder, until};
 
-/// A server of somebody else on a port of its own.
+/// Another server, on its own port.
 pub struct Peer {
     child: Child,
-    /// The port of 127.0.0.1 that it listens on.
+    /// Its port on 127.0.0.1.
     pub port: u16,
 }
 
@@ -26,8 +26,8 @@ impl Peer {
         peer
     }
 
-    /// An nginx with this `http` block, in which `PORT` and `FOLDER` stand for its port and the folder's path. `None` where there
-    /// is no nginx.
+    /// An nginx with this `http` block, in which `PORT` and `FOLDER` stand for its port and the folder's path. `None`
+    /// if nginx is not installed.
     pub fn nginx(folder: &Folder, http: &str) -> Option<Peer> {
         let nginx = installed("nginx", &["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"])?;
         let port = free_port();
@@ -37,7 +37,7 @@ impl Peer {
             .iter()
             .map(|name| format!("{name}_temp_path {path}/{name};\n"))
             .collect();
-        // As root its workers would be nobody, who may not read the test's folder.
+        // As root its workers would run as nobody, who cannot read the test's folder.
         let user = if geteuid().is_root() { "user root;" } else { "" };
         folder.write(
             "nginx.conf",
@@ -48,7 +48,7 @@ impl Peer {
         Some(Peer::start(command, port))
     }
 
-    /// An HAProxy with this configuration, whose first listener is `port`. `None` where there is no HAProxy.
+    /// An HAProxy with this configuration, whose first listener is `port`. `None` if HAProxy is not installed.
     pub fn haproxy(folder: &Folder, config: &str, port: u16) -> Option<Peer> {
         let haproxy = installed("haproxy", &["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"])?;
         folder.write("haproxy.cfg", config);
@@ -57,7 +57,7 @@ impl Peer {
         Some(Peer::start(command, port))
     }
 
-    /// A gunicorn with this WSGI module, whose application is `app`. `None` where there is no gunicorn.
+    /// A gunicorn with this WSGI module, whose application is `app`. `None` if gunicorn is not installed.
     pub fn gunicorn(folder: &Folder, module: &str) -> Option<Peer> {
         installed("gunicorn", &["/usr/lib/python3/dist-packages/gunicorn"])?;
         folder.write("module.py", module);
@@ -70,7 +70,7 @@ impl Peer {
         Some(Peer::start(command, port))
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
@@ -86,7 +86,7 @@ impl Drop for Peer {
     }
 }
 
-/// A port of 127.0.0.1 that nobody listens on.
+/// A free port on 127.0.0.1.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()

@@ -1,4 +1,4 @@
-//! A program on a terminal: what it writes there, and keys for it.
+//! A program on a pseudoterminal: reads its output and sends it keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::until;
 
-/// A terminal with a program on it.
+/// A pseudoterminal with a program on it.
 pub struct Terminal {
     child: Child,
     keys: File,
@@ -35,7 +35,7 @@ impl Terminal {
             || Stdio::from(File::options().read(true).write(true).open(&name).expect("its other side"));
         command.stdin(theirs()).stdout(theirs()).stderr(theirs());
         let child = command.spawn().expect("the program starts");
-        // What the command holds open would keep the terminal from its end.
+        // Descriptors held by the command would prevent EOF on the terminal.
         drop(command);
         let keys = File::from(ours);
         let mut screen = keys.try_clone().expect("a second handle");
@@ -43,7 +43,7 @@ impl Terminal {
         let seen = shown.clone();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // A terminal whose last user has gone ends with an error.
+            // After its last user, a terminal ends with an error.
             while let Ok(count @ 1..) = screen.read(&mut bytes) {
                 seen.lock().expect("the screen").extend_from_slice(&bytes[..count]);
             }
@@ -74,7 +74,7 @@ impl Terminal {
         self.child.id()
     }
 
-    /// Waits for the program's end: how it ended, and all that it wrote.
+    /// Waits for the program's end: returns its status, and all its output.
     ///
     /// # Panics
     /// It does not end.

@@ -1,4 +1,4 @@
-//! `flatout bench`, the real binary, against the real engine and against servers that misbehave.
+//! `flatout bench`, the real binary, with the real engine and with servers that misbehave.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -36,7 +36,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A server that answers every connection with these bytes, asked or not, and closes.
+/// A server that sends these bytes on every connection, with or without a request, and closes.
 fn saying(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -73,7 +73,7 @@ fn the_engine_is_measured() {
     );
 }
 
-/// Programs read these names: none may go away or change its meaning.
+/// Programs read these names: none may be removed or change its meaning.
 #[test]
 fn json_has_its_fields() {
     let server = Server::json();
@@ -245,7 +245,7 @@ fn files_are_written() {
 fn the_same_server_twice_is_compared() {
     let server = Server::json();
     let url = url(&server, "/json");
-    // On a machine that is busy a run may come to nothing: a few pairs more than an interval needs.
+    // On a busy host a run may fail: allow a few pairs more than an interval needs.
     let found = json(&[&url, "--vs", &url, "-d200ms", "--pairs", "6"]);
     let [low, ratio, high] = ["ratio_low", "ratio", "ratio_high"].map(|name| found[name].as_f64().unwrap());
     assert!(low <= ratio && ratio <= high, "{found}");
@@ -336,7 +336,7 @@ fn an_interrupt_prints_the_result_so_far() {
         .unwrap();
     let pid = Pid::from_raw(child.id() as i32).unwrap();
     let begun = Instant::now();
-    // Until it loads the server: an interrupt before that has nothing to print.
+    // Wait until it loads the server: an interrupt before that prints nothing.
     flatout_tests::until("the server works", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
         stat.rsplit_once(')').unwrap().1.split_whitespace().nth(12).unwrap().parse::<u64>().unwrap() > 5

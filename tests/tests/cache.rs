@@ -1,4 +1,4 @@
-//! The response cache of `flatout serve`: over restarts, kills and errors of the disk, with purges from outside.
+//! The response cache of `flatout serve`: restarts, kills, disk errors, and purges from outside.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ fn what_is_stored_survives_a_restart_and_purges_do_too() {
     assert!(server.wait().success());
 
     let mut server = Server::start(command(origin, &folder.0, &[]));
-    // It is read while the server serves already.
+    // The index is read while the server is already serving.
     until("what is on disk is found", || check_all(&server) == 12);
     assert_eq!(purge(&folder.0, &["http://t/path/3"]), "purged 1 stored responses\n");
     assert_eq!(server.get("/path/3", "").field("X-Cache-Status"), Some("MISS"));
@@ -71,7 +71,7 @@ fn a_kill_at_any_write_leaves_entries_whole_or_gone() {
         let inject = format!("inject=pwrite64:signal=KILL:when={nth}");
         let mut server = Server::start(command(origin, &folder.0, &["-e", "trace=pwrite64", "-e", &inject]));
         for path in paths() {
-            // It is killed while these are asked for.
+            // It is killed during these requests.
             let Ok(mut stream) = TcpStream::connect(server.address) else { break };
             let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
             let _ = stream.write_all(request.as_bytes());
@@ -82,11 +82,11 @@ fn a_kill_at_any_write_leaves_entries_whole_or_gone() {
         found.push(check_all(&server));
         until("all of it is stored again", || check_all(&server) == 12);
     }
-    // Each later kill finds more, as far as the index was read when the first look came.
+    // After each kill more is found, up to what was read of the index by the first check.
     assert!(found.iter().any(|&hits| hits > 0), "{found:?}");
 }
 
-/// Asks for paths of which far more are stored than 4 MiB hold, until the server is gone or all were asked for.
+/// Requests far more than the 4 MiB that can be stored, until the server dies or all were requested.
 fn ask_for_many(server: &Server) {
     for at in 0..1000 {
         let Ok(mut stream) = TcpStream::connect(server.address) else { return };
@@ -104,7 +104,7 @@ fn segment_bytes(folder: &Path) -> u64 {
 fn a_kill_while_room_is_made_leaves_entries_whole_or_gone() {
     const LIMIT: &str = "4MiB";
     let (origin, _) = origin();
-    // The segments are removed in the order of their numbers.
+    // Segments are removed in the order of their numbers.
     for nth in [1, 2, 5, 9] {
         let folder = Folder::new();
         let oldest = folder.0.join(format!("cache/{nth:08}.segment")).display().to_string();
@@ -120,7 +120,8 @@ fn a_kill_while_room_is_made_leaves_entries_whole_or_gone() {
             assert!(answer.body == body_of(&path), "the body of {path} is not the origin's");
             answer.field("X-Cache-Status") == Some("HIT")
         };
-        // Neither in the segments that were removed, nor behind the kill. A request that comes too early stores its response.
+        // An entry that is in no removed segment and was stored before the kill. A request that comes before the
+        // index is read stores its response.
         let mut kept = 300..420;
         until("what was kept is found", || kept.next().is_some_and(is_hit));
         ask_for_many(&server);
@@ -142,14 +143,14 @@ fn room_that_cannot_be_made_fails_no_request() {
     assert!(segment_bytes(&folder.0) <= 4 << 20, "{} bytes", segment_bytes(&folder.0));
 }
 
-/// A purge that cannot be written removes all segments instead.
+/// A purge that cannot be written to disk removes all segments instead.
 #[test]
 fn a_kill_while_segments_are_purged_leaves_entries_whole_or_gone() {
     let (origin, _) = origin();
     for nth in [1, 2, 3] {
         let folder = Folder::new();
         for _ in 0..2 {
-            // Each server begins a segment of its own.
+            // Each server starts a new segment.
             let mut server = Server::start(command(origin, &folder.0, &[]));
             purge(&folder.0, &["--all"]);
             assert_eq!(check_all(&server), 0);
@@ -258,7 +259,7 @@ fn a_kill_while_a_purge_is_written_leaves_entries_whole_or_gone() {
     until("all of it is stored again", || check_all(&server) == 12);
 }
 
-/// The same command with a file system of these options where its cache is; `None` where that is not allowed.
+/// The same command with a file system with these options mounted at its cache; `None` if that is not allowed.
 fn with_file_system(command: &Command, folder: &Path, options: &str) -> Option<Command> {
     let cache = folder.join("cache");
     fs::create_dir(&cache).unwrap();
@@ -309,7 +310,7 @@ fn a_key_does_not_depend_on_the_case_of_a_fields_name() {
         ("Accept-Language: de\r\n", "MISS"),
         ("ACCEPT-LANGUAGE: de\r\n", "HIT"),
         ("accept-language:  de \r\n", "HIT"),
-        // Values are compared as they are.
+        // Values are compared byte for byte.
         ("Accept-Language: DE\r\n", "MISS"),
         ("", "MISS"),
     ] {

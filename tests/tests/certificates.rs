@@ -1,4 +1,4 @@
-//! Certificates that `flatout serve` gets by itself: from a CA that speaks ACME (pebble), and from one of this machine.
+//! Automatic certificates of `flatout serve`: from an ACME CA (pebble), and from a local CA.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use flatout_tests::{Folder, Server, Signal, program, until};
 
 const NAME: &str = "www.flatout.test";
 
-/// Seconds for which certificates are good where they are not to be renewed.
+/// Lifetime of certificates that are not to be renewed, in seconds.
 const LONG_S: u32 = 90 * 24 * 3600;
 
 fn site() -> Folder {
@@ -23,7 +23,7 @@ fn site() -> Folder {
     site
 }
 
-/// A server for a domain, at the ports where the CA looks for it.
+/// A server for a domain, at the ports where the CA validates it.
 fn served(site: &Folder, pebble: &Pebble, ports: Ports, state: &Path, flags: &[&str]) -> Server {
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg(&site.0).args(["--workers", "2", "--domain", NAME]);
@@ -49,7 +49,7 @@ fn wait_for(server: &Server, what: &str) {
     panic!("not said in time: {what}: {said:?}");
 }
 
-/// The one file below a folder whose name ends so.
+/// The one file below a folder whose name ends in this.
 fn file(folder: &Path, ending: &str) -> PathBuf {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -133,7 +133,7 @@ fn a_ca_that_is_down_stops_nobody() {
 fn two_servers_with_one_state_folder_ask_once() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
-    // Whoever asks, the CA comes to the first.
+    // Whichever server orders, the CA connects to the first.
     let first = served(&site, &pebble, ports, &state.0, &[]);
     let elsewhere = Ports::free();
     let second = served(&site, &pebble, elsewhere, &state.0, &[]);
@@ -254,7 +254,7 @@ fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refus
 fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
-    // The CA looks for the name where nobody is.
+    // The CA validates the name at a port where nobody listens.
     let server = served(&site, &pebble, Ports::free(), &state.0, &["--acme-challenge", "http-01"]);
     wait_for(&server, "no certificate for www.flatout.test: the CA refuses: ");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -325,7 +325,7 @@ fn sessions_outlive_a_restart_with_a_state_folder() {
         Server::start(command)
     };
     let session = authority.path("session");
-    // TLS 1.2: openssl writes its session without waiting for anything behind the handshake.
+    // TLS 1.2: openssl writes its session without waiting for anything after the handshake.
     let connect = |server: &Server, flag: &str| {
         let port = server.secure_port.unwrap();
         let output = Command::new("openssl")

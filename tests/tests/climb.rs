@@ -1,4 +1,4 @@
-//! `flatout climb`, the real binary, on servers, changes and load generators that do what a script says.
+//! `flatout climb`, the real binary, with scripted servers, changes and load generators.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,11 +12,12 @@ use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
-/// Short runs: what is told apart here differs by more than any noise.
+/// Short runs: the differences here are larger than any noise.
 const QUICK: [&str; 10] =
     ["-d100ms", "--warmup", "0ms", "--pairs", "8", "--pairs-max", "8", "-c2", "--profile", "0s"];
 
-/// A generator that prints a number: 1000, 1300 where the file `fast` is, 700 where `slow` is, and a little noise.
+/// A generator that prints a number: 1000, or 1300 if the file `fast` exists, 700 if `slow` exists, plus a little
+/// noise.
 const GENERATOR: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
 v=1000; if [ -e fast ]; then v=1300; fi; if [ -e slow ]; then v=700; fi
 echo $((v + n * 37 % 11))";
@@ -24,7 +25,7 @@ echo $((v + n * 37 % 11))";
 fn command(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("flatout"));
     command.arg("climb").args(arguments).current_dir(&folder.0);
-    // The journal of this machine is not the tests'.
+    // Tests must not use the journal of this host.
     if !arguments.iter().any(|argument| ["--state", "--resume"].contains(argument)) {
         command.args(["--state", "journal"]);
     }
@@ -62,7 +63,7 @@ fn statuses(found: &Value) -> Vec<&str> {
     found["rungs"].as_array().unwrap().iter().map(|rung| rung["status"].as_str().unwrap()).collect()
 }
 
-/// The flags of a variant that makes a file while it is in place.
+/// The flags of a variant that creates a file while it is applied.
 fn file(name: &str) -> Vec<String> {
     ["--variant", name, "--set", &format!("touch {name}"), "--unset", &format!("rm {name}")]
         .map(String::from)
@@ -77,7 +78,7 @@ fn is_there(folder: &Folder, name: &str) -> bool {
     folder.0.join(name).exists()
 }
 
-/// A server that takes 4 ms for an answer, 1 ms where `fast` is in the folder; it answers 500 where `broken` is.
+/// A server that responds after 4 ms, or after 1 ms if `fast` is in the folder, and with 500 if `broken` is.
 fn scripted(folder: &Path) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,7 +109,7 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}/")
 }
 
-/// The command of the bundled server on a port that is free, and its URL.
+/// The command of the bundled server on a free port, and its URL.
 fn bundled() -> (String, String) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let program = program("flatout");
@@ -140,7 +141,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert!((1290.0..1320.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert_eq!(found["before"]["machines"].as_u64(), Some(1));
-    // Before, after, and what is gained together are of the same runs.
+    // Before, after and the total gain are from the same runs.
     let per_s = |side: &str| found[side]["requests_per_s"].as_f64().unwrap();
     let together = found["total"]["gain"].as_f64().unwrap();
     assert!((per_s("after") / per_s("before") - 1.0 - together).abs() < 1e-9, "{found}");
@@ -158,7 +159,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert!(told.contains("\nmeasuring noise (A/A) ") && told.contains("3 changes will be tried"), "{told}");
 }
 
-/// Programs read these names: none may go away or change its meaning.
+/// Programs read these names: none may be removed or change its meaning.
 #[test]
 fn json_has_its_fields() {
     let folder = Folder::new();
@@ -228,7 +229,7 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
     }
 }
 
-/// What was typed with a token in it is told without it, in every form.
+/// A token on the command line is hidden in every output.
 #[test]
 fn secrets_are_not_told() {
     let folder = Folder::new();
@@ -251,7 +252,7 @@ fn secrets_are_not_told() {
     assert_eq!(set, "touch fast; : curl -H 'X-Api-Key: ***' http://me:***@host/");
 }
 
-/// Files that want to do harm: too large, without end, too much in them, markup and escapes in names.
+/// Malicious files: too large, endless, with too many entries, with markup and escapes in names.
 #[test]
 fn a_hostile_file_is_refused_or_harmless() {
     let folder = Folder::new();
@@ -288,7 +289,7 @@ fn a_hostile_file_is_refused_or_harmless() {
     assert!(!page.contains("<img") && page.contains("&lt;img src=x"));
 }
 
-/// A rung may be worth something for one objective and nothing for another.
+/// A rung may improve one objective and not another.
 #[test]
 fn every_objective_is_asked_for() {
     let folder = Folder::new();
@@ -311,8 +312,8 @@ fn every_objective_is_asked_for() {
     assert!(stderr(&output).contains("do not report p99"), "{}", stderr(&output));
 }
 
-/// p99 is measured at a part of the highest rate, or at a rate that is given: in both, with the requests that were due. With
-/// two connections a server that takes 4 ms answers 500 requests a second at most.
+/// p99 is measured at a share of the highest rate, or at a given rate, both times with the requests that were due.
+/// With two connections a server with 4 ms response time serves at most 500 requests a second.
 #[test]
 fn latency_is_measured_at_a_rate() {
     let folder = Folder::new();
@@ -345,7 +346,7 @@ fn latency_is_measured_at_a_rate() {
     }
 }
 
-/// The load generator raises the limit of open files for itself; a server has the one that it would have had.
+/// The load generator raises its own limit of open files; a server keeps the limit that it would have had.
 #[test]
 fn a_server_has_its_own_limit_of_open_files() {
     let folder = Folder::new();
@@ -389,7 +390,7 @@ fn a_burden_is_estimated_and_stays_away() {
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
 }
 
-/// What costs latency is told as what it adds; in the row, too, it is a cost.
+/// A change that costs latency is reported as an increase; in its row it is a cost, too.
 #[test]
 fn a_burden_on_latency_is_told_as_such() {
     let folder = Folder::new();
@@ -409,8 +410,8 @@ fn a_burden_on_latency_is_told_as_such() {
     assert!(text.contains(") more latency (p99); it stays, because it belongs to somebody else)"), "{text}");
 }
 
-/// A server whose start is looked at by the generator: what it has to be started for is in force, and only runs that are
-/// compared for it start it anew.
+/// A server whose starts are counted by the generator: changes that need a restart are applied, and only compared
+/// runs restart it.
 #[test]
 fn only_what_restarts_starts_the_server_again() {
     let folder = Folder::new();
@@ -431,15 +432,15 @@ fn only_what_restarts_starts_the_server_again() {
     );
 }
 
-/// What is set on the server's processes ends with them: it is made again for those that are started next.
+/// A setting of the server's processes ends with them: it is applied again to those started next.
 #[test]
 fn what_is_set_on_a_process_is_made_again_after_a_start() {
     let folder = Folder::new();
     let (server, url) = bundled();
-    // As fast by a quarter while the process that was marked is the server's.
+    // Faster by a quarter while the marked process is the server's.
     let marked = "kill -0 $(cat marked 2>/dev/null) 2>/dev/null && v=$((v * 5 / 4))\necho $((v";
     let generator = GENERATOR.replace("echo $((v", marked);
-    // The last run may be one with it: what takes it back finds the process still there.
+    // The last run may have it applied: when it is undone, the process still exists.
     let unset = "kill -0 $FLATOUT_PIDS && rm marked";
     let marks = ["--variant", "marks", "--set", "echo $FLATOUT_PIDS >marked", "--unset", unset];
     let fast = file("fast");
@@ -450,7 +451,7 @@ fn what_is_set_on_a_process_is_made_again_after_a_start() {
     assert!((0.55..0.7).contains(&total), "1.3 times 1.25: {total}");
 }
 
-/// Stacks before and after; or the reason why this kernel does not let us.
+/// Stacks before and after, or the reason why this kernel does not allow sampling.
 #[test]
 fn what_a_request_costs_is_sampled() {
     let folder = Folder::new();
@@ -664,7 +665,7 @@ fn the_lab_is_a_network_of_its_own() {
     assert!(found["before"]["cpu_us_per_request"].is_number(), "{found}");
 }
 
-/// A real tuning, in the lab: what it changes is the lab's, and its journal is empty afterwards.
+/// A real tuning in the lab: it changes only the lab, and its journal is empty afterwards.
 #[test]
 fn tunings_are_tried_and_taken_back() {
     let folder = Folder::new();
@@ -694,11 +695,11 @@ fn tunings_are_tried_and_taken_back() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A network that outlives a climb that is killed in it.
+/// A network that outlives a killed climb.
 struct Network(std::process::Child);
 
 impl Network {
-    /// None without root or the programs for it.
+    /// `None` without root or the required programs.
     fn new() -> Option<Network> {
         let mut child = Command::new("unshare")
             .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"])
@@ -718,7 +719,7 @@ impl Network {
         command
     }
 
-    /// A packet tap in it, which ends with this test at the latest; none where there is no python3.
+    /// A packet tap in it, which ends with this test at the latest; `None` without python3.
     fn tap(&self) -> Option<std::process::Child> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/tap.py");
         let tap = self.command(Path::new("python3")).arg(script).spawn().ok()?;
@@ -747,7 +748,7 @@ impl Drop for Network {
     }
 }
 
-/// A firewall as a host has it whose blocklist is a rule for each address, and that tracks connections; and bbr.
+/// A typical firewall with a rule for each blocked address and with connection tracking, and bbr.
 const BURDENS: &str = r#"
 set -e
 blocked() { for net in 0 1 2 3 4; do seq 1 250 | sed "s/.*/ip $1 198.51.$net.& drop/"; done; }
@@ -766,7 +767,7 @@ table inet burden {
 RULES
 sysctl -q -w net.ipv4.tcp_congestion_control=bbr 2>/dev/null || true"#;
 
-/// Burdens as real hosts have them are found unasked, what each costs is measured, and the network is as it was afterwards.
+/// Typical burdens are found automatically, the cost of each is measured, and the network is unchanged afterwards.
 #[test]
 fn planted_burdens_are_measured_and_stay() {
     let flatout = program("flatout");
@@ -811,7 +812,7 @@ fn planted_burdens_are_measured_and_stay() {
     );
     assert!(told.lines().any(|line| line.starts_with("firewall ")), "as it finishes: {told}");
     let firewall = named("firewall");
-    // On a machine that is busy with something else nothing of this size can be told, and it is not.
+    // On a busy host differences of this size cannot be detected, and are not.
     if found["noise_floor"].as_f64().is_some_and(|floor| floor < NOISE_MAX) {
         assert_eq!(firewall["status"], "kept", "{told}");
         assert!(firewall["low"].as_f64().unwrap() > 0.0, "so many rules cost something: {told}");
@@ -820,10 +821,10 @@ fn planted_burdens_are_measured_and_stay() {
     assert!(taps["gain"].is_number() && taps["how"] == "from-the-other-side", "{taps}");
 }
 
-/// Noise of nothing against nothing with which a burden of a third is seen.
+/// The A/A noise at which a burden of a third is still detected.
 const NOISE_MAX: f64 = 0.10;
 
-/// Killed at twenty random moments; then `tune undo`; then everything is as it was.
+/// Killed at twenty random moments, each time followed by `tune undo`; then everything is as it was.
 #[test]
 fn what_a_killed_climb_did_is_undone() {
     let Some(network) = Network::new() else { return };
@@ -851,10 +852,10 @@ fn what_a_killed_climb_did_is_undone() {
     for moment in 0..20 {
         let mut child = climb();
         if moment % 4 == 0 {
-            // Surely with a change in place, however busy the machine is.
+            // Wait until a change is in place, however busy the machine is.
             while network.snapshot() == before && child.try_wait().unwrap().is_none() {}
         } else {
-            // Every other time from when the first rung is tried.
+            // Every other time, wait until the first rung is tried.
             let said = BufReader::new(child.stderr.take().unwrap()).lines();
             let _ = said.take(if moment % 2 == 0 { 0 } else { 2 }).count();
             thread::sleep(whole / (1 + moment % 2) * ((seed + moment) * 7919 % 100) / 100);
@@ -874,8 +875,8 @@ fn what_a_killed_climb_did_is_undone() {
     assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
 }
 
-/// A variant is in the journal before its first command is run: whatever kills the climb, `tune undo` runs the second one.
-/// A climb that finds it says so first.
+/// A variant is in the journal before its first command runs: whenever the climb is killed, `tune undo` runs the
+/// second one. A climb that finds such an entry reports it first.
 #[test]
 fn a_variant_of_a_killed_climb_is_undone() {
     let folder = Folder::new();
@@ -914,7 +915,7 @@ fn a_variant_of_a_killed_climb_is_undone() {
     assert!(stdout(&undo(&[])).contains("nothing to undo"));
 }
 
-/// A machine below a folder, which is booted by writing another boot id.
+/// A host below a folder, which is rebooted by writing another boot id.
 struct Rebooted<'f>(&'f Folder);
 
 impl Rebooted<'_> {
@@ -934,12 +935,12 @@ impl Rebooted<'_> {
     }
 }
 
-/// As the other, and once more as fast by a quarter where `quick` is.
+/// Like the other generator, and faster by another quarter if `quick` exists.
 const GENERATOR_OF_BOOTS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
 v=1000; if [ -e fast ]; then v=1300; fi; if [ -e quick ]; then v=$((v * 5 / 4)); fi
 echo $((v + n * 37 % 11))";
 
-/// Climbs to the reboot, with all that can be measured before it.
+/// Climbs up to the reboot, with everything that can be measured before it.
 fn before_reboot(folder: &Folder, url: &str) -> Output {
     Rebooted(folder).boot("one", "Mitigation: PTI");
     let fast = file("fast");
@@ -948,7 +949,7 @@ fn before_reboot(folder: &Folder, url: &str) -> Output {
     climb(folder, &[&flags[..], &results, &words(&fast), &QUICK].concat())
 }
 
-/// From another folder than the climb began in.
+/// From a different folder than at the start of the climb.
 fn resumed(folder: &Folder) -> Output {
     let journal = folder.0.join("journal");
     let mut command = Command::new(program("flatout"));
@@ -981,7 +982,7 @@ fn a_climb_goes_on_after_a_reboot() {
     let text = stdout(&output);
     assert!(next.iter().all(|step| text.contains(step)), "{text}");
 
-    // Each time it says what is missing, and waits on.
+    // Each time it reports what is missing, and keeps waiting.
     let refused = |status: i32, expected: &str| {
         let output = resumed(&folder);
         assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
@@ -1042,7 +1043,7 @@ fn a_reboot_that_brings_nothing_is_none() {
     assert!(!found["apply"].as_str().unwrap().contains("mitigations"), "{found}");
 }
 
-/// A file that is cut off, edited, or of another version; and a server that is gone.
+/// A file that is truncated, edited, or of another version; and a server that has ended.
 #[test]
 fn a_climb_that_cannot_go_on_says_why_and_waits_on() {
     let folder = Folder::new();
@@ -1074,12 +1075,12 @@ fn a_climb_that_cannot_go_on_says_why_and_waits_on() {
     assert!(stderr(&output).contains("got `--for`, allowed is --state"), "{}", stderr(&output));
 }
 
-/// Its speed falls with each packet tap in its network.
+/// Its speed decreases with each packet tap in its network.
 const GENERATOR_OF_TAPS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
 taps=$(grep -c ' 0003 ' /proc/net/packet)
 echo $((1000 - 200 * taps + n * 37 % 11))";
 
-/// A packet tap of somebody else's: what one costs is found by one more, and only whoever may be stopped is.
+/// A packet tap of another program: its cost is estimated by adding one more, and it is stopped only with consent.
 #[test]
 fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     let Some(network) = Network::new() else { return };

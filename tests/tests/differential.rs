@@ -1,5 +1,5 @@
-//! Random requests go through `flatout serve` to gunicorn, to nginx and to hyper: what each of them says that it received is what
-//! was sent, and where a request was damaged on the way, all three received the same.
+//! Sends random requests through `flatout serve` to gunicorn, nginx and hyper: each must report what was sent; if a
+//! request was damaged on the way, all three must report the same.
 
 use std::convert::Infallible;
 use std::net::{Shutdown, SocketAddr};
@@ -14,13 +14,13 @@ use hyper::{Request, Response};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// How many connections with requests are tried, whole and damaged.
+/// The number of connections with requests, intact and damaged.
 const CASES: u32 = 300;
 
-/// The fields that the upstreams report, in the order of their names.
+/// The fields that the upstreams report, sorted by name.
 const REPORTED: [&str; 7] = ["accept", "cookie", "host", "via", "x-a", "x-b", "x-forwarded-for"];
 
-/// Says what it was asked: method and target, the fields, an empty line, and the decoded body.
+/// Reports the request: method and target, the fields, an empty line, and the decoded body.
 const GUNICORN: &str = r#"
 REPORTED = ["accept", "cookie", "host", "via", "x-a", "x-b", "x-forwarded-for"]
 
@@ -36,7 +36,7 @@ def app(environ, start_response):
     return [report]
 "#;
 
-/// nginx forwards what it understood to a hyper that reports it.
+/// nginx forwards to a hyper, which reports the request.
 const NGINX: &str = r#"
     ignore_invalid_headers off;
     underscores_in_headers on;
@@ -56,7 +56,7 @@ const NGINX: &str = r#"
 /// The servers behind flatout, in the order of the test.
 const NAMES: [&str; 3] = ["gunicorn", "nginx", "hyper"];
 
-/// The report of a hyper, in the form of the others.
+/// The report of hyper, in the same form as the others'.
 async fn report(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let mut lines = format!("{} {}", request.method(), request.uri()).into_bytes();
     for name in REPORTED {
@@ -74,7 +74,7 @@ async fn report(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyp
     Ok(response)
 }
 
-/// A hyper on a thread of its own, which ends with the test's process.
+/// A hyper server on its own thread, which ends with the test's process.
 fn hyper_server() -> SocketAddr {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let listener = std::net::TcpListener::bind(address).unwrap();
@@ -88,7 +88,7 @@ fn hyper_server() -> SocketAddr {
                 let connection = hyper::server::conn::http1::Builder::new()
                     .serve_connection(hyper_util::rt::TokioIo::new(stream), service_fn(report));
                 tokio::spawn(async {
-                    // A connection that ends early is a case of the test, and seen there.
+                    // A connection that ends early is a test case, and checked there.
                     let _ = connection.await;
                 });
             }
@@ -109,7 +109,7 @@ fn proxy(to: SocketAddr) -> Server {
 /// All responses to these bytes.
 fn send(server: &Server, bytes: &[u8]) -> Vec<Answer> {
     let mut stream = server.connect();
-    // What is refused at its start may be closed before the end is sent.
+    // If the start is refused, the server may close before the end is sent.
     let _ = std::io::Write::write_all(&mut stream, bytes);
     let _ = stream.shutdown(Shutdown::Write);
     answers(&read_to_close(&mut stream), false)
@@ -121,7 +121,7 @@ struct Sent {
     target: String,
     fields: Vec<(&'static str, String)>,
     body: Option<Vec<u8>>,
-    /// The size of the body's chunks; 0 where a length is given instead.
+    /// The size of the body's chunks; 0 sends a length instead.
     chunk: usize,
 }
 
@@ -150,7 +150,7 @@ impl Sent {
         bytes
     }
 
-    /// What an upstream has to report of it.
+    /// The expected report of an upstream.
     fn report(&self) -> Vec<u8> {
         let mut fields = self.fields.clone();
         fields.extend([("host", "t".to_owned()), ("x-forwarded-for", "127.0.0.1".to_owned())]);
@@ -189,7 +189,7 @@ fn sent() -> impl Strategy<Value = Sent> {
         })
 }
 
-/// What damages a request, and where.
+/// A random damage and its position.
 fn damage() -> impl Strategy<Value = (Index, String)> {
     let what = prop_oneof![
         select(vec![
@@ -224,7 +224,7 @@ fn damage() -> impl Strategy<Value = (Index, String)> {
     (any::<Index>(), what)
 }
 
-/// A report as gunicorn gives it, which has methods in upper case, and one slash for several at the start of the target.
+/// A report in gunicorn's form, with the method in upper case, and a single slash at the start of the target.
 fn as_gunicorn(report: &[u8]) -> Vec<u8> {
     let mut report = report.to_vec();
     let start = report.iter().position(|byte| *byte == b' ').map_or(0, |space| space + 1);
@@ -235,7 +235,7 @@ fn as_gunicorn(report: &[u8]) -> Vec<u8> {
     report
 }
 
-/// The reports of the requests up to the first that an upstream refused by itself, and whether there is such a one.
+/// The reports of the requests up to the first that an upstream refused itself, and whether there was one.
 fn reports(answers: &[Answer]) -> (Vec<Vec<u8>>, bool) {
     let reported = answers.iter().take_while(|answer| answer.field("x-report").is_some());
     let reported: Vec<Vec<u8>> = reported.map(|answer| as_gunicorn(&answer.body)).collect();
@@ -281,7 +281,7 @@ fn three_servers_receive_what_was_sent() {
             let (others, others_are_short) = &seen[2];
             let both = reports.len().min(others.len());
             prop_assert_eq!(&reports[..both], &others[..both]);
-            // One has more only where the other refused what it forwarded.
+            // One may have more reports only if the other upstream refused a forwarded request.
             prop_assert!(reports.len() >= others.len() || *is_short, "{:?}", answers);
             prop_assert!(reports.len() <= others.len() || *others_are_short, "{:?}", answers);
         }

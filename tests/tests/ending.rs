@@ -1,4 +1,4 @@
-//! Starting and ending: drain, signals, sockets of every kind, exit status.
+//! Start and end: drain, signals, all kinds of sockets, exit status.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,10 +18,10 @@ fn site(flags: &[&str]) -> (Folder, Server) {
     (folder, server)
 }
 
-/// Requests that are sent, and so read, at once.
+/// Requests that are sent, and so read, together.
 const AT_ONCE: usize = 4;
 
-/// Sends pipelined requests until the server closes; returns how many whole answers came.
+/// Sends pipelined requests until the server closes; returns the number of complete responses.
 fn load(mut stream: TcpStream, stop: &AtomicBool) -> usize {
     let request = "GET / HTTP/1.1\r\nHost: t\r\n\r\n".repeat(AT_ONCE);
     let mut bytes = Vec::new();
@@ -155,7 +155,7 @@ fn sockets_handed_over_by_systemd_are_served() {
     folder.write("index.html", "home");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // A shell puts the socket where systemd would: descriptor 3, and its own id where the server's will be.
+    // A shell passes the socket like systemd: as descriptor 3, with the server's process id.
     let script = format!("exec 3<&{0}; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"", raw(&listener));
     let mut command = Command::new("sh");
     command.args(["-c", &script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
@@ -176,7 +176,7 @@ fn keep_over_exec(listener: &std::net::TcpListener) {
 
 #[test]
 fn root_is_given_up() {
-    // Nobody else has anything to give up.
+    // Only root has privileges to drop.
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! `flatout serve` as browsers, caches and attackers see it.
+//! `flatout serve` from the side of browsers, caches and attackers.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -197,7 +197,7 @@ fn is_whole(answer: &Answer) -> bool {
     answer.status == 200 && !answer.body.is_empty() && answer.body.iter().all(|byte| *byte == answer.body[0])
 }
 
-/// A version is a run of one letter, and its length says which: a mixture shows.
+/// A version repeats one letter, which determines its length, so a mixture is detected.
 fn version(number: u32, bytes: usize) -> Vec<u8> {
     vec![b'a' + (number % 26) as u8; bytes + number as usize % 26]
 }
@@ -232,7 +232,7 @@ fn files_replaced_under_load_are_always_one_whole_version() {
                 .collect();
             for number in 1..30 {
                 if number % 3 == 0 && bytes < 100_000 {
-                    // Written in place, in two goes: nobody may see the half.
+                    // Written in place in two steps: no client may see the incomplete file.
                     let mut file = std::fs::File::create(folder.0.join("file")).unwrap();
                     let content = version(number, bytes);
                     file.write_all(&content[..1000]).unwrap();
@@ -272,7 +272,7 @@ fn what_comes_and_goes_is_noticed() {
 
 #[test]
 fn what_links_lead_to_is_noticed() {
-    // As Kubernetes mounts its volumes: files are links into a folder that is a link, and that one is turned.
+    // Like volumes in Kubernetes: files are links into a folder that is a link, and this link is switched.
     let folder = Folder::new();
     folder.write("..1/page.html", "one");
     folder.write("..2/page.html", "two");
@@ -321,7 +321,7 @@ fn what_changed_while_the_root_was_away_is_noticed() {
     let server = Server::site(&root, &[]);
     std::fs::rename(&root, folder.0.join("away")).unwrap();
     folder.write("away/file", "new");
-    // The change is told and gathered while nothing is at the root's path.
+    // The change is reported and gathered while the root's path does not exist.
     std::thread::sleep(Duration::from_millis(300));
     std::fs::rename(folder.0.join("away"), &root).unwrap();
     until("the change is served", || server.get("/file", "").text() == "new");
@@ -415,7 +415,7 @@ fn a_large_file_that_is_written_over_is_never_half_of_two_versions() {
 fn links_cannot_make_millions_of_names() {
     let folder = Folder::new();
     folder.write("index.html", "home");
-    // Each level doubles the ways that lead down.
+    // Each level doubles the number of paths.
     for level in 0..24 {
         let inner = folder.0.join(level.to_string());
         std::fs::create_dir(&inner).unwrap();
@@ -467,7 +467,7 @@ fn a_writer_that_pauses_is_waited_for() {
         large.write_all(&vec![b'y'; 300_000]).unwrap();
         let began = std::time::Instant::now();
         while began.elapsed() < Duration::from_millis(2500) {
-            // Something else about the file changes, and everybody looks at it.
+            // Another attribute of the file changes, which causes scans.
             let mode = if began.elapsed().as_millis() % 200 < 100 { 0o644 } else { 0o600 };
             for name in ["file", "large"] {
                 std::fs::set_permissions(path(name), std::os::unix::fs::PermissionsExt::from_mode(mode))
@@ -561,7 +561,7 @@ fn what_its_user_may_not_read_is_not_served() {
 
 #[test]
 fn at_the_limit_of_watches_it_sweeps_and_says_so_once() {
-    // The limit of a user namespace of its own; that of the machine stays as it is.
+    // The limit of a separate user namespace; the host's limit stays unchanged.
     let mut command = std::process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "sh", "-c"]);
     let script = "echo 3 > /proc/sys/user/max_inotify_watches || exit 9; exec \"$@\"";
@@ -600,7 +600,7 @@ fn files_of_new_folders_are_not_missed() {
     for number in 0..60 {
         let inner = folder.0.join(number.to_string());
         std::fs::create_dir(&inner).unwrap();
-        // Around the time when changes were gathered and the folder is looked at.
+        // About the time when changes have been gathered and the folder is scanned.
         std::thread::sleep(Duration::from_millis(number * 2));
         std::fs::write(inner.join("file"), "here").unwrap();
     }

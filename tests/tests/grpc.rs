@@ -1,4 +1,4 @@
-//! gRPC through the proxy, by its authors' library: calls of every kind, to a server without TLS and to one with it.
+//! gRPC through the proxy, with the official library: calls of every kind, to a server without and with TLS.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::process::{Child, Command, Stdio};
 use flatout_tests::authority::self_sign;
 use flatout_tests::{Folder, Server, program};
 
-/// Debian's, which has the library.
+/// Debian's Python, which has the library.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc").join(name)
 }
 
-/// A server of gRPC, killed when it is dropped, and its ports.
+/// A gRPC server and its ports, killed when it is dropped.
 struct Grpc {
     child: Child,
     plain: u16,
@@ -68,7 +68,7 @@ fn calls_pass_to_a_server_without_tls() {
 #[test]
 fn calls_pass_to_a_server_with_tls() {
     let server = Grpc::start();
-    // By its address: a name may lead to one at which the server does not listen.
+    // By address: the name may resolve to one at which the server does not listen.
     let to = format!("https://127.0.0.1:{}", server.secure);
     let authority = server.folder.0.join("cert.pem");
     let authority = authority.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! What a person sees who asks what there is: help, version, completions, manual pages.
+//! Help, version, completions, and manual pages.
 
 use std::fs::File;
 use std::process::{Command, Output};
@@ -40,7 +40,7 @@ fn help_is_a_result() {
         assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!text.contains('\x1b'), "{arguments:?}: colour without a terminal");
-        // An example may be longer: it is to be copied.
+        // An example may be longer, because it is meant to be copied.
         let is_wide = |line: &&str| line.chars().count() > 100 && !line.starts_with("  flatout ");
         assert_eq!(text.lines().find(is_wide), None, "{arguments:?}");
     }
@@ -69,7 +69,7 @@ fn shells_take_the_completions() {
         let folder = Folder::new();
         folder.write("completions", &output.stdout);
         let file = File::open(folder.0.join("completions")).unwrap();
-        // Those shells that this machine has.
+        // Only shells that are installed.
         let Ok(status) = Command::new(shell).args(arguments).stdin(file).status() else { continue };
         assert!(status.success(), "{shell}");
     }

@@ -1,5 +1,5 @@
-//! Every row of the list of attacks on framing and request line, against the real binary: the exact status, then the end
-//! of the connection. Behind each attack stands a second request, as a smuggler would put it: it is never answered.
+//! All listed attacks on framing and the request line, on the real binary: the exact status, then the end of the
+//! connection. Each attack is followed by a second request, as in smuggling, which must never be answered.
 
 use flatout_tests::{Folder, Server, answers, read_to_close};
 use std::io::Write;

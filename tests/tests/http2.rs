@@ -1,4 +1,4 @@
-//! HTTP/2 of `flatout serve`, by clients and judges that others wrote: h2spec, curl, nghttp, h2load, Chromium.
+//! HTTP/2 of `flatout serve` with external clients and test suites: h2spec, curl, nghttp, h2load, Chromium.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use flatout_tests::authority::self_sign;
 use flatout_tests::browser::Browser;
 use flatout_tests::{Folder, Server, Signal, program, until};
 
-/// Where `./x test` puts what it builds of others' tools.
+/// The folder in which `./x test` builds external tools.
 fn h2spec() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin/h2spec");
     assert!(built.exists(), "h2spec is missing; `./x test` builds it");
@@ -38,7 +38,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// A certificate for this machine, as `cert.pem` and `key.pem`.
+/// A certificate for this host, as `cert.pem` and `key.pem`.
 fn certified() -> Folder {
     let folder = Folder::new();
     self_sign(&folder);
@@ -49,7 +49,7 @@ fn certified() -> Folder {
 fn serve(certified: &Folder, arguments: &[&str]) -> Server {
     let mut command = Command::new(program("flatout"));
     command.arg("serve").args(arguments).args(["--workers", "1"]);
-    // The plain listener stands last, where the helper of all tests looks for it.
+    // The plain listener is last, where the test helper looks for it.
     command.args(["--listen", "127.0.0.1:0", "--listen-plain", "127.0.0.1:0", "--tls"]);
     command.args([certified.0.join("cert.pem"), certified.0.join("key.pem")]);
     Server::start(command)
@@ -61,13 +61,13 @@ fn site(arguments: &[&str]) -> (Folder, Folder, Server) {
     (folder, certified, server)
 }
 
-/// The site without encryption, and with it.
+/// The URLs of the site, plain and secure.
 fn urls(server: &Server, path: &str) -> [String; 2] {
     let port = server.secure_port.expect("it speaks TLS");
     [format!("http://{}{path}", server.address), format!("https://127.0.0.1:{port}{path}")]
 }
 
-/// curl with HTTP/2: by prior knowledge, or as TLS agrees on it.
+/// curl with HTTP/2: with prior knowledge, or negotiated by TLS.
 fn curl(arguments: &[&str], url: &str) -> Command {
     let mut command = Command::new("curl");
     let how = if url.starts_with("https") { "--http2" } else { "--http2-prior-knowledge" };
@@ -88,7 +88,7 @@ fn judged(server: &Server, arguments: &[&str]) -> String {
     text(&run(judge.args(["-p", &port.to_string()])).stdout)
 }
 
-/// All of it. The site waits for the whole of each request, as an application does.
+/// All tests of h2spec. The site waits for complete requests, like an application.
 #[test]
 fn h2spec_is_content() {
     let (origin, _) = origin("Cache-Control: no-store\r\n");
@@ -96,7 +96,7 @@ fn h2spec_is_content() {
     let server = serve(&certified, &["--to", &format!("http://{origin}")]);
     let said = judged(&server, &["--tls", "--insecure"]);
     assert!(said.contains("146 tests, 146 passed, 0 skipped, 0 failed"), "{said}");
-    // Without TLS, a preface that is none is a request of HTTP/1, and gets the response of one.
+    // Without TLS, an invalid preface is an HTTP/1 request, and gets an HTTP/1 response.
     let said = judged(&server, &[]);
     let failed: Vec<&str> = said.lines().map(str::trim).filter(|line| line.starts_with('×')).collect();
     assert!(failed.iter().all(|line| line.ends_with("2: Sends invalid connection preface")), "{said}");
@@ -113,7 +113,8 @@ fn curl_is_served() {
         assert_eq!(curl(&[], "/large").len(), 3_000_000);
         assert_eq!(curl(&["--range", "10-19"], "/large"), "llllllllll");
         assert!(curl(&["--head"], "/large").contains("content-length: 3000000"));
-        // Without a body: curl 7.88 takes a response that comes before the body was sent for a fault (RFC 9113 section 8.1).
+        // Without a body: curl 7.88 treats a response that arrives before the body was sent as an error (RFC 9113
+        // section 8.1).
         assert!(curl(&["--include", "--request", "POST"], "/").starts_with("HTTP/2 405"));
         assert!(curl(&["--include"], "/nothing").starts_with("HTTP/2 404"));
         let packed = ["--include", "--header", "Accept-Encoding: gzip", "--output", "-"];
@@ -153,7 +154,7 @@ fn nghttp_and_h2load_are_served() {
     }
 }
 
-/// A browser agrees on it, and everything of a page comes over one connection.
+/// A browser negotiates it, and fetches the whole page over one connection.
 #[test]
 fn a_browser_uses_it() {
     let (_folder, _certified, server) = site(&[]);
@@ -168,7 +169,8 @@ fn a_browser_uses_it() {
     assert!(said.starts_with("h2,h2,h2") && !said.contains("http"), "{said}");
 }
 
-/// An origin of HTTP/1 for proxies: says how it was asked, after the whole of the request. How often that was.
+/// An HTTP/1 origin for proxies: responds with the request after it was received completely. Also returns a counter
+/// of its requests.
 fn origin(fields: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -224,14 +226,14 @@ fn read_to(mut stream: &TcpStream, bytes: &mut Vec<u8>, end: &[u8]) -> Option<()
     Some(())
 }
 
-/// The upstream speaks HTTP/1, and does not notice.
+/// The upstream uses HTTP/1, and sees no difference.
 #[test]
 fn a_proxy_and_its_cache_serve_it() {
     let (origin, count) = origin("Cache-Control: max-age=60\r\n");
     let certified = certified();
     let server = serve(&certified, &["--to", &format!("http://{origin}"), "--cache", "0s"]);
     let [plain, secure] = urls(&server, "");
-    // The first asks, the second is served from memory; over TLS it is another URL.
+    // The first request goes to the upstream, the second is served from memory; over TLS it is another URL.
     for (at, url) in [&plain, &secure].into_iter().enumerate() {
         for hit in [false, true] {
             let head = curled(&["--include"], &format!("{url}/a?b"));
@@ -254,7 +256,7 @@ fn a_proxy_and_its_cache_serve_it() {
     }
 }
 
-/// Reads until the text ends so.
+/// Reads until the text ends with `end`.
 fn read_until(child: &mut Child, end: &str) -> String {
     let out = child.stdout.as_mut().unwrap();
     let mut bytes = Vec::new();
@@ -359,7 +361,7 @@ fn the_log_names_the_protocol() {
     });
 }
 
-/// Under load, a server that ends loses nothing: each request that it has taken has its whole response.
+/// A server that drains under load loses nothing: each accepted request gets its complete response.
 #[test]
 fn draining_under_load_loses_nothing() {
     for at in 0..2 {

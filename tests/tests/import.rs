@@ -1,4 +1,4 @@
-//! `flatout import`, held against the nginx that is imported from: both are asked the same.
+//! `flatout import`, compared with the imported nginx: both get the same requests.
 
 use std::process::{Command, Output, Stdio};
 
@@ -9,7 +9,7 @@ fn flatout(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// A server of the site file that an nginx configuration becomes.
+/// A server with the site file imported from an nginx configuration.
 fn imported(folder: &Folder) -> (Server, String) {
     let conf = folder.0.join("nginx.conf").display().to_string();
     let output = flatout(&["import", &conf]);
@@ -19,7 +19,7 @@ fn imported(folder: &Folder) -> (Server, String) {
     folder.write("site.kdl", &text);
     let mut command = Command::new(program("flatout"));
     let site = folder.0.join("site.kdl").display().to_string();
-    // `user` is for who may become another.
+    // Only root may use `user`.
     command.args(["serve", "-c", &site, "--listen", "127.0.0.1:0", "--workers", "1"]);
     (Server::start(command), text)
 }
@@ -130,7 +130,7 @@ fn nginx_and_what_it_becomes_answer_alike() {
     );
     assert_eq!(output.status.code(), Some(0));
 
-    // What differs is shown, and is a failure.
+    // Differences are shown, and the exit status is a failure.
     folder.write("site.kdl", text.replace("\"ok\\n\"", "\"fine\\n\""));
     server.signal(rustix::process::Signal::HUP);
     until("it reloads", || server.said().iter().any(|line| line.contains("reloaded ")));

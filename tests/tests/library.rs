@@ -1,20 +1,20 @@
-//! The library's documentation: every public item has an example, and the names on the pages for those who come from other
-//! frameworks are there.
+//! The library's documentation: every public item has an example, and the names on the pages for users of other
+//! frameworks exist.
 //!
-//! A type, a trait or a function has an example of its own. A method is called in an example of its file. That examples compile is
-//! what rustdoc finds out.
+//! A type, a trait or a function has an example of its own. A method is called in an example of its file. rustdoc
+//! checks that the examples compile.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What authors can neither name nor make: marks by which the compiler tells kinds of handlers apart.
+/// Types that users can neither name nor construct: markers that distinguish kinds of handlers.
 const UNNAMEABLE: [&str; 3] = ["Plain", "Async", "Itself"];
 
-/// Names on the pages that are those of other crates.
+/// Names on these pages that belong to other crates.
 const FOREIGN: [&str; 9] =
     ["TraceLayer", "new_for_http", "ServeDir", "MyError", "From", "Send", "ServiceExt", "Arc", "fn"];
 
-/// A public item, and what is wrong with it.
+/// A public item, and whether it has an example.
 struct Item<'s> {
     kind: &'s str,
     name: &'s str,
@@ -26,7 +26,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The library's files, without their tests. Those of a folder that is one type's are one.
+/// The library's files, without their tests. The files of one type's folder count as one.
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![root().join("crates/flatout/src")];
@@ -52,13 +52,13 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// The text of a line of documentation.
+/// The text of a doc comment line.
 fn documented(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim_start)
 }
 
-/// The code of all examples, without drawings.
+/// The code of all examples, without diagrams.
 fn examples(text: &str) -> String {
     let (mut is_code, mut language, mut found) = (false, "", String::new());
     for line in text.lines() {
@@ -76,7 +76,7 @@ fn examples(text: &str) -> String {
     found
 }
 
-/// The items that stand behind `pub`, and the methods that `methods!` makes.
+/// The public items, and the methods that `methods!` makes.
 fn items(text: &str) -> Vec<Item<'_>> {
     let (mut found, mut documentation) = (Vec::new(), String::new());
     for line in text.lines() {
@@ -98,7 +98,7 @@ fn items(text: &str) -> Vec<Item<'_>> {
             let (is_method, has_example) = (line.starts_with(' '), !examples(&documentation).is_empty());
             found.push(Item { kind, name, is_method, has_example });
         }
-        // Attributes stand between the documentation and its item.
+        // Attributes are between the documentation and its item.
         let is_attribute = code.starts_with('#') || code.starts_with("message") || code.starts_with("label");
         if !is_attribute && !code.starts_with("note") && code != ")]" {
             documentation.clear();
@@ -124,7 +124,7 @@ fn every_public_item_has_an_example() {
         for Item { kind, name, is_method, has_example } in items(text) {
             count += 1;
             let is_shown = if is_method { calls(&examples, name) } else { has_example };
-            // `$name` of a macro has no name here.
+            // A macro's `$name` has no name here.
             if !is_shown && !name.is_empty() && !UNNAMEABLE.contains(&name) {
                 missing.insert(format!("{place}: {kind} {name}"));
             }
@@ -134,7 +134,7 @@ fn every_public_item_has_an_example() {
     assert!(missing.is_empty(), "without an example:\n{}", Vec::from_iter(missing).join("\n"));
 }
 
-/// The words of a text, each with what stands behind it.
+/// The words of a text, each with the text that follows it.
 fn words(mut text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     while let Some(start) = text.find(is_word) {
@@ -146,10 +146,10 @@ fn words(mut text: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// Names of types, and of functions with a bracket behind them, in the code in a cell of a table.
+/// Names of types, and of functions followed by a parenthesis, in the code of a table cell.
 fn named(cell: &str) -> Vec<&str> {
     let code = cell.split('`').skip(1).step_by(2).filter(|code| !code.starts_with("tokio::"));
-    // What stands in quotes is a path or a value.
+    // Quoted text is a path or a value.
     let words = code.flat_map(|code| code.split('"').step_by(2)).flat_map(words);
     let is_name = |(word, behind): &(&str, &str)| {
         let is_type = word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase);
@@ -168,12 +168,12 @@ fn the_names_on_the_pages_for_newcomers_are_there() {
             known.extend(words(text).iter().map(|(word, _)| word));
         }
     }
-    // Types of the macro of keyed cookies, and a type's own `new`.
+    // Types made by the macro of keyed cookies, and a type's own `new`.
     known.extend(["SignedCookies", "PrivateCookies", "new"]);
     for page in ["coming-from-axum.md", "coming-from-actix.md"] {
         let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
         let rows = text.lines().filter_map(|line| {
-            // A bar inside of code is escaped.
+            // A bar inside code is escaped.
             let line = line.strip_prefix("| ")?.replace("\\|", " ");
             Some(line.split(" | ").nth(1)?.to_owned())
         });

@@ -1,11 +1,11 @@
-//! The map is true: the table of `ARCHITECTURE.md` has every crate, and the edges that `Cargo.toml` has.
+//! Checks `ARCHITECTURE.md`: its table lists every crate, with the dependencies in `Cargo.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// The table's rows: `` | `crate` | says of itself | uses | must never know | ``.
+/// The table's rows: `` | `crate` | description | uses | must never know | ``.
 fn told(map: &str) -> Edges {
     let rows = map.lines().filter_map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -17,7 +17,7 @@ fn told(map: &str) -> Edges {
     rows.collect()
 }
 
-/// What a crate depends on of ours; what its tests do is nobody's edge.
+/// The dependencies of a crate on our crates, without those of its tests.
 fn edges(manifest: &str) -> BTreeSet<String> {
     let dependencies = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let names = dependencies

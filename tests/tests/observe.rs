@@ -13,7 +13,7 @@ use flatout_tests::browser::Browser;
 use flatout_tests::terminal::Terminal;
 use flatout_tests::{Folder, Server, Signal, program, until};
 
-/// Ends those who look at it also where a test fails: they would be waited for.
+/// Ends the clients even if a test fails; otherwise it would wait for them.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -22,13 +22,13 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A folder with one file, and the server of it with these flags.
+/// A folder with one file, and its server with these flags.
 fn served(folder: &Folder, flags: &[&str]) -> Server {
     folder.write("public/a.txt", "hello");
     Server::site(&folder.0.join("public"), flags)
 }
 
-/// Asks for the file over one connection, again and again, under a name of each request's own.
+/// Requests the file over one connection repeatedly, each time with a unique id.
 fn ask_all(server: &Server, ids: impl Iterator<Item = u64>) -> u64 {
     let mut stream = server.connect();
     let mut answered = 0;
@@ -48,7 +48,7 @@ fn ask_all(server: &Server, ids: impl Iterator<Item = u64>) -> u64 {
     answered
 }
 
-/// The ids of the lines; each line is whole, and has an id that no other has.
+/// The ids in the lines; each line must be complete, and each id unique.
 fn ids(files: &[PathBuf]) -> HashSet<u64> {
     let mut found = HashSet::new();
     for file in files {
@@ -87,7 +87,7 @@ fn no_line_is_lost_or_torn_while_logs_are_rotated() {
         }
         for rotation in 0..25 {
             let old = folder.0.join(format!("access.log.{rotation}"));
-            // Some lines are to be in it first.
+            // Wait for the first lines.
             until("a line", || fs::metadata(&log).is_ok_and(|found| found.len() > 0));
             fs::rename(&log, &old).unwrap();
             server.signal(Signal::USR1);
@@ -115,15 +115,15 @@ fn what_was_logged_is_written_when_the_server_ends() {
     assert_eq!(ids(&[log]).len(), 100);
 }
 
-/// On a disk of 64 KiB: lines are lost, which is said; no request is, and no line is torn. When there is room again it goes
-/// on.
+/// On a disk of 64 KiB: lines are lost and reported, but no request fails and no line is incomplete. When there is
+/// room again, logging continues.
 #[test]
 fn a_full_disk_loses_lines_and_nothing_else() {
     let folder = Folder::new();
     folder.write("public/a.txt", "hello");
     let disk = folder.0.join("disk");
     fs::create_dir(&disk).unwrap();
-    // A mount of this process alone, which goes away with it.
+    // A mount for this process only, which ends with it.
     let script = "mount -t tmpfs -o size=64k none \"$1\" || exit 127; head -c 40000 /dev/zero >\"$1/ballast\"; shift; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk);
@@ -184,7 +184,7 @@ fn mistakes_are_told_before_anything_is_bound() {
     }
 }
 
-/// The address of the admin listener on the loopback, which the kernel has chosen.
+/// The address of the admin listener on loopback, with a port chosen by the kernel.
 fn with_admin(folder: &Folder) -> (Server, String) {
     let socket = folder.0.join("admin.sock").display().to_string();
     let server = served(folder, &["--admin", &format!("unix:{socket}"), "--workers", "1"]);
@@ -213,7 +213,7 @@ fn top_shows_a_server_that_runs() {
     terminal.press("q");
     let (status, _) = terminal.end();
     assert!(status.success());
-    // A server that ends is told.
+    // The end of the server is reported.
     let terminal = Terminal::start(top(&[]));
     terminal.wait_for("Workers");
     server.signal(Signal::TERM);
@@ -225,7 +225,7 @@ fn top_shows_a_server_that_runs() {
     assert!(told.contains("is a server running with --admin"), "{told}");
 }
 
-/// The live page: light and dark, wide and narrow, with figures that move, and without a complaint.
+/// The live page: light and dark, wide and narrow, with changing figures, and without complaints.
 #[test]
 fn the_page_is_alive() {
     let folder = Folder::new();

@@ -1,6 +1,6 @@
-//! The Debian package: made, installed, run as its unit runs it, removed. It is made of the program under test, or is the one
-//! that `FLATOUT_DEB` names, which `./x package` has made. Without Debian's tools, and
-//! without cargo-deb, which `./x` installs, there is nothing to test.
+//! The Debian package: built, installed, run as its unit runs it, removed. It is built from the program under test,
+//! or is the one named by `FLATOUT_DEB`, which `./x package` has built. Without Debian's tools and cargo-deb, which
+//! `./x` installs, the tests are skipped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use flatout_tests::{Folder, Signal, program, until};
 use rustix::process::{Pid, kill_process};
 
-/// The least exposure that systemd's own judgement, from 0 (none) to 100, may come to.
+/// The highest exposure that systemd-analyze may report, from 0 (none) to 100.
 const EXPOSURE_MAX: &str = "20";
 
 fn run(command: &mut Command) -> Output {
@@ -33,7 +33,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The package, if it can be had here.
+/// The package, if it can be built here.
 fn package(folder: &Folder) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FLATOUT_DEB") {
         return Some(root().join(path));
@@ -50,16 +50,16 @@ fn package(folder: &Folder) -> Option<PathBuf> {
     Some(PathBuf::from(succeed(&mut build).trim()))
 }
 
-/// `dpkg` on an empty Debian of its own below a folder: the machine is left alone.
+/// `dpkg` on an empty Debian system below a folder; the host stays unchanged.
 fn dpkg(folder: &Path) -> Command {
     let mut command = Command::new("dpkg");
     command.arg(format!("--root={}", folder.display()));
-    // Its scripts run without a chroot, and know by DPKG_ROOT where they are; what it depends on is outside.
+    // Its scripts run without a chroot, and get the root from DPKG_ROOT; dependencies are not installed there.
     command.args(["--force-script-chrootless", "--force-depends", "--force-not-root"]);
     command
 }
 
-/// An empty Debian.
+/// An empty Debian system.
 fn debian(folder: &Folder) -> PathBuf {
     let place = folder.0.join("debian");
     for name in ["info", "updates", "triggers"] {
@@ -103,7 +103,7 @@ fn the_package_installs_runs_and_goes_away() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Runs what the unit runs, with a socket from systemd's own tool.
+/// Runs the unit's command, with a socket from systemd's own tool.
 fn serves_as_its_unit_says(place: &Path) {
     if !is_there("systemd-socket-activate") {
         return;
@@ -130,12 +130,12 @@ fn serves_as_its_unit_says(place: &Path) {
         output.status.success()
     });
     assert_eq!(body, "packaged");
-    // The server has taken the place of the tool, under its id.
+    // The server has replaced the tool, with the same process id.
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
 }
 
-/// The units are as systemd wants them, and the sandbox is worth its name.
+/// The units are valid, and the sandbox is effective.
 #[test]
 fn the_units_are_sound() {
     if !is_there("systemd-analyze") {
@@ -145,7 +145,7 @@ fn the_units_are_sound() {
     let security = ["security", "--no-pager", "--offline=yes", "--threshold", EXPOSURE_MAX];
     let judged = succeed(Command::new("systemd-analyze").args(security).arg(units.join("flatout.service")));
     assert!(judged.contains("Overall exposure level"), "{judged}");
-    // What it starts is not installed here.
+    // The command is not installed here.
     let output = run(Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--recursive-errors=no"])
         .args([units.join("flatout.socket"), units.join("flatout.service")]));

@@ -1,7 +1,7 @@
-//! The pages of `flatout`, opened in Chromium: they draw, complain of nothing, ask nobody for anything, fit a phone, and
-//! can be walked through by keys. Where there is no Chromium the tests say so.
+//! The pages of `flatout` in Chromium: they are drawn without complaints and network requests, fit a phone, and can
+//! be used with the keyboard. Without Chromium the tests report that they are skipped.
 //!
-//! With `FLATOUT_PICTURES=FOLDER` every picture is left there, in base64.
+//! With `FLATOUT_PICTURES=FOLDER` all screenshots are saved there, in base64.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,11 +10,11 @@ use flatout_tests::browser::{Browser, Colour};
 use flatout_tests::{Folder, Server, program, until};
 use serde_json::{Value, json};
 
-/// As narrow as a phone, and as wide as a window.
+/// The widths of a phone and of a window.
 const PHONE: u32 = 390;
 const WINDOW: u32 = 1000;
 
-/// The programs' own page of flame graphs in the frame of a climb's.
+/// The page of flame graphs in the frame of a climb's page.
 const FRAMES: &str = "document.querySelectorAll('.graph div').length";
 
 fn run(folder: &Folder, arguments: &[&str]) -> Output {
@@ -58,7 +58,7 @@ fn side(requests_per_s: f64, slower: u64) -> Value {
     })
 }
 
-/// Stacks of a server; with a firewall in them, or with a cache instead.
+/// Stacks of a server: with a firewall before, with a cache after.
 fn profile(requests: f64, is_after: bool) -> Value {
     let frame = |name: &str, kind: &str| json!({ "name": name, "kind": kind });
     let frames = json!([
@@ -81,7 +81,7 @@ fn profile(requests: f64, is_after: bool) -> Value {
     })
 }
 
-/// A climb with a rung of every kind, and with names that want to be markup.
+/// A climb with a rung of every kind, and with markup in names.
 fn climb() -> Value {
     let rungs = [
         rung(
@@ -124,7 +124,7 @@ fn drawn(folder: &Folder, climb: &Value) -> PathBuf {
     folder.0.join("climb.html")
 }
 
-/// The page of flame graphs that stands in a climb's, as a file of its own.
+/// The page of flame graphs in a climb's page, as a separate file.
 fn flames(folder: &Folder, climb: &Value) -> PathBuf {
     let page = std::fs::read_to_string(drawn(folder, climb)).unwrap();
     let inner = page.split_once("srcdoc='").unwrap().1.split_once('\'').unwrap().0;
@@ -132,7 +132,7 @@ fn flames(folder: &Folder, climb: &Value) -> PathBuf {
     folder.0.join("flames.html")
 }
 
-/// The middle of each element that the selector finds.
+/// The centre of each element that matches the selector.
 fn middles(browser: &mut Browser, selector: &str) -> Vec<(f64, f64)> {
     let script = format!(
         "[...document.querySelectorAll({})].map((one) => one.getBoundingClientRect())
@@ -157,7 +157,7 @@ fn is_mostly(colour: Colour, channel: usize) -> bool {
     (0..3).all(|other| other == channel || u32::from(colour[channel]) > u32::from(colour[other]) + 25)
 }
 
-/// A place within a frame of the kernel in the flame graphs of a climb.
+/// A point within a kernel frame in the flame graphs of a climb.
 fn of_kernel(browser: &mut Browser) -> (f64, f64) {
     let graph = "(() => { const box = [...document.querySelectorAll('.graph div')]
         .find((one) => one.textContent === 'tcp_sendmsg').getBoundingClientRect();
@@ -178,14 +178,15 @@ fn a_climb_draws_light_and_dark_wide_and_narrow() {
         browser.open(&page);
         let what = format!("{width} px, dark: {is_dark}");
         assert_no_overflow(&mut browser, &what);
-        // The page may be there before the frame in it has drawn.
+        // The page may be ready before its frame is drawn.
         until("frames in three graphs", || browser.evaluate_in_frame(FRAMES).as_u64().unwrap() > 12);
-        // Kept is green, worse is red, all together is blue, the kernel is red; where they are is asked of the page itself.
+        // Kept is green, worse is red, the total is blue, the kernel is red; the positions are taken from the page
+        // itself.
         let mut points = vec![(3.0, 3.0), of_kernel(&mut browser)];
         for (class, count) in [("kept", 3), ("worse", 1), ("all", 1)] {
             let places = middles(&mut browser, &format!(".fall .bar.{class}"));
             assert_eq!(places.len(), count, "{class}");
-            // Beside the interval that is drawn over the middle.
+            // Beside the interval that is drawn over the centre.
             points.extend(places.iter().map(|(x, y)| (*x, y - 5.0)));
         }
         let (colours, different) = browser.colours(&points);
@@ -200,7 +201,7 @@ fn a_climb_draws_light_and_dark_wide_and_narrow() {
     }
 }
 
-/// Names are text wherever they stand, and commands are there without what is secret.
+/// Names are shown as text everywhere, and commands without secrets.
 #[test]
 fn names_stay_names_and_secrets_secret() {
     let folder = Folder::new();
@@ -257,7 +258,7 @@ fn a_flame_graph_is_walked_through_by_keys() {
     assert_eq!(names(&mut browser), all);
     let told = |browser: &mut Browser| browser.evaluate("document.querySelector('#told').textContent");
 
-    // By Tab into the graph: it is the last of what can be focused.
+    // By Tab into the graph, which is the last focusable element.
     for _ in 0..20 {
         browser.press("Tab");
         if browser.evaluate("document.activeElement.className") == "graph" {
@@ -292,7 +293,7 @@ fn a_flame_graph_is_walked_through_by_keys() {
     assert_no_complaints(&mut browser);
 }
 
-/// Vanished frames and new ones are in the third graph, blue and red.
+/// Vanished and new frames are in the third graph, in blue and red.
 #[test]
 fn the_difference_of_two_profiles_is_drawn() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! `flatout profile` over a real server under load: what it finds, writes, compares, and refuses.
+//! `flatout profile` on a real server under load: its findings, its files, its comparisons, and what it refuses.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ use flatout_tests::{Folder, Server, Signal, program, until};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
-/// A client that asks for the same thing until it is dropped, and counts the answers.
+/// A client that sends the same request until it is dropped, and counts the responses.
 struct Load {
     ended: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether this machine lets us sample at all; where not, that it says so is what is tested.
+/// Whether this host forbids sampling; then the test is that this is reported.
 fn refused(output: &Output) -> bool {
     let message = said(output);
     let refused = message.contains("does not let us sample") || message.contains("no perf_event_open");
@@ -104,7 +104,7 @@ fn the_end_of_the_server_is_the_end_of_the_sampling() {
     let mut server = Server::json();
     let pid = server.pid().to_string();
     let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--duration", "600s"]));
-    // Sampling may or may not have begun: either way it ends, and with words.
+    // Sampling may or may not have started: it ends in both cases, with a message.
     server.signal(Signal::TERM);
     server.wait();
     let output = sampling.join().unwrap();
@@ -142,7 +142,7 @@ fn files_that_are_no_profiles_are_told() {
     assert!(said(&output).contains("`/dev/zero` is larger than"), "{}", said(&output));
 }
 
-/// Starts to sample for ten minutes, and waits until it does; none where this machine does not let us.
+/// Starts to sample for ten minutes, and waits for its start; `None` if this host forbids it.
 fn sampling(server: &Server, arguments: &[&str]) -> Option<Child> {
     let mut command = Command::new(program("flatout"));
     command.args(["profile", "--pid", &server.pid().to_string(), "--duration", "600s"]).args(arguments);
@@ -198,7 +198,7 @@ fn a_second_signal_ends_at_once() {
     let folder = Folder::new();
     let json = folder.0.join("p.json");
     let Some(mut child) = sampling(&server, &["--json", &json.to_string_lossy()]) else { return };
-    // While it stands still both arrive, so that neither is served before the other is there.
+    // Both signals arrive while it is stopped, so that neither is handled before the other is pending.
     for each in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
         signal(&child, each);
     }
@@ -222,7 +222,7 @@ fn a_server_in_another_network_is_named() {
     assert!(said(&output).contains(&expected), "{}", said(&output));
 }
 
-/// As root we can become nobody, who may not sample somebody else's process.
+/// Root can become nobody, who may not sample another user's process.
 #[test]
 fn no_permission_is_told_with_what_to_do() {
     if !rustix::process::geteuid().is_root() {
@@ -230,7 +230,7 @@ fn no_permission_is_told_with_what_to_do() {
     }
     let server = Server::json();
     let folder = Folder::new();
-    // Where the program was built nobody may not look.
+    // The user nobody cannot read the build folder.
     let copy = folder.0.join("flatout");
     std::fs::copy(program("flatout"), &copy).unwrap();
     let (pid, port) = (server.pid().to_string(), server.address.port().to_string());

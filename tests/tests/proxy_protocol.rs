@@ -1,4 +1,4 @@
-//! The PROXY protocol as HAProxy speaks it, in front of `flatout serve`.
+//! The PROXY protocol as HAProxy sends it, in front of `flatout serve`.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -8,14 +8,14 @@ use flatout_tests::peers::{Peer, free_port};
 use flatout_tests::{Folder, PATIENCE, Server, answers, program, read_to_close, until};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-/// The body of the response to a client with an address of its own.
+/// The response's body for a client with its own address.
 fn asked(address: SocketAddr) -> String {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 77], 0))).unwrap();
     connect(&socket, &address).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // What the client writes itself is not believed.
+    // The client's own field is not trusted.
     let request = "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     answers(&read_to_close(&mut stream), false)[0].text()
@@ -32,7 +32,7 @@ fn haproxys_headers_name_the_client() {
     let options = [
         "send-proxy",
         "send-proxy-v2",
-        // TLVs, the checksum among them; and health checks, which HAProxy makes with LOCAL.
+        // TLVs, including the checksum; and health checks, which HAProxy sends with LOCAL.
         "send-proxy-v2 proxy-v2-options crc32c,unique-id,authority check check-send-proxy inter 100ms",
     ];
     let ports = options.map(|option| (SocketAddr::from(([127, 0, 0, 1], free_port())), option));
@@ -51,7 +51,7 @@ fn haproxys_headers_name_the_client() {
         until("haproxy listens", || TcpStream::connect(port).is_ok());
         assert_eq!(asked(port), "[127.0.0.77]", "{option}");
     }
-    // Without a header there is no response, and from elsewhere none is believed.
+    // Without a header there is no response, and from another peer it is not trusted.
     let mut stream = server.connect();
     let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     let mut said = Vec::new();

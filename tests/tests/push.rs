@@ -73,7 +73,7 @@ fn subscribers_stay_over_a_reload() {
     }
 }
 
-/// One figure of an admin listener.
+/// One metric of an admin listener.
 fn figure(socket: &Path, name: &str) -> Option<f64> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
@@ -82,7 +82,7 @@ fn figure(socket: &Path, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// Bytes that have come to either side of this port and were not read yet.
+/// Bytes received but not read yet on either side of this port.
 fn unread_bytes(port: u16) -> u64 {
     let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let of_port = format!(":{port:04X}");
@@ -95,7 +95,7 @@ fn unread_bytes(port: u16) -> u64 {
     text.lines().skip(1).filter_map(unread).sum()
 }
 
-/// What `flatout bench` counts by each transport is what was published.
+/// The counts of `flatout bench` for each transport equal what was published.
 #[test]
 fn bench_counts_what_subscribers_receive() {
     let folder = Folder::new();
@@ -152,7 +152,7 @@ fn values_that_are_polled_are_compressed() {
     assert!(packed.body.len() < 100, "{}", packed.body.len());
     let same = format!("Accept-Encoding: gzip\r\nIf-None-Match: {}\r\n", packed.field("etag").unwrap());
     assert_eq!(server.get("/quotes/a?keys=k", &same).status, 304);
-    // A stream of events is sent as it is.
+    // A stream of events is sent uncompressed.
     let mut stream = server.connect();
     stream.write_all(b"GET /quotes/a HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n").unwrap();
     assert!(!read_until(&mut stream, "\r\n\r\n").contains("Content-Encoding"));
@@ -189,7 +189,7 @@ fn the_example_page_moves_by_all_three_transports() {
         assert!(publish(&server, "/live/scores", &["--token", "demo", "--json", &score]).0);
         until("the score", || text(&mut browser, "scores").contains(&format!("game {at}{at} : 7")));
         assert_eq!(browser.poor_contrasts(), serde_json::json!([]), "{by}");
-        // It asks its own server, which is what the page is for.
+        // It sends requests to its own server only, as intended.
         let complaints = browser.complaints();
         let others: Vec<_> =
             complaints.iter().filter(|said| !said.starts_with("asks for http://127.0.0.1:")).collect();

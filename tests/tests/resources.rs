@@ -1,4 +1,4 @@
-//! Time and resources: what slow, silent, broken and numerous clients may cost.
+//! Time and resources: the cost of slow, silent, broken and numerous clients.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -68,7 +68,7 @@ fn slow_heads_are_cut_off_and_cost_others_nothing() {
     dripping.write_all(b"GET / HTTP/1.1\r\nHost: t\r\nA: ").unwrap();
     let mut got = Vec::new();
     loop {
-        // Every byte that comes must not buy more time.
+        // A single byte must not extend the time.
         let _ = dripping.write_all(b"x");
         let mut buffer = [0; 512];
         match dripping.read(&mut buffer) {
@@ -98,13 +98,13 @@ fn bodies_that_nobody_takes_are_not_waited_for() {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let before = resident();
-    // Each has sent all but the end of what one connection may send.
+    // Each has sent all but the end of the largest body that a connection may send.
     let body = vec![b'x'; (8 << 20) - 1];
     let head = format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n", 8 << 20);
     let mut streams: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
     for stream in &mut streams {
         stream.write_all(head.as_bytes()).unwrap();
-        // The server may have closed already, which is as good.
+        // The server may have closed already, which is fine too.
         let _ = stream.write_all(&body);
     }
     let grown = resident().saturating_sub(before);
@@ -120,7 +120,7 @@ fn bodies_that_nobody_takes_are_not_waited_for() {
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let (_folder, server) = site(&["--min-rate-window", "1s", "--min-rate", "1MiB"]);
-    // The file stays open for the next who asks.
+    // The file stays open for the next request.
     server.get("/big", "");
     let before = descriptors(&server);
     let mut stream = server.connect();
@@ -181,7 +181,7 @@ fn resets_and_half_open_peers_leave_nothing_behind() {
 #[test]
 fn ten_thousand_connections_come_and_go() {
     let (_folder, server) = site(&[]);
-    // Its worker has begun, and opened what it needs itself.
+    // Its worker has started, and opened what it needs itself.
     server.get("/", "");
     let before = descriptors(&server);
     for _ in 0..20 {
@@ -248,7 +248,7 @@ fn out_of_descriptors_the_open_ones_are_served_and_it_says_so_once_a_second() {
     let folder = Folder::new();
     folder.write("index.html", "home");
     folder.write("big", vec![b'x'; 1 << 20]);
-    // As root flatout raises its limit beyond the hard one, where the kernel lets it; here it may not.
+    // As root flatout raises its hard limit, if the kernel allows it; here it may not.
     let mut command = Command::new("prlimit");
     command.args([
         "--nofile=40:40",

@@ -1,4 +1,4 @@
-//! What a person sees on a terminal, and that everybody else sees nothing of it.
+//! The terminal output for people, which must not appear anywhere else.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use flatout_tests::terminal::Terminal;
 use flatout_tests::{Folder, Server, Signal, program};
 use rustix::process::{Pid, kill_process};
 
-/// What switches to the screen of a program and back.
+/// Switches to the alternate screen and back.
 const SCREEN: &str = "\x1b[?1049h";
 const BACK: &str = "\x1b[?1049l";
 
 fn flatout(arguments: &[&str]) -> Command {
     let mut command = Command::new(program("flatout"));
     command.args(arguments).env("TERM", "xterm-256color");
-    // What asks for colour, or against it, in the shell that runs the tests.
+    // Variables of the shell that enable or disable colour.
     for asked in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
         command.env_remove(asked);
     }

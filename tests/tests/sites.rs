@@ -31,7 +31,7 @@ fn served(folder: &Folder, flags: &[&str]) -> Server {
     Server::start(command)
 }
 
-/// A request to a site by its name.
+/// A request to a site by name.
 fn get(server: &Server, host: &str, target: &str) -> (u16, String) {
     let answer = server.one(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
     (answer.status, answer.text())
@@ -126,7 +126,7 @@ fn files_are_checked_and_formatted() {
     assert!(said(&flatout(&["check", "--schema"])).contains("\"$schema\""));
 }
 
-/// The same, listening where the file says.
+/// The same, with the listeners of the file.
 fn served_as_it_says(folder: &Folder) -> Server {
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
@@ -150,14 +150,14 @@ fn admin(socket: &Path, method: &str, path: &str) -> String {
     text
 }
 
-/// How often it is reloaded under load.
+/// Reloads under load.
 const RELOADS: usize = 1000;
 
-/// After so many, a listener is added or removed.
+/// After this many, a listener is added or removed.
 const RELOADS_PER_LISTENER: usize = 50;
 
-/// Clients that ask without a pause on connections that stay open lose nothing, however often the plan changes: not from
-/// memory, not from files, and not from an upstream. Every request is counted, by the clients and by the server.
+/// Clients that send requests continuously on persistent connections lose nothing, however often the plan changes:
+/// neither responses from memory, nor from files, nor from an upstream. Clients and server both count every request.
 #[test]
 fn nothing_is_lost_by_reloads() {
     let (folder, behind) = (Folder::new(), Folder::new());
@@ -231,17 +231,17 @@ fn nothing_is_lost_by_reloads() {
     let expected = count.load(Ordering::Relaxed) + asked;
     let counted = || sum_of(&admin(&socket, "GET", "/metrics"), "flatout_requests_total{");
     until("metrics count over all reloads", || counted() == expected);
-    // Connections to the upstream outlive reloads: there are a few, not some for each reload.
+    // Connections to the upstream outlive reloads: there are only a few, not some for each reload.
     let connections = sum_of(&admin(&behind_admin, "GET", "/metrics"), "flatout_connections_accepted_total{");
     assert!(connections < 20, "{connections} connections to the upstream");
 }
 
-/// Whether the second listener is there after this reload.
+/// Whether the second listener exists after this reload.
 fn has(index: usize) -> bool {
     index / RELOADS_PER_LISTENER % 2 == 1
 }
 
-/// The sum of all samples that begin so.
+/// The sum of all samples that start with `name`.
 fn sum_of(text: &str, name: &str) -> u64 {
     let samples = text.lines().filter(|line| line.starts_with(name));
     samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
@@ -264,12 +264,12 @@ fn a_bad_file_is_refused_and_the_old_plan_stays() {
     server.signal(Signal::HUP);
     waits_for("nowhere` is not a folder");
     assert_eq!(get(&server, "t", "/"), (200, "one".to_owned()));
-    // What belongs to the process is refused, and named.
+    // Settings of the process are refused, and named.
     folder.write("site.kdl", "backlog 7\nworkers 1\nconnections-per-address 9\nrespond 200 three\n");
     server.signal(Signal::HUP);
     waits_for("changes to `backlog`, `connections-per-address` need a restart");
     assert_eq!(get(&server, "t", "/"), (200, "one".to_owned()));
-    // What does not is not.
+    // Other settings are not.
     folder.write("site.kdl", "server-name other\nuri-bytes 5\nrespond 200 four\n");
     server.signal(Signal::HUP);
     waits_for("reloaded ");
@@ -286,7 +286,7 @@ fn listeners_change_by_reload() {
     let server = served_as_it_says(&folder);
     let says = |text: &str| until(text, || server.said().iter().any(|line| line.contains(text)));
     let mut stays = server.connect();
-    // An address that another has: nothing changes, also not the rest.
+    // The address is in use: nothing changes, not even other settings.
     let taken = foreign.local_addr().unwrap();
     folder.write("site.kdl", format!("listen \"{free}\"\nlisten \"{taken}\"\nrespond 200 two\n"));
     server.signal(Signal::HUP);
@@ -303,15 +303,15 @@ fn listeners_change_by_reload() {
     assert_eq!(ask(&mut TcpStream::connect(free).unwrap()), "three");
     assert_eq!(ask(&mut stays), "three", "who was connected is served on");
     until("the old one is closed", || TcpStream::connect(server.address).is_err());
-    // `flatout reload` finds the server by an address that it has already.
+    // `flatout reload` finds the server by an address that exists already.
     folder.write("site.kdl", format!("listen \"127.0.0.1:0\"\nlisten \"{free}\"\nrespond 200 four\n"));
     let file = folder.0.join("site.kdl").display().to_string();
     assert!(said(&flatout(&["reload", "-c", &file])).contains(" was asked to reload"));
-    // Not by what it says: it has said the same of the reload before.
+    // Its message is no proof, because it was the same for the reload before.
     until("the last reload", || ask(&mut TcpStream::connect(free).unwrap()) == "four");
 }
 
-/// What a reload must not forget: counts of limits, and that a server is down.
+/// A reload must keep the counts of limits, and the state of a server that is down.
 #[test]
 fn state_is_kept_over_reloads() {
     let folder = Folder::new();
@@ -338,7 +338,7 @@ fn state_is_kept_over_reloads() {
     };
     assert_eq!(get(&server, "t", "/limited").0, 200);
     assert_eq!(get(&server, "t", "/limited").0, 429);
-    // The first one finds the dead server dead, as long as one finds it.
+    // The first request notices the dead server, but only while it counts as up.
     until("the dead server was tried", || get(&server, "t", "/a.txt").0 == 502);
     write("two", "1/h");
     reloaded("two");
@@ -384,7 +384,7 @@ fn names_by_expression_silence_and_bursts_that_wait() {
     });
     let mut served: Vec<_> = times.iter().filter(|(status, _)| *status == 200).map(|(_, at)| *at).collect();
     served.sort_unstable();
-    // One at once, two that wait; a slow machine may let another one in.
+    // One at once, two that wait; on a slow host another one may be let in.
     assert!((3..=4).contains(&served.len()), "{times:?}");
     assert!(served[1] >= 200 && served[2] >= 400, "an even pace: {times:?}");
 }

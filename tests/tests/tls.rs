@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, Server, program, until};
 
-/// A server with these flags besides, and its port for TLS.
+/// A server with additional flags, and its TLS port.
 fn served(root: &Path, flags: &[&str]) -> (Server, u16) {
     let mut command = Command::new(program("flatout"));
-    // The plain listener stands last, where the helper of all tests looks for it.
+    // The plain listener is last, where the test helper looks for it.
     command.arg("serve").arg(root).args(["--listen", "127.0.0.1:0", "--listen-plain", "127.0.0.1:0"]);
     command.args(["--workers", "2"]).args(flags);
     let server = Server::start(command);

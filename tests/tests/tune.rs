@@ -1,5 +1,5 @@
-//! `flatout tune` from outside: what it says, what it changes in a tree or in a network namespace of its own, and that
-//! undo brings everything back. Nothing here changes a setting of the machine that it runs on.
+//! `flatout tune` from outside: its output, its changes in a tree or in a separate network namespace, and that undo
+//! restores everything. No test changes a setting of the host.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use flatout_tests::{Folder, Server, program};
 
-/// A machine's files that some tunings of low risk would change.
+/// Files of a host that some low-risk tunings would change.
 const FILES: &[(&str, &str)] = &[
     ("proc/sys/net/core/somaxconn", "4096\n"),
     ("proc/sys/net/core/rmem_max", "212992\n"),
@@ -32,7 +32,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A tree of files that stands for a machine.
+/// A tree of files that stands for a host.
 struct Machine(Folder, Folder);
 
 impl Machine {
@@ -51,7 +51,7 @@ impl Machine {
         tune(&[arguments, &["--root", self.root()], state].concat())
     }
 
-    /// Its journal, which lies outside it.
+    /// Its journal, which is outside of it.
     fn state(&self) -> &str {
         self.1.0.to_str().expect("a path in UTF-8")
     }
@@ -95,7 +95,7 @@ fn one_screen_and_json_say_the_same() {
     {
         assert!(!screen.contains("congestion") && all.contains(expected), "{all}");
     }
-    // A queue that has overflowed since boot is one that is too short; one that does not while it is watched is not.
+    // A queue that has overflowed since boot is too short; one that does not overflow while it is watched is not.
     machine.0.write("proc/net/netstat", "TcpExt: ListenOverflows\nTcpExt: 7\n");
     let screen = stdout(&machine.tune(&[]));
     assert!(screen.contains("net.core.somaxconn = 32768 (ListenOverflows 7 since boot)"), "{screen}");
@@ -109,7 +109,7 @@ fn one_screen_and_json_say_the_same() {
     assert!(stdout(&machine.tune(&["--all"])).contains("`ethtool -") || screen.contains("unknown here"));
 }
 
-/// What other programs rely on: a list, in each entry these keys of these types.
+/// The interface for other programs: a list whose entries have these keys with these types.
 #[test]
 fn json_is_a_list_of_what_was_promised() {
     let machine = Machine::new();
@@ -132,7 +132,7 @@ fn json_is_a_list_of_what_was_promised() {
         for key in ["value", "advice", "why_unknown"] {
             assert!(tuning[key].is_string() || tuning[key].is_null(), "{tuning:?}");
         }
-        // What is not known says why, and what is known has a value.
+        // An unknown value has a reason; a known one has a value.
         assert!(tuning["value"].is_string() || tuning["why_unknown"].is_string(), "{tuning:?}");
     }
     let named = |name: &str| tunings.iter().find(|tuning| tuning["name"] == name).expect("a tuning");
@@ -141,7 +141,7 @@ fn json_is_a_list_of_what_was_promised() {
     assert_eq!(named("qdisc")["measurable_here"], false);
 }
 
-/// A name said twice is applied once; a journal that another run holds is waited for by its user, not by us.
+/// A name given twice is applied once; while another run holds the journal, the user has to wait, not the program.
 #[test]
 fn a_name_said_twice_and_a_journal_that_is_held() {
     let machine = Machine::new();
@@ -160,7 +160,7 @@ fn a_name_said_twice_and_a_journal_that_is_held() {
     assert_eq!(stdout(&machine.tune(&["undo"])), "somaxconn: net.core.somaxconn: restored to 4096\n");
 }
 
-/// Nothing is changed that could not be written down first.
+/// Nothing is changed that could not be recorded first.
 #[test]
 fn without_room_for_the_journal_nothing_is_changed() {
     let machine = Machine::new();
@@ -205,7 +205,7 @@ fn what_is_applied_and_kept_is_undone_byte_for_byte() {
     assert_eq!(stdout(&machine.tune(&["undo"])), "nothing to undo\n");
 }
 
-/// Killed at twenty moments of applying, spread over the time that it takes.
+/// Killed at twenty moments of applying, spread over its duration.
 #[test]
 fn a_killed_run_is_undone() {
     let whole = {
@@ -316,13 +316,13 @@ fn explain_says_why_and_what() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    // What is written is what was shown.
+    // The written files equal the ones shown.
     assert!(machine.tune(&["apply", "congestion", "--persist"]).status.success());
     let written = machine.read("etc/sysctl.d/zz-flatout-congestion.conf");
     assert!(written.lines().all(|line| text.contains(&format!("\n  {line}\n"))), "{written}");
 }
 
-/// The script that is printed does and undoes the same; it is run against the tree.
+/// The printed script applies and undoes the same changes; it runs on the tree.
 #[test]
 fn the_script_does_the_same() {
     let machine = Machine::new();
@@ -343,14 +343,14 @@ fn the_script_does_the_same() {
     assert_eq!(machine.read("sys/kernel/mm/transparent_hugepage/enabled"), "madvise");
     run("undo");
     let words = |files: BTreeMap<PathBuf, Vec<u8>>| -> Vec<String> {
-        // A kernel ends what it answers with a line's end, and a choice with its brackets; a tree does not.
+        // A kernel ends values with a line feed, and marks choices with brackets; a tree does not.
         files
             .into_values()
             .map(|bytes| String::from_utf8_lossy(&bytes).trim().replace("always madvise [never]", "never"))
             .collect()
     };
     assert_eq!(words(machine.snapshot()), words(before));
-    // What somebody else changed meanwhile stays, and the rest is undone.
+    // Changes by others in the meantime stay, and the rest is undone.
     run("apply");
     machine.0.write("proc/sys/net/core/somaxconn", "777\n");
     std::fs::remove_file(machine.0.0.join("proc/sys/net/core/rmem_max")).expect("it was there");
@@ -359,7 +359,7 @@ fn the_script_does_the_same() {
     assert_eq!(machine.read("proc/sys/net/ipv4/tcp_rmem").trim(), "4096\t131072\t6291456");
 }
 
-/// A setting of a process, which is the test's own.
+/// A setting of a process, here the test's own.
 #[test]
 fn a_process_is_changed_and_put_back() {
     let folder = Folder::new();
@@ -372,7 +372,7 @@ fn a_process_is_changed_and_put_back() {
     };
     let before = limits();
     let output = run(&["apply", "descriptors"]);
-    // Where a limit may not be raised above its ceiling that is said, and nothing is changed.
+    // If a limit cannot be raised above its ceiling, that is reported and nothing is changed.
     let (said, complaint) = (stdout(&output), stderr(&output));
     match output.status.code() {
         Some(0) => assert_eq!(limits() == before, said.contains("already as suggested"), "{said}"),
@@ -388,11 +388,11 @@ fn a_process_is_changed_and_put_back() {
     assert!(json.contains(" CPUs\""), "{json}");
 }
 
-/// Without root nothing can be changed, and everything is still answered.
+/// Without root nothing can be changed, but everything is reported.
 #[test]
 fn without_root() {
     use std::os::unix::process::CommandExt;
-    // The program may lie where another user cannot go, so it is copied to where all can.
+    // Copy the program to where another user can read it.
     let folder = Folder::new();
     let copy = folder.0.join("flatout");
     std::fs::copy(program("flatout"), &copy).expect("a copy");
@@ -416,11 +416,11 @@ fn left_out(reason: &str) {
     eprintln!("left out: {reason}");
 }
 
-/// A network namespace of the test's own, gone with it.
+/// A separate network namespace, removed with the test.
 struct Namespace(String);
 
 impl Namespace {
-    /// Nothing where this machine does not let one make a namespace; the test says so and ends.
+    /// `None` if namespaces are not allowed here; the test reports that and ends.
     fn new(name: &str) -> Option<Namespace> {
         let namespace = Namespace(format!("flatout-{name}-{}", std::process::id()));
         let made = Command::new("ip").args(["netns", "add", &namespace.0]).output();
@@ -437,7 +437,7 @@ impl Namespace {
         command.output().expect("it runs")
     }
 
-    /// A veth pair, of which one end stays here and carries the default route.
+    /// A veth pair; one end stays here and carries the default route.
     fn with_veth(&self) {
         for arguments in [
             &["link", "add", "v0", "type", "veth", "peer", "name", "v1"][..],
@@ -473,14 +473,14 @@ impl Drop for Namespace {
     }
 }
 
-/// Real settings of a real kernel, in a namespace of our own: whole snapshots are the same before and after.
+/// Real settings of a real kernel, in a separate namespace: complete snapshots are equal before and after.
 #[test]
 fn in_a_namespace_everything_is_put_back() {
     let Some(namespace) = Namespace::new("tune") else { return };
     namespace.with_veth();
     let state = Folder::new();
     let state = state.0.to_str().expect("a path in UTF-8");
-    // What somebody switched off while looking for an error.
+    // Something that a user switched off during debugging.
     let ethtool = namespace.run("sh", &["-c", "ethtool -K v0 tso off"]);
     let before = namespace.snapshot();
     let flatout = program("flatout");
@@ -507,7 +507,7 @@ fn in_a_namespace_everything_is_put_back() {
     let between = namespace.snapshot();
     assert_ne!(between, before);
     assert!(between.contains("/proc/sys/net/core/somaxconn 32768"), "{between}");
-    // From outside of the namespace nothing is put back, least of all into ours.
+    // From outside the namespace nothing is restored, least of all in ours.
     let outside = tune(&["undo", "somaxconn", "--state", state]);
     assert_eq!(outside.status.code(), Some(1));
     assert!(stdout(&outside).contains("run it there"), "{}", stdout(&outside));
@@ -516,12 +516,12 @@ fn in_a_namespace_everything_is_put_back() {
     assert_eq!(namespace.snapshot(), before);
 }
 
-/// Qdiscs with parameters of somebody's, and an offload: they are the same before and after.
+/// Qdiscs with custom parameters, and an offload: they are equal before and after.
 #[test]
 fn what_somebody_configured_is_put_back_with_its_parameters() {
     let Some(namespace) = Namespace::new("link") else { return };
     namespace.with_veth();
-    // A veth has NAPI instances of its own with this offload alone.
+    // A veth has its own NAPI instances only with this offload.
     let has_ethtool = namespace.run("sh", &["-c", "ethtool -K v0 gro on"]).status.success();
     let state = Folder::new();
     let state = state.0.to_str().expect("a path in UTF-8");
@@ -560,7 +560,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
             there_and_back("qdisc", parameters);
         }
     }
-    // One that the kernel attached itself comes back by itself.
+    // A qdisc attached by the kernel comes back by itself.
     if namespace.run("sh", &["-c", "ip link add i0 type ifb && ip link set i0 up"]).status.success() {
         let before = namespace.links();
         let run = |arguments: &[&str]| {
@@ -572,13 +572,13 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         assert_eq!(run(&["tune", "undo"]).status.code(), Some(0));
         assert_eq!(namespace.links(), before);
     }
-    // What hangs on the way in stays where it is.
+    // The ingress qdisc stays in place.
     if qdisc("replace dev v0 root pfifo limit 5") && qdisc("add dev v0 clsact") {
         there_and_back("qdisc", "beside a clsact");
     }
     for whole in ["htb default 1", "tbf rate 1mbit burst 10k latency 10ms"] {
         if qdisc(&format!("replace dev v0 root {whole}")) {
-            // Up to its handle, behind which it counts packets.
+            // Up to the handle, which is followed by packet counters.
             let root = || {
                 let shown = stdout(&namespace.run("tc", &["qdisc", "show", "dev", "v0"]));
                 shown.split(" root").next().unwrap_or_default().to_owned()
@@ -594,18 +594,18 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         true => {
             namespace.run("sh", &["-c", "ethtool -K v0 gro off"]);
             there_and_back("gro", "gro");
-            // Segmentation stays asked for, comes with the checksums that it needs, and goes with them.
+            // Segmentation stays requested, and is only active together with the checksums that it needs.
             namespace.run("sh", &["-c", "ethtool -K v0 tx off rx off"]);
             there_and_back("checksums", "checksums");
         }
         false => left_out("ethtool is not installed"),
     }
-    // Interrupts are suspended for servers that poll alone: first for none, then as where one does.
+    // Interrupts are suspended only for servers that poll: first without one, then with one.
     let explain = [program, "tune", "explain", "irq-suspension"];
     let suspension = stdout(&namespace.run(explain[0], &explain[1..]));
     let folder = Folder::new();
     folder.write("netstat", "TcpExt: BusyPollRxPackets\nTcpExt: 7\n");
-    // The files of `/proc/net` are made anew at each look; their folder is not.
+    // The files of `/proc/net` are created for each access; their folder is not.
     let polled = [
         "sh",
         "-c",
@@ -623,7 +623,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
     }
 }
 
-/// The firewall of a namespace: the port is let past, and afterwards the rules are as they were.
+/// The firewall of a namespace: the port bypasses it, and afterwards the rules are as before.
 #[test]
 fn a_firewall_is_passed_and_put_back() {
     const RULES: &str = "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; \

@@ -1,4 +1,5 @@
-//! What `flatout climb` finds by itself: in the configuration of other servers, and on a path between two networks.
+//! What `flatout climb` finds automatically: in the configuration of other servers, and on a path between two
+//! networks.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use flatout_tests::{Folder, program};
 use serde_json::Value;
 
-/// As little measuring as shows what is tried.
+/// The smallest measurement that shows what is tried.
 const QUICK: [&str; 10] =
     ["-d100ms", "--warmup", "20ms", "--pairs", "6", "--pairs-max", "6", "-c8", "--profile", "0s"];
 
@@ -34,7 +35,8 @@ fn is_installed(name: &str) -> bool {
     there
 }
 
-/// nginx with one worker that writes a log line by line: each edit is measured in a copy, and the file stays as it is.
+/// nginx with one worker that writes its log line by line: each edit is measured in a copy, and the file stays
+/// unchanged.
 #[test]
 fn nginx_is_climbed_by_its_configuration() {
     if !is_installed("nginx") {
@@ -87,7 +89,7 @@ fn nginx_is_climbed_by_its_configuration() {
     }
 }
 
-/// HAProxy with one thread where there are more CPUs.
+/// HAProxy with one thread on a host with several CPUs.
 #[test]
 fn haproxy_is_climbed_by_its_configuration() {
     if !is_installed("haproxy") || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
@@ -113,7 +115,7 @@ fn haproxy_is_climbed_by_its_configuration() {
     assert_eq!(std::fs::read_to_string(folder.0.join("haproxy.cfg")).unwrap(), config);
 }
 
-/// A process in a network namespace of its own, which goes away with it.
+/// A process in a separate network namespace, which ends with it.
 struct Network(Child);
 
 impl Network {
@@ -158,12 +160,13 @@ impl Drop for Network {
     }
 }
 
-/// Noise with which a burden of a third is seen.
+/// The noise at which a burden of a third is still detected.
 const NOISE_MAX: f64 = 0.15;
 
-/// A server in one network, the load in another, a veth pair between: what is tuned of a device is measurable there. Receive
-/// offload that was switched off, and a mask that sends all packets to one CPU, are found unasked, measured and undone. How much
-/// either costs is a question of the machine and of the load: the mask costs small requests a third and more.
+/// A server in one network and the load in another, with a veth pair between them, so tunings of a device can be
+/// measured. Receive offload that was switched off, and a mask that sends all packets to one CPU, are found
+/// automatically, measured and undone. The cost of either depends on the host and on the load: the mask costs small
+/// requests a third and more.
 #[test]
 fn a_real_path_makes_a_card_measurable() {
     if !is_installed("ethtool") {
@@ -182,14 +185,14 @@ fn a_real_path_makes_a_card_measurable() {
     if !rights.is_ok_and(|status| status.success()) {
         return left_out("no veth pair here");
     }
-    // Packets as they come from a network: not large ones that were never cut up.
+    // Packets as from a real network: not large ones that were never segmented.
     there.sh("ip address add 198.18.7.2/30 dev v1 && ip link set v1 up && ethtool -K v1 tso off gso off");
     let planted = "ethtool -k v0 | grep -E '^generic-receive'; cat /sys/class/net/v0/queues/rx-*/rps_cpus";
     let before = here.sh(planted);
     let folder = Folder::new();
     let flatout = program("flatout");
     let server = format!("exec {} json-api --listen 198.18.7.1:8080 --workers 1", flatout.display());
-    // Requests of several packets: it is those that the offload is for.
+    // Requests of several packets, which the offload is meant for.
     let load = |flags: &str| {
         let (network, flatout) = (there.0.id(), flatout.display());
         format!(
@@ -226,7 +229,7 @@ fn a_real_path_makes_a_card_measurable() {
             .args(["climb", "rps", "--server-cmd", &server, "--url", "http://198.18.7.1:8080/json"])
             .args(["--bench", &load(""), "--interface", "v0", "--budget", "30s", "--profile", "0s"]),
     );
-    // On a machine that is busy with something else nothing of this size can be seen, and on one CPU there is nothing to steer.
+    // On a busy host differences of this size cannot be detected, and with one CPU there is nothing to steer.
     if cpus > 1 && found["noise_floor"].as_f64().is_some_and(|floor| floor < NOISE_MAX) {
         assert_eq!(rung(&found, "rps")["status"], "kept", "{found}");
     }
@@ -250,7 +253,7 @@ fn a_real_path_makes_a_card_measurable() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("passes no network device"), "{refused:?}");
 }
 
-/// Says which part of a test this machine cannot do.
+/// Reports which part of a test this host cannot run.
 #[allow(clippy::print_stderr, reason = "for who reads the test's output")]
 fn left_out(what: &str) {
     eprintln!("left out: {what}");

@@ -1,4 +1,4 @@
-//! `flatout upgrade`, from outside: a new process takes the place of the old one, and whoever is connected does not notice.
+//! `flatout upgrade` from outside: a new process replaces the old one, and connected clients do not notice.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -54,7 +54,7 @@ fn subscribe(address: SocketAddr, target: &str, is_websocket: bool) -> BufReader
     reader
 }
 
-/// The numbers of the messages that come on this connection, in their order, up to and with `last`.
+/// The message numbers received on this connection, in order, up to and including `last`.
 fn numbers(reader: &mut BufReader<TcpStream>, is_websocket: bool, last: usize) -> Vec<usize> {
     let (mut found, mut text) = (Vec::new(), Vec::new());
     while found.last() != Some(&last) {
@@ -82,7 +82,7 @@ fn numbers(reader: &mut BufReader<TcpStream>, is_websocket: bool, last: usize) -
     found
 }
 
-/// Publishes one message after another over one connection, as long as the server keeps that.
+/// Publishes messages over one connection, for as long as the server keeps it open.
 struct Publisher {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
@@ -90,7 +90,7 @@ struct Publisher {
 
 impl Publisher {
     fn publish(&mut self, number: usize) {
-        // A server that drains closes connections that wait for a request, and has read nothing of what comes then.
+        // A draining server closes connections that wait for a request, and does not read what arrives then.
         for _ in 0..3 {
             if self.try_publish(number).is_some() {
                 return;
@@ -137,7 +137,7 @@ fn wait_for_subscribers(server: &Server, count: usize) {
     until("subscribers", || server.get("/live/a?presence=1", "").text() == format!("{{\"a\":{count}}}"));
 }
 
-/// Ten new processes while messages come all the time: on its one connection, each subscriber gets every message once.
+/// Ten new processes while messages keep coming: each subscriber gets every message once, on a single connection.
 #[test]
 fn ten_thousand_messages_over_ten_upgrades() {
     const MESSAGES: usize = 10_000;
@@ -168,7 +168,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
                 publisher.publish(number);
                 slowest.fetch_max(began.elapsed().as_millis() as usize, Ordering::Relaxed);
                 published.store(number, Ordering::Relaxed);
-                // The pace: without it, all would be published before the second upgrade.
+                // The pace: without it, everything would be published before the second upgrade.
                 thread::sleep(Duration::from_millis(1));
             }
         });
@@ -218,7 +218,7 @@ fn a_program_that_does_not_take_over_changes_nothing() {
     let why = upgrade(&admin).unwrap_err();
     assert!(why.contains("the new program does not take over: it has ended"), "{why}");
     publisher.publish(1);
-    // It says nothing, and does not end either.
+    // A program that neither responds nor exits.
     copy.replace(&format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", folder.0.join("pid").display()));
     let why = upgrade(&admin).unwrap_err();
     assert!(why.contains("the new program does not take over: it did not respond in time"), "{why}");
@@ -229,7 +229,7 @@ fn a_program_that_does_not_take_over_changes_nothing() {
     let why = upgrade(&admin).unwrap_err();
     assert!(why.contains("the new process could not be started"), "{why}");
     publisher.publish(3);
-    // The right program, which does not like the file.
+    // The right program, but it rejects the file.
     fs::hard_link(program("flatout"), &copy.0).unwrap();
     let good = fs::read_to_string(folder.0.join("site.kdl")).unwrap();
     folder.write("site.kdl", "listne 1\n");
@@ -247,7 +247,8 @@ fn a_program_that_does_not_take_over_changes_nothing() {
     drop(orphan);
 }
 
-/// Without an admin listener it is a signal. What the file says now is what the new process serves, and where.
+/// Without an admin listener, a signal is used. The new process serves what the file says now, at the addresses in
+/// it.
 #[test]
 fn a_signal_is_enough_and_the_new_process_reads_the_file() {
     let folder = Folder::new();
@@ -265,14 +266,14 @@ fn a_signal_is_enough_and_the_new_process_reads_the_file() {
     let said = server.said().into_iter().find(|said| said.contains("has taken over")).unwrap();
     let orphan = orphan(said.trim_start_matches("flatout: "));
     assert_eq!(server.get("/", "").text(), "new");
-    // A connection without a request was closed in order.
+    // A connection without a request was closed cleanly.
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     orphan.signal(Signal::TERM);
     until("it ends", || !orphan.is_there());
     assert!(TcpStream::connect(server.address).is_err());
 }
 
-/// Subscribers over TLS are asked to come back, and miss nothing.
+/// Subscribers over TLS are asked to reconnect, and miss nothing.
 #[test]
 fn encrypted_subscribers_come_back_without_a_gap() {
     let folder = Folder::new();

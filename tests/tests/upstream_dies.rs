@@ -1,4 +1,4 @@
-//! A server behind the proxy is killed and started again while clients go on: no request fails that a retry can save.
+//! A server behind the proxy is killed and restarted while clients continue: no request fails that a retry can save.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use flatout_tests::{Server, Signal, program, until};
 
 /// How often the server is killed.
 const DEATHS: usize = 5;
-/// How many clients ask, each on one connection.
+/// The number of clients, each with one connection.
 const CLIENTS: usize = 8;
 
 fn json(port: u16) -> Server {
@@ -19,7 +19,7 @@ fn json(port: u16) -> Server {
     Server::start(command)
 }
 
-/// The status of one GET on a connection that is kept.
+/// The status of one GET on a persistent connection.
 fn status(stream: &mut TcpStream) -> String {
     stream.write_all(b"GET /json HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! What an operator sees of sites and upstreams: in `/metrics`, in `flatout top` and in access logs, also after a reload.
+//! Figures of sites and upstreams for operators: in `/metrics`, in `flatout top` and in access logs, also after a
+//! reload.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ fn get(server: &Server, host: &str, target: &str) -> (u16, String) {
     (answer.status, answer.text())
 }
 
-/// What the admin listener gives for a path.
+/// The admin listener's response for a path.
 fn admin(socket: &Path, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -31,12 +32,12 @@ fn admin(socket: &Path, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn nobodys() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Has the parser of Prometheus's own library read metrics. Returns whether there is one here.
+/// Parses metrics with Prometheus's own library. Returns whether it is installed here.
 fn is_read_by_prometheus(text: &str) -> bool {
     let script = "import sys\nfrom prometheus_client.openmetrics.parser import text_string_to_metric_families as parse\n\
                   families = list(parse(sys.stdin.read()))\nassert len(families) > 20, families\n";
@@ -124,7 +125,7 @@ fn upstreams_and_sites_are_seen() {
         "{frame}"
     );
 
-    // Sites in another order, and without the server that is down: what goes on has its old name.
+    // Sites in another order, and without the server that is down: remaining figures keep their names.
     let fewer = top.replace(&format!("  server \"{bad}\"\n"), "");
     folder.write("site.kdl", format!("{fewer}{second}{first}"));
     server.signal(Signal::HUP);

@@ -1,9 +1,10 @@
-//! The floor: a server that reads without parsing and writes a constant. No server on this kernel costs less.
+//! The floor: a server that reads without parsing and writes a constant response. No server on this kernel costs
+//! less.
 //!
-//! `floor ADDRESS [--staged N]`: one thread, epoll edge-triggered. It counts the requests of one read by their empty
-//! lines and sends the JSON response so many times. Bare, it reads from a socket and sends to it before it looks at the
-//! next. Staged, it reads from up to N ready sockets and then sends to all of them: code stays in the cache, and the
-//! client is woken less often. Both are limits, each for servers that are built in its way.
+//! `floor ADDRESS [--staged N]`: one thread, epoll edge-triggered. It counts the requests in each read by their empty
+//! lines and sends the JSON response as many times. Bare, it reads from a socket and writes to it before the next
+//! one. Staged, it reads from up to N ready sockets and then writes to all of them: code stays in the cache, and the
+//! client is woken less often. Each is the limit for servers of the same design.
 //!
 //! `floor ADDRESS --push PER_S BYTES` is the floor of servers that push: see `push.rs`.
 #![forbid(unsafe_code)]
@@ -30,7 +31,7 @@ const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEX
 /// Bytes of a read of the bare floor.
 const READ_BYTES: usize = 64 << 10;
 
-/// Sockets of a stage at most, and bytes of the slice that each of them reads into: clients send less at a time.
+/// The maximum number of sockets of a stage, and the read size for each of them: clients send less at a time.
 const STAGED_MAX: usize = 64;
 const SLICE_BYTES: usize = 4 << 10;
 const BUFFER_BYTES: usize = STAGED_MAX * SLICE_BYTES;
@@ -139,7 +140,7 @@ impl Floor {
     }
 }
 
-/// A listener, and an epoll set that it is in.
+/// A listener, and an epoll set that contains it.
 fn listen(address: SocketAddr) -> Result<(OwnedFd, OwnedFd), Failure> {
     let listener = net::socket_with(net::AddressFamily::INET, SocketType::STREAM, SOCKET_FLAGS, None)?;
     sockopt::set_socket_reuseaddr(&listener, true)?;
@@ -153,11 +154,11 @@ fn listen(address: SocketAddr) -> Result<(OwnedFd, OwnedFd), Failure> {
     Ok((listener, set))
 }
 
-/// How many requests have come; `None` when the client is gone.
+/// The number of requests received; `None` when the client has disconnected.
 fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
     match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
         Ok((0, _)) => None,
-        // One request a read is the usual case, and is not searched for.
+        // One request per read is the usual case, which needs no search.
         Ok((read, _)) if read < 256 => Some(1),
         Ok((read, _)) => {
             let count = buffer[..read].windows(4).filter(|at| at == b"\r\n\r\n").count();

@@ -1,7 +1,8 @@
-//! The floor of pushing: every subscriber is sent the same bytes by one bare `send`, in a loop. No server that pushes costs less.
+//! The floor of pushing: every subscriber gets the same bytes with a bare `send` in a loop. No server that pushes
+//! costs less.
 //!
-//! Whoever sends something is a subscriber from then on: its response is a stream of Server-Sent Events that does not end. A message
-//! carries its number and the time at which the loop began.
+//! A client that sends anything becomes a subscriber: its response is an endless stream of Server-Sent Events. A
+//! message contains its number and the time when the loop started.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,13 +17,13 @@ use crate::{EVENTS_MAX, Failure, LISTENER, SOCKET_FLAGS, listen};
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nServer: floor\r\nContent-Type: text/event-stream\r\n\r\n";
 
-/// What a message has beside its padding, about.
+/// The approximate size of a message besides its padding.
 const NUMBERS_BYTES: usize = 50;
 
 struct Push {
     listener: OwnedFd,
     set: OwnedFd,
-    /// By their tokens; sent to in this order.
+    /// Indexed by token; messages are sent in this order.
     connections: Vec<Option<Connection>>,
     pause: Duration,
     message_bytes: usize,

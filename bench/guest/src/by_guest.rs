@@ -1,4 +1,5 @@
-//! A service that asks its upstream through guests: connections in the worker's own lane, without a future or a task.
+//! A service that queries its upstream through guests: connections in the worker's own lane, without a future or a
+//! task.
 //!
 //! ```text
 //! request ── call: park, send the question on an idle link ──▶ upstream
@@ -29,9 +30,9 @@ struct Pool {
 
 struct Link {
     guest: GuestKey,
-    /// The request that waits for the answer.
+    /// The request that waits for the response.
     exchange: Option<ExchangeKey>,
-    /// What has come of it so far.
+    /// The response so far.
     response: Response,
 }
 
@@ -69,7 +70,7 @@ impl Guests for Pool {
             Moved::WouldBlock => true,
             Moved::Bytes(0) | Moved::Broken => false,
         };
-        // The end behind the bytes of an answer is not announced a second time.
+        // EOF after the bytes of a response is not reported a second time.
         if !goes_on || ready.read_closed() {
             self.close(index);
         }
@@ -77,7 +78,7 @@ impl Guests for Pool {
 }
 
 impl Pool {
-    /// Connects while the worker waits: well enough for an upstream that is near, and only until all links are there.
+    /// Connects while the worker waits: acceptable for a near upstream, and only until all links exist.
     fn connect(self: &Rc<Self>) -> io::Result<usize> {
         let mut links = self.links.borrow_mut();
         let index = links.iter().position(Option::is_none).unwrap_or(links.len());
@@ -108,7 +109,7 @@ impl Pool {
         }
     }
 
-    /// Whether the link can go on.
+    /// Whether the link can continue.
     fn received(&self, index: usize, bytes: &[u8]) -> bool {
         let mut links = self.links.borrow_mut();
         let Some(Some(link)) = links.get_mut(index) else { return false };
@@ -117,11 +118,11 @@ impl Pool {
         if !line.ends_with(b"\n") {
             return line.len() <= LINE_BYTES_MAX;
         }
-        // Nobody asked: then it is no answer, and the next one would be taken for another's.
+        // Without a request this is not a response, and the next one would be confused with another's.
         let Some(exchange) = link.exchange.take() else { return false };
         let mut response = std::mem::replace(&mut link.response, Response::new());
         response.header("Content-Type", "text/plain");
-        // A client that has gone meanwhile leaves a link that can be used again.
+        // If the client has disconnected meanwhile, the link is reusable.
         self.lane.answer(exchange, response);
         self.idle.borrow_mut().push(index);
         true

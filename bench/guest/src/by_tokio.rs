@@ -1,4 +1,4 @@
-//! A service that asks its upstream in a future, on the worker's runtime.
+//! A service that queries its upstream in a future, on the worker's runtime.
 
 use std::cell::RefCell;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) fn service(_: Worker, upstream: SocketAddr) -> Box<dyn Service> {
 
 impl Service for ByTokio {
     fn call(&self, _: Request<'_>, response: &mut Response) -> Reply {
-        // Every future has the pool.
+        // Every future holds the pool.
         if Rc::strong_count(&self.0) > LINKS_MAX {
             response.set_status(Status::SERVICE_UNAVAILABLE);
             return Reply::Now;

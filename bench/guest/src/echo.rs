@@ -1,4 +1,4 @@
-//! The upstream: a TCP server that sends back what it gets.
+//! The upstream: a TCP echo server.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 //! What a round trip to an upstream costs: once through guests of the lane, once through tokio.
 //!
-//! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request asks the upstream a fixed question on a
-//! connection that is kept, and gets back what comes. `guest echo ADDRESS` is such an upstream, and `guest origin ADDRESS…` is what
-//! proxies are measured in front of. `guest messages ADDRESS` is an upstream that changes protocols and then sends back what it gets,
-//! `guest ask ADDRESS CONNECTIONS SECONDS` its client.
-//! `by_guest.rs` is also the short example of a service with guests.
+//! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request sends a fixed question to the upstream on
+//! a persistent connection, and responds with the reply. `guest echo ADDRESS` is such an upstream, and `guest origin
+//! ADDRESS…` is the origin for measuring proxies. `guest messages ADDRESS` is an upstream that switches protocols and
+//! then echoes, `guest ask ADDRESS CONNECTIONS SECONDS` its client. `by_guest.rs` is also the short example of a
+//! service with guests.
 #![forbid(unsafe_code)]
 
 mod by_guest;
@@ -22,7 +22,7 @@ const QUESTION: &[u8] = b"What is the time in Samarkand, and how is the weather?
 /// Connections to the upstream, used and idle; a request that needs one more is refused with 503.
 const LINKS_MAX: usize = 1024;
 
-/// Bytes of the upstream's answer, its newline included; over it the response is 502.
+/// The limit for the upstream's reply, including its newline; beyond that the response is 502.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 type Failure = Box<dyn std::error::Error>;

@@ -1,4 +1,4 @@
-//! Messages over connections that have changed protocols: an upstream that sends back what it gets, and the client.
+//! Messages over connections that have switched protocols: an echo upstream, and the client.
 
 use std::cell::Cell;
 use std::io;
@@ -20,7 +20,7 @@ const HEAD_BYTES_MAX: usize = 4 << 10;
 const ACCEPT: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Changes protocols for everybody, and sends back what follows.
+/// Switches protocols for every request, and then echoes.
 pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
     on_one_thread(async move {
         let listener = TcpListener::bind(address).await?;
@@ -36,7 +36,7 @@ pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
     })
 }
 
-/// One message at a time over each of `connections`, for `seconds`: prints how many went there and back.
+/// One message at a time over each of `connections`, for `seconds`: prints the number of round trips.
 #[expect(clippy::print_stdout, reason = "the count is what it is run for")]
 pub(crate) fn ask(address: SocketAddr, connections: usize, seconds: u64) -> Result<(), Failure> {
     let count = Rc::new(Cell::new(0u64));
@@ -85,7 +85,7 @@ async fn exchange(mut stream: TcpStream, ends: Instant, count: Rc<Cell<u64>>) ->
     Ok(())
 }
 
-/// Reads a head, byte by byte so that nothing behind it is taken.
+/// Reads a head byte by byte, so that nothing after it is consumed.
 async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -1,6 +1,6 @@
-//! What proxies and caches are measured in front of: `/N.bin` has N bytes and is never stored, `/slow` takes its time, and whatever is
-//! sent is taken. `/c/N/NAME` has N bytes and may be stored for a day, `/late/MS/NAME` as well, and takes MS milliseconds. `/count` is
-//! how many of those two were requested.
+//! The origin for measuring proxies and caches. `/N.bin` has N bytes and is never stored, `/slow` is slow, and every
+//! request body is accepted. `/c/N/NAME` has N bytes and may be stored for a day; so may `/late/MS/NAME`, which takes
+//! MS milliseconds. `/count` is the number of requests for those two.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use flatout_wire::{Head, Status};
 
 use crate::Failure;
 
-/// The largest body, either way.
+/// The largest body, in either direction.
 const BYTES_MAX: usize = 8 << 20;
 
 /// How long `/slow` takes.
@@ -20,12 +20,12 @@ const SLOW: Duration = Duration::from_secs(30);
 /// The longest `/late/…` may take.
 const LATE_MS_MAX: u64 = 60_000;
 
-/// Bytes of what comes late.
+/// The size of late responses.
 const LATE_BYTES: usize = 1 << 10;
 
 struct Origin {
     bytes: Bytes,
-    /// Requests for what may be stored.
+    /// Requests for responses that may be stored.
     count: Cell<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Service for Origin {
     }
 }
 
-/// `Cache-Control` of what may be stored.
+/// `Cache-Control` of responses that may be stored.
 const STORED: &str = "public, max-age=86400";
 
 fn write(cache_control: &str, bytes: Bytes, response: &mut Response) {
@@ -76,7 +76,7 @@ fn write(cache_control: &str, bytes: Bytes, response: &mut Response) {
     response.set_body(Body::Shared(bytes));
 }
 
-/// The number that a piece of a path begins with, up to a `/` or a `.`.
+/// The number at the start of a path segment, up to a `/` or a `.`.
 fn number(piece: &[u8]) -> Option<u64> {
     let end = piece.iter().position(|byte| matches!(byte, b'/' | b'.')).unwrap_or(piece.len());
     std::str::from_utf8(piece.get(..end)?).ok()?.parse().ok()

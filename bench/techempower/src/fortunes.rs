@@ -1,8 +1,8 @@
-//! The page of fortunes, by sailfish as in xitca-web's entry; the others' templates cost more.
+//! The page of fortunes, with sailfish as in xitca-web's entry; the other entries' templates cost more.
 
 use sailfish::runtime::{Buffer, Render};
 
-/// A row; what it says is a `String`, or bytes of the database's response.
+/// A row; its message is a `String`, or bytes of the database's response.
 pub struct Fortune<M> {
     pub id: i32,
     pub message: M,

@@ -46,7 +46,7 @@ fn current_thread(future: impl Future<Output = Outcome>) -> Outcome {
     tokio::task::LocalSet::new().block_on(&runtime, future)
 }
 
-/// From 1 to 500; what is no number is 1.
+/// From 1 to 500; anything that is not a number is 1.
 fn bounded(count: Option<&str>) -> usize {
     count.and_then(|count| count.parse::<i64>().ok()).unwrap_or(1).clamp(1, 500) as usize
 }

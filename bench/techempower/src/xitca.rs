@@ -142,7 +142,7 @@ impl Database {
         Ok(worlds)
     }
 
-    /// The update is on its way before the rows have come, as in the entry.
+    /// The update is sent before the rows have arrived, as in the entry.
     async fn updated(&self, count: usize) -> Result<Vec<World>, Failure> {
         let mut ids: Vec<i32> = (0..count).map(|_| random_number()).collect();
         ids.sort_unstable();

@@ -1,8 +1,8 @@
-//! A server whose latencies arithmetic knows: it waits before each answer, and may stall once on all connections.
+//! A server with exactly known latencies: it waits before each response, and may stall once on all connections.
 //!
-//! `waiting ADDRESS DELAY_MS [STALL_AT_MS STALL_MS]`: each answer leaves `DELAY_MS` after its request came; whatever is
-//! due from `STALL_AT_MS` after the first request on leaves when the stall is over. One thread that never sleeps, so
-//! that an answer is late by microseconds, not by the milliseconds of a timer.
+//! `waiting ADDRESS DELAY_MS [STALL_AT_MS STALL_MS]`: each response is sent `DELAY_MS` after its request; a response
+//! that is due from `STALL_AT_MS` after the first request on is sent when the stall is over. It runs one thread that
+//! never sleeps, so a response is late by microseconds, not by the milliseconds of a timer.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Requests of the load generator are far smaller, and come one at a time on a connection.
+/// Requests of the load generator are far smaller, and arrive one at a time on a connection.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// When answers leave.
+/// When responses are sent.
 struct Schedule {
     delay: Duration,
-    /// From when on after the first request, and for how long.
+    /// The start of the stall after the first request, and its duration.
     stall: Option<(Duration, Duration)>,
     first: Option<Instant>,
 }
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn serve(listener: &TcpListener, mut schedule: Schedule) -> Result<(), Box<dyn std::error::Error>> {
     let mut connections: Vec<Option<TcpStream>> = Vec::new();
-    // In the order in which they are due: none overtakes another.
+    // In the order in which they are due.
     let mut answers: VecDeque<(Instant, usize)> = VecDeque::new();
     let mut buffer = [0; REQUEST_BYTES_MAX];
     loop {
@@ -66,7 +66,7 @@ fn serve(listener: &TcpListener, mut schedule: Schedule) -> Result<(), Box<dyn s
         while answers.front().is_some_and(|(due, _)| *due <= Instant::now()) {
             let Some((_, index)) = answers.pop_front() else { break };
             if let Some(Some(connection)) = connections.get_mut(index) {
-                // A client that has gone is noticed by the next read.
+                // A closed connection is noticed by the next read.
                 let _ = connection.write_all(ANSWER);
             }
         }
@@ -74,7 +74,7 @@ fn serve(listener: &TcpListener, mut schedule: Schedule) -> Result<(), Box<dyn s
 }
 
 impl Schedule {
-    /// When the answer to a request that came at `now` leaves.
+    /// When the response to a request received at `now` is sent.
     fn due(&mut self, now: Instant) -> Instant {
         let due = now + self.delay;
         let first = *self.first.get_or_insert(now);

@@ -1,4 +1,4 @@
-//! Certificates that a server gets by itself, and what else its TLS keeps in the state folder.
+//! Certificates that a server gets automatically, and other TLS state in the state folder.
 //!
 //! ```text
 //! acme ──── an authority on the network ─┐
@@ -6,8 +6,8 @@
 //! tickets ─ keys of session tickets ────────> state folder
 //! ```
 //!
-//! Nothing here knows how requests are served: what an authority asks for while it checks a name is handed to whoever
-//! [publishes](acme::Publish) it.
+//! This crate does not know how requests are served: pending challenges are passed to a [`Publish`](acme::Publish)
+//! function.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 

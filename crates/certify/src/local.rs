@@ -1,4 +1,4 @@
-//! An authority of this machine, for development: it is made once, and signs a certificate for the names of a server.
+//! A local CA for development: created once, it signs a certificate for the names of a server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ const LOCK: &str = "local/lock";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the authority is good: whoever trusts it does so once.
+/// Lifetime of the CA's certificate: clients trust it once.
 const AUTHORITY_TIME: Duration = DAY.saturating_mul(3650);
 
-/// How long a server's certificate is good. Some systems refuse those of more than 398 days.
+/// Lifetime of a server's certificate. Some systems refuse more than 398 days.
 const SERVER_TIME: Duration = DAY.saturating_mul(90);
 
-/// Clocks of clients may be behind.
+/// The clocks of clients may be behind.
 const CLOCK_SLACK: Duration = Duration::from_secs(3600);
 
-/// How long another process may hold the lock: what it does takes milliseconds.
+/// How long another process may hold the lock: its work takes milliseconds.
 const LOCK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Names in one certificate.
@@ -41,18 +41,18 @@ const NAMES_MAX: usize = 100;
 /// Names that every local certificate has.
 const ALWAYS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Where the server's certificate and key will be.
+/// Path of the server's certificate and key.
 pub fn certificate_path(state: &State) -> PathBuf {
     state.path(SERVER)
 }
 
-/// Where the authority's certificate is, which clients have to trust.
+/// Path of the CA's certificate, which clients have to trust.
 pub fn authority_path(state: &State) -> PathBuf {
     let path = state.path(AUTHORITY);
     fs::canonicalize(&path).unwrap_or(path)
 }
 
-/// What makes clients of this machine trust it.
+/// How to make clients on this machine trust it.
 pub fn how_to_trust(state: &State) -> String {
     let path = authority_path(state);
     format!(
@@ -62,11 +62,11 @@ pub fn how_to_trust(state: &State) -> String {
     )
 }
 
-/// Makes sure that there is an authority, and a certificate by it for these names and those of this machine that has some time
-/// left. Returns whether the certificate is new.
+/// Makes sure that there is a CA, and a certificate by it for these names and those of this machine that is not due
+/// for renewal. Returns whether the certificate is new.
 ///
 /// # Errors
-/// Files that cannot be read or written, or that others may read; names that no certificate can have.
+/// Files that cannot be read or written, or that other users may read; names that no certificate can have.
 pub fn ensure(state: &State, names: &[String], now: SystemTime, say: Say) -> Result<bool, String> {
     let mut wanted: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
     for name in names {
@@ -103,13 +103,13 @@ fn is_good(state: &State, names: &[String], now: SystemTime) -> Result<bool, Str
         return Ok(false);
     }
     let path = state.path(SERVER);
-    // One that is broken is signed anew.
+    // A broken one is signed again.
     let Ok(found) = Certificate::load(&path, &path) else { return Ok(false) };
     let is_in_time = found.not_before <= now && now < renewal(found.not_before, found.not_after);
     Ok(is_in_time && names.iter().all(|name| found.names.contains(name)))
 }
 
-/// The authority, and whether it was made just now.
+/// The CA, and whether it was created just now.
 fn authority(state: &State, now: SystemTime, say: Say) -> Result<(Issuer<'static, KeyPair>, bool), String> {
     if let Some(text) = state.read(AUTHORITY_KEY)? {
         match existing(&text, &state.path(AUTHORITY), now) {
@@ -143,7 +143,7 @@ fn existing(key: &str, certificate: &Path, now: SystemTime) -> Result<Issuer<'st
 fn authority_params(key: &KeyPair, now: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    // Those of two machines are told apart; the name follows from the key, so that it need not be kept.
+    // Each machine's CA gets a name of its own, derived from the key so that it need not be stored.
     let id = digest(&SHA256, key.public_key_raw());
     let id: String = id.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("flatout local CA {id}"));

@@ -1,4 +1,4 @@
-//! The state folder: private files, written whole, and locks between processes that share it.
+//! The state folder: private files, replaced as a whole, and locks between processes that share it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,44 +6,45 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a file here: a certificate with all above it takes a few thousand.
+/// Largest file: a certificate with its chain takes a few thousand bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What others than the owner may not do with a private file.
+/// Permissions for others that a private file must not have.
 const MODE_REFUSED: u32 = 0o077;
 
-/// A state folder. Several processes, and several machines over a network file system that has locks, may share one.
+/// A state folder. It may be shared by several processes, and by several machines on a network file system with
+/// locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     folder: PathBuf,
 }
 
-/// What other processes wait for; it ends when it is dropped, or with its process.
+/// A lock between processes. It is released when this is dropped, or when its process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl State {
-    /// The folder at this path, which may not be there yet.
+    /// The folder at this path, which need not exist yet.
     pub fn at(folder: impl Into<PathBuf>) -> State {
         State { folder: folder.into() }
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a file of this name is.
+    /// The path of a file with this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Makes sure that it is there and can be written to.
+    /// Makes sure that the folder exists and can be written to.
     ///
     /// # Errors
-    /// It cannot, and what to do.
+    /// Why not, and what to do.
     pub fn open(&self) -> Result<(), String> {
         let shown = self.folder.display();
         let refused = |error: io::Error| {
@@ -59,10 +60,10 @@ impl State {
         self.lock_now("lock").map(drop).map_err(refused)
     }
 
-    /// The content of a private file, if it is there.
+    /// The content of a private file, or `None` if there is no file.
     ///
     /// # Errors
-    /// It cannot be read, or others may read it too.
+    /// The file cannot be read, or other users may read it.
     pub fn read(&self, name: &str) -> Result<Option<String>, String> {
         let path = self.path(name);
         let shown = path.display();
@@ -83,14 +84,14 @@ impl State {
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(format!("{shown}: larger than {FILE_BYTES_MAX} bytes"));
         }
-        // What is no text is found to be broken by whoever reads it.
+        // The caller's parser rejects what is not UTF-8.
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Writes a private file: there is the old one or the new one, whole.
+    /// Writes a private file atomically: readers see the old content or the new.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
         self.write_as(name, text, 0o600)
     }
@@ -98,15 +99,15 @@ impl State {
     /// The same for a file that everybody may read.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write_public(&self, name: &str, text: &str) -> Result<(), String> {
         self.write_as(name, text, 0o644)
     }
 
-    /// Writes a private file under another name first, has it checked there, and then gives it its name.
+    /// Writes a private file under a temporary name, checks it, and renames it.
     ///
     /// # Errors
-    /// It cannot be written, or was found to be wrong: then there is what was before.
+    /// The file cannot be written, or the check fails: the old file is then unchanged.
     pub fn write_checked<T>(
         &self,
         name: &str,
@@ -128,10 +129,10 @@ impl State {
         kept
     }
 
-    /// Puts a file that cannot be used out of the way, where somebody may look at it: the path it has now.
+    /// Moves a broken file aside for inspection, and returns its new path.
     ///
     /// # Errors
-    /// It cannot be renamed.
+    /// The file cannot be renamed.
     pub fn put_aside(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.path(name);
         let mut aside = path.as_os_str().to_owned();
@@ -142,15 +143,15 @@ impl State {
         Ok(aside)
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.path(name));
     }
 
-    /// A lock, if nobody has it.
+    /// Takes a lock, or returns `None` if another process has it.
     ///
     /// # Errors
-    /// The file system has no locks, or the file cannot be made.
+    /// The file system has no locks, or the file cannot be created.
     pub fn try_lock(&self, name: &str) -> Result<Option<Lock>, String> {
         let path = self.path(name);
         self.lock_now(name).map_err(|error| format!("{}: cannot be locked: {error}", path.display()))
@@ -184,7 +185,7 @@ fn not_written(path: &Path, error: &io::Error) -> String {
     format!("{}: cannot be written: {error}", path.display())
 }
 
-/// Another name in the same folder, which no other process and no other thread has.
+/// A temporary name in the same folder, unique among processes and threads.
 fn draft_of(path: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -196,7 +197,7 @@ fn write_draft(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
     if let Some(folder) = draft.parent() {
         make_folder(folder)?;
     }
-    // What an ended process with the same id has left.
+    // Left behind by an earlier process with the same id.
     let _ = fs::remove_file(draft);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(draft)?;
     file.write_all(text.as_bytes())?;
@@ -205,14 +206,14 @@ fn write_draft(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
 
 fn rename(draft: &Path, path: &Path) -> io::Result<()> {
     fs::rename(draft, path)?;
-    // The name is to survive a power failure too; not every file system can.
+    // The new name must survive a power failure too; not every file system supports this.
     if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
         let _ = folder.sync_all();
     }
     Ok(())
 }
 
-/// A folder for the owner alone, with those above it.
+/// Creates a folder for the owner alone, and its parents.
 fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

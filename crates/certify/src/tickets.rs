@@ -1,4 +1,4 @@
-//! Keys of session tickets, kept in the state folder: clients go on with their sessions after a restart, and on every machine that
+//! Session ticket keys in the state folder: clients resume their sessions after a restart, and on every machine that
 //! shares the folder.
 
 use std::time::SystemTime;
@@ -10,26 +10,26 @@ use crate::{Say, State};
 const NAME: &str = "tickets";
 const LOCK: &str = "tickets.lock";
 
-/// The keys of a server, and those in the folder.
+/// The ticket keys of a server, and those in the folder.
 #[derive(Debug)]
 pub struct KeptTickets {
     state: State,
     tickets: Tickets,
     say: Say,
-    /// What was last found to be wrong: it is said once.
+    /// The last error: each is reported once.
     wrong: Option<String>,
 }
 
 impl KeptTickets {
-    /// Takes on the keys of the folder, and has them kept there.
+    /// Loads the keys from the folder, and keeps them there.
     pub fn open(state: State, tickets: Tickets, say: Say) -> KeptTickets {
         let mut kept = KeptTickets { state, tickets, say, wrong: None };
         kept.look();
         kept
     }
 
-    /// Replaces keys whose time is over, takes on what others have written, and writes what they do not have. To be called every
-    /// few seconds.
+    /// Rotates keys that are due, loads those that others have written, and stores our own. Call this every few
+    /// seconds.
     pub fn look(&mut self) {
         let result = self.exchange(SystemTime::now());
         if let Err(wrong) = &result
@@ -45,7 +45,7 @@ impl KeptTickets {
         if found.as_deref() == Some(&self.tickets.text()) && !self.tickets.is_due(now) {
             return Ok(());
         }
-        // Whoever has it is writing: the next look sees what.
+        // The holder of the lock is writing: the next call sees the result.
         let Some(_lock) = self.state.try_lock(LOCK)? else { return Ok(()) };
         let found = self.state.read(NAME)?;
         if let Some(text) = &found
@@ -54,7 +54,7 @@ impl KeptTickets {
             let path = self.state.path(NAME);
             (self.say)(format_args!("{}: {why}; it is replaced, sessions begin anew", path.display()));
         }
-        // Behind what others have made: then there is one new key for all.
+        // After loading the keys of others: otherwise each process would make a new one.
         self.tickets.turn(now);
         let text = self.tickets.text();
         if found.as_ref() != Some(&text) { self.state.write(NAME, &text) } else { Ok(()) }

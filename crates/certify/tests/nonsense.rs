@@ -1,4 +1,4 @@
-//! A CA that answers with nonsense, at each step of an order: it is reported, and nothing else happens.
+//! A CA that sends an invalid response at one step of an order: this is reported, and has no other effect.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ fn say(message: fmt::Arguments<'_>) {
     SAID.lock().unwrap().push(message.to_string());
 }
 
-/// What is answered in the place of what would make sense: by the path, as head lines behind the status and a body.
+/// The invalid response, and the path that it is sent for; `head` is the status with more head lines.
 #[derive(Clone, Copy)]
 struct Wrong {
     path: &'static str,
@@ -32,7 +32,7 @@ struct Wrong {
     body: &'static str,
 }
 
-/// A response of a CA that makes sense, as far as an order goes before anything is looked at.
+/// A valid response, up to the step at which the CA would connect to us.
 fn sense(path: &str, base: &str, domain: &str) -> (String, String) {
     let body = match path {
         "/dir" => format!(
@@ -77,14 +77,14 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, wrong: Wrong, domain: St
             false => sense(&path, &base, &domain),
         };
         let nonce = if head.contains("No-Nonce") { "" } else { "Replay-Nonce: bm9uY2U\r\n" };
-        // The end of the body is that of the connection, unless the head says another one.
+        // The connection's end is the end of the body, unless the head says otherwise.
         let text = format!("HTTP/1.1 {head}\r\n{nonce}Connection: close\r\n\r\n{body}");
         let _ = stream.write_all(text.as_bytes()).await;
         let _ = stream.shutdown().await;
     }
 }
 
-/// What is said of a CA that answers so.
+/// What is reported for a CA that responds like this.
 fn told(number: usize, wrong: Wrong) -> String {
     let folder = TempDir::new().unwrap();
     let domain = format!("n{number}.flatout.test");

@@ -1,4 +1,4 @@
-//! Subcommands, and the command line that follows from their tables.
+//! Subcommands, and the command line built from their tables.
 
 use std::ffi::OsString;
 
@@ -13,11 +13,11 @@ use crate::{COMMANDS, Failure};
 /// A subcommand.
 pub(crate) struct Command {
     pub(crate) name: &'static str,
-    /// What it does, in a line; empty for one that is for our own use and is not listed.
+    /// A one-line description; empty for internal commands, which are not listed.
     pub(crate) about: &'static str,
-    /// What the long help adds: behaviour, exit status.
+    /// More for the long help: behaviour, exit status.
     pub(crate) more: &'static str,
-    /// What people type, and what for.
+    /// Commands, and what they are for.
     pub(crate) examples: &'static [(&'static str, &'static str)],
     /// Adds its arguments.
     pub(crate) arguments: fn(clap::Command) -> clap::Command,
@@ -33,7 +33,7 @@ pub(crate) const VERSION: &str = match option_env!("FLATOUT_COMMIT") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Flags by the names that they had once.
+/// Former names of flags.
 const FORMER: &[(&str, &str)] = &[
     ("--seconds", "--duration"),
     ("--run-time", "--duration"),
@@ -42,7 +42,7 @@ const FORMER: &[(&str, &str)] = &[
     ("--rate-window", "--min-rate-window"),
 ];
 
-/// Values that stand alone for a flag that takes two otherwise.
+/// Flags that usually take two values, and the value that may stand alone.
 const ALONE: &[(&str, &str)] = &[("--tls", "local")];
 
 const STYLES: Styles = Styles::styled()
@@ -75,7 +75,7 @@ pub(crate) fn program() -> clap::Command {
         .subcommands(COMMANDS.iter().map(Command::clap))
 }
 
-/// Parses a command line; help that was asked for is a failure too, one of exit status 0.
+/// Parses a command line; requested help is also a failure, with exit status 0.
 pub(crate) fn parse(
     command: clap::Command,
     words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -87,7 +87,7 @@ pub(crate) fn parse(
 }
 
 impl Command {
-    /// It as the parser knows it.
+    /// As a `clap` command.
     pub(crate) fn clap(&self) -> clap::Command {
         let command = clap::Command::new(self.name)
             .about(self.about)
@@ -103,7 +103,7 @@ impl Command {
     }
 }
 
-/// Gives a value that stands alone an empty one beside it, since the parser takes as many values as a flag has.
+/// Adds an empty second value to a value that may stand alone, since the parser wants a fixed number of values.
 fn with_both(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut both: Vec<OsString> = Vec::new();
     for word in words {
@@ -143,13 +143,13 @@ fn examples(examples: &[(&str, &str)]) -> String {
     format!("{heading}Examples:{heading:#}\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Two texts with an empty line between them, where there are two.
+/// Two texts with an empty line in between, if both exist.
 fn join(one: &str, other: &str) -> String {
     let gap = if one.is_empty() || other.is_empty() { "" } else { "\n" };
     format!("{one}{gap}{other}")
 }
 
-/// The present name of a flag that was called otherwise once.
+/// The current name of a flag that had another name.
 fn renamed(error: &clap::Error) -> Option<String> {
     let found = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
     let Some(ContextValue::String(typed)) = found else { return None };
@@ -173,7 +173,7 @@ mod tests {
         program().debug_assert();
     }
 
-    /// One word, one meaning: a flag that several commands have takes the same kind of value in each.
+    /// One word, one meaning: a flag of several commands takes the same kind of value in each.
     #[test]
     fn a_flag_means_the_same_in_every_command() {
         let mut known: Vec<(String, &str, Vec<String>)> = Vec::new();
@@ -184,8 +184,8 @@ mod tests {
                 let name = arg.get_long().unwrap().to_owned();
                 let values = arg.get_value_names().unwrap_or_default();
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-                // On stdout, or beside the text in a file of its own: both are the result as JSON. A client speaks HTTP/2, a
-                // server may be told not to.
+                // On stdout, or in a file of its own beside the text: both write the result as JSON. A client
+                // switches HTTP/2 on, a server may switch it off.
                 let has_two_forms = ["json", "http2"].contains(&name.as_str());
                 let other =
                     known.iter().find(|(one, _, other)| *one == name && *other != values && !has_two_forms);

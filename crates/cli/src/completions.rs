@@ -33,7 +33,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     print(&String::from_utf8_lossy(&text))
 }
 
-/// The command line with the tunings as values, which it looks up by itself otherwise, with a guess of its own.
+/// The command line with the tunings as possible values. Otherwise a tuning is looked up in code, with its own guess.
 fn completed(program: clap::Command) -> clap::Command {
     let tunings = || PossibleValuesParser::new(TUNINGS.iter().map(|tuning| tuning.about().name));
     [crate::tune::NAMES, crate::climb::NAMES].into_iter().fold(program, |program, (command, names)| {

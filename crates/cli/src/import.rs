@@ -37,7 +37,7 @@ pub(crate) const COMMAND: Command = Command {
 
 const FILES: &str = "files";
 
-/// Bytes of a line of a log; of a longer one the rest is another line, which is no request.
+/// Bytes of a log line; the rest of a longer one counts as another line, which is no request.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of a log that are read.
@@ -116,7 +116,7 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
     }
 }
 
-/// The requests of an access log. Lines that are none are passed over.
+/// The requests of an access log. Other lines are skipped.
 fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
     let failure = |error: std::io::Error| Failure::Usage(format!("cannot read `{path}`: {error}"));
     let mut log = BufReader::new(File::open(path).map_err(failure)?.take(LOG_BYTES_MAX));
@@ -130,7 +130,7 @@ fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
         let Some(line) = line(&String::from_utf8_lossy(&bytes)) else { continue };
         let host = line.host.unwrap_or_else(|| host.to_owned());
         let ask = Ask { method: line.method, host, target: line.target };
-        // A log of a day asks for few things many times.
+        // A day's log repeats few requests many times.
         if found.insert(ask.clone()) {
             asks.push(ask);
         }
@@ -161,7 +161,7 @@ fn told(compared: &Compared) -> String {
     text
 }
 
-/// What a server said does nothing to a terminal.
+/// Removes control characters from text of a server.
 fn shown(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
 }

@@ -1,4 +1,4 @@
-//! `flatout json-api`: the JSON API that `flatout climb` measures where no server is named.
+//! `flatout json-api`: the JSON API that `flatout climb` measures if no server is named.
 
 use clap::ArgMatches;
 use flatout::{App, Json};
@@ -22,7 +22,7 @@ pub(crate) const COMMAND: Command = Command {
     run,
 };
 
-/// What the flags fill.
+/// The options.
 #[derive(Default)]
 struct Options {
     listen: Vec<Address>,
@@ -33,7 +33,7 @@ struct Options {
     metrics: bool,
 }
 
-/// What is answered: TechEmpower's JSON test.
+/// The response: TechEmpower's JSON test.
 const MESSAGE: &str = "Hello, World!";
 
 const GROUPS: &[Group<Options>] = &[("server", SERVER)];

@@ -33,7 +33,7 @@ enum Failure {
     Usage(String),
     /// A failure at run time: 1.
     Run(String),
-    /// What the parser of the command line has to say: 2, or 0 where it was asked for.
+    /// The command line parser's message: 2, or 0 if help was requested.
     Parser(Box<clap::Error>),
 }
 
@@ -96,7 +96,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     }
 }
 
-/// Writes a result to stdout. A reader that has seen enough and closed the pipe is a success.
+/// Writes a result to stdout. A reader that closes the pipe early is a success.
 fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Run(format!("stdout: {error}"))),

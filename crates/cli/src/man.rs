@@ -32,7 +32,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A page for the program and one for each command that is listed.
+/// A page for the program and one for each listed command.
 fn pages() -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let program = program();
     let version = program.get_version().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What observes a server that `flatout serve` runs: its access log, and its admin listener.
+//! Observes a server of `flatout serve`: its access logs, and its admin listener.
 
 use flatout_engine::{Address, Error, Handle, Inherited, Server};
 use flatout_serve::admin::{self, Action, Admin};
@@ -15,27 +15,27 @@ use std::sync::Arc;
 use crate::command::VERSION;
 use crate::{Failure, signals};
 
-/// What is asked for.
+/// The requested logs and listeners.
 #[derive(Default)]
 pub(crate) struct Options {
     /// The access logs.
     pub(crate) logs: Vec<log::Plan>,
     pub(crate) admin: Vec<Address>,
     pub(crate) admin_public: bool,
-    /// What an operator may ask for.
+    /// Actions for operators.
     pub(crate) actions: Vec<Action>,
-    /// Who else has figures.
+    /// Other sources of figures.
     pub(crate) sources: Vec<Arc<dyn Source>>,
 }
 
-/// An admin listener that is bound, and logs that are not open yet.
+/// A bound admin listener, and logs that are not open yet.
 pub(crate) struct Bound {
     logs: Vec<log::Plan>,
     sources: Vec<Arc<dyn Source>>,
     admin: Option<admin::Bound>,
 }
 
-/// What observes a running server.
+/// The observation of a running server.
 pub(crate) struct Observing {
     observers: Observers,
     admin: Option<admin::Bound>,
@@ -46,8 +46,8 @@ pub(crate) struct Observing {
 }
 
 impl Options {
-    /// Binds the admin listener, with the rights of the moment: before the server becomes another user. `inherited` is what the process
-    /// has of it that is to be replaced.
+    /// Binds the admin listener before privileges are dropped. `inherited` are its sockets from the process that this
+    /// one replaces.
     pub(crate) fn bind(self, inherited: Vec<Inherited>) -> Result<Bound, Failure> {
         let logs = self.logs;
         logs.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
@@ -60,7 +60,7 @@ impl Options {
 }
 
 impl Bound {
-    /// Opens the logs, as the user who serves: the same user reopens them after a rotation. Sites are counted by these
+    /// Opens the logs as the user who serves: this user reopens them after a rotation. Sites are counted by these
     /// numbers.
     pub(crate) fn open(self, sites: Sites) -> Result<Observing, Failure> {
         let open = |plan: log::Plan| {
@@ -88,19 +88,19 @@ impl Bound {
 }
 
 impl Observing {
-    /// What wraps the service of each worker.
+    /// The observers that wrap each worker's service.
     pub(crate) fn observers(&self) -> Observers {
         self.observers.clone()
     }
 
-    /// Has the figures of one more source shown, if any are.
+    /// Adds a source of figures, if figures are shown.
     pub(crate) fn add(&self, source: Arc<dyn Source>) {
         if let Some(metrics) = &self.observers.metrics {
             metrics.add(source);
         }
     }
 
-    /// Has channels shown.
+    /// Shows channels.
     pub(crate) fn watch_push(&mut self, hub: &Hub) {
         self.add(Arc::new(hub.clone()));
         self.push = Some(hub.clone());
@@ -122,7 +122,7 @@ impl Observing {
         Some(figures)
     }
 
-    /// Starts the admin listener of a server that runs. Returns where it listens.
+    /// Starts the admin listener of a running server. Returns its addresses.
     pub(crate) fn start(&mut self, server: &Server) -> Result<Vec<Address>, Failure> {
         let (Some(bound), Some(metrics)) = (self.admin.take(), &self.observers.metrics) else {
             return Ok(Vec::new());
@@ -145,12 +145,12 @@ impl Observing {
         Ok(addresses)
     }
 
-    /// A handle of the admin listener that runs.
+    /// A handle of the running admin listener.
     pub(crate) fn admin(&self) -> Option<Handle> {
         self.serving.as_ref().map(Admin::handle)
     }
 
-    /// The server has ended: what is left of the logs is written.
+    /// Writes the rest of the logs when the server has ended.
     pub(crate) fn close(self) {
         self.observers.logs.iter().for_each(Log::close);
         if let Some(admin) = self.serving {

@@ -30,10 +30,10 @@ pub(crate) const COMMAND: Command = Command {
 
 const SHORTS: &[Short] = &[('d', "duration")];
 
-/// The longest sampling: an hour. Raw stacks are kept until its end.
+/// The longest sampling time: an hour. Raw stacks are kept until the end.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// What the flags fill.
+/// The options.
 struct Options {
     plan: Plan,
     port: Option<u16>,
@@ -46,7 +46,7 @@ struct Options {
     speedscope: Option<String>,
 }
 
-/// How many requests were answered meanwhile.
+/// How many requests were served meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Requests {
     Unknown,
@@ -261,7 +261,7 @@ fn print_difference(before: &str, after: &str, options: &Options) -> Result<(), 
     print(&flame::comparison_table(&comparison))
 }
 
-/// The processes that listen on a port, and what is to be said of those that could not be seen.
+/// The processes that listen on a port, and a message about those that are not visible.
 fn listening_on(port: u16) -> Result<(Vec<u32>, Option<String>), Failure> {
     let found = Listening::find(&Here, port).map_err(|error| Failure::Run(format!("/proc: {error}")))?;
     match found.missing() {

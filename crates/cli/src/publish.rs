@@ -51,7 +51,7 @@ pub(crate) const COMMAND: Command = Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
-    // On the command line other users of the machine see it.
+    // Other users of the machine can see the command line.
     let token = matches.get_one::<String>("token").cloned();
     let token = token.or_else(|| std::env::var("FLATOUT_PUSH_TOKEN").ok()).unwrap_or_default();
     let url = text("url");
@@ -82,7 +82,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A text as a value in a query.
+/// Escapes a query value.
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte {

@@ -27,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
 
 const FILE: &str = "file";
 
-/// What the flags fill.
+/// The options.
 #[derive(Default)]
 struct Options {
     showing: Showing,

@@ -1,5 +1,5 @@
-//! Settings as a table: name, value, default, help, and where the value goes. Flags, help text, completions and man pages
-//! come from it.
+//! Settings as a table: name, value, default, help, and where the value goes. Flags, help text, completions and man
+//! pages are generated from it.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
@@ -10,20 +10,20 @@ use crate::Failure;
 pub(crate) struct Setting<T> {
     /// The flag, without dashes.
     pub(crate) name: &'static str,
-    /// What its value is called in the help text; empty for a flag without one, several words for several values.
+    /// The name of its value in the help text; empty for a flag without one, several words for several values.
     pub(crate) value: &'static str,
-    /// What it is without the flag; empty where nothing is.
+    /// Its default; empty if there is none.
     pub(crate) default: &'static str,
-    /// What it does. Up to the first semicolon it has to make sense alone: that much is the short help.
+    /// Its description. The part before the first semicolon is the short help, and must make sense alone.
     pub(crate) help: &'static str,
-    /// Reads a value into the options.
+    /// Parses a value into the options.
     pub(crate) set: fn(&mut T, &str) -> Result<(), String>,
 }
 
-/// Settings that belong together, under one heading.
+/// Related settings, under one heading.
 pub(crate) type Group<T> = (&'static str, &'static [Setting<T>]);
 
-/// Letters that stand for a flag, where people are used to them.
+/// Familiar one-letter flags.
 pub(crate) type Short = (char, &'static str);
 
 /// Adds the flags of a table to a command.
@@ -39,7 +39,7 @@ pub(crate) fn flags<T>(mut command: clap::Command, groups: &[Group<T>], shorts: 
     command
 }
 
-/// Reads the flags that were given into `options`, in their order on the command line.
+/// Reads the given flags into `options`, in the order of the command line.
 pub(crate) fn fill<T>(matches: &ArgMatches, groups: &[Group<T>], options: &mut T) -> Result<(), Failure> {
     let mut given = Vec::new();
     for setting in groups.iter().flat_map(|(_, settings)| settings.iter()) {
@@ -53,24 +53,24 @@ pub(crate) fn fill<T>(matches: &ArgMatches, groups: &[Group<T>], options: &mut T
     Ok(())
 }
 
-/// The names of the flags that were given.
+/// The names of the given flags.
 pub(crate) fn given<T>(matches: &ArgMatches, groups: &[Group<T>]) -> Vec<&'static str> {
     let all = groups.iter().flat_map(|(_, settings)| settings.iter()).map(|setting| setting.name);
     all.filter(|name| matches.contains_id(name)).collect()
 }
 
-/// The values of an argument that is no flag.
+/// The values of a positional argument.
 pub(crate) fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
     matches.get_many(name).into_iter().flatten().cloned().collect()
 }
 
-/// The values that were given to a flag, and where on the command line.
+/// The values given to a flag, with their positions on the command line.
 pub(crate) fn values<'m>(matches: &'m ArgMatches, name: &str) -> impl Iterator<Item = (usize, &'m String)> {
     let indices = matches.indices_of(name).into_iter().flatten();
     indices.zip(matches.get_many::<String>(name).into_iter().flatten())
 }
 
-/// What a flag looks like.
+/// The properties of a flag.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
@@ -78,7 +78,7 @@ pub(crate) struct Shape {
     pub(crate) help: &'static str,
 }
 
-/// A flag. It may be given several times: what that means is for its setting to say.
+/// A flag. It may be repeated: its setting decides what that means.
 pub(crate) fn flag(setting: &Shape, short: Option<char>) -> Arg {
     let default = match setting.default {
         "" => String::new(),
@@ -102,7 +102,7 @@ pub(crate) fn flag(setting: &Shape, short: Option<char>) -> Arg {
             .value_parser(PossibleValuesParser::new(choice.split('|').collect::<Vec<_>>())),
         names => arg.num_args(names.len()).value_names(names.iter().copied()).value_hint(hint(names[0])),
     };
-    // Text may begin with a dash; where a number is wanted, `-1` gets a better answer than "unknown flag".
+    // Text may start with a dash; for a number, `-1` gets a better error than "unknown flag".
     match setting.value {
         "" => arg,
         "CMD" | "ARGS" | "TEXT" | "FIELD" => arg.allow_hyphen_values(true),
@@ -110,13 +110,13 @@ pub(crate) fn flag(setting: &Shape, short: Option<char>) -> Arg {
     }
 }
 
-/// The same with a capital at its beginning, like the parser's own texts.
+/// The same with a capital at the start, like the parser's own texts.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What a shell may complete a value with.
+/// How a shell may complete a value.
 fn hint(value: &str) -> ValueHint {
     match value {
         "FILE" | "BEFORE" | "AFTER" => ValueHint::FilePath,

@@ -1,26 +1,26 @@
-//! Settings that several commands have. Each is written once; a command says where its value goes.
+//! Settings shared by several commands. Each is written once; a command says where its value goes.
 
 use crate::setting::Setting;
 use crate::value;
 
-/// What a command has that loads a server.
+/// Options of a command that loads a server.
 pub(crate) struct Loading {
     /// The generator's threads.
     pub(crate) threads: usize,
-    /// The CPUs that they are pinned to; none where they are not.
+    /// The CPUs that they are pinned to; empty if not pinned.
     pub(crate) cpus: Vec<usize>,
     /// Header fields of every request.
     pub(crate) fields: Vec<(String, String)>,
-    /// What random numbers begin with.
+    /// The random seed.
     pub(crate) seed: u64,
 }
 
-/// What a command has that shows a result.
+/// Options of a command that shows a result.
 #[derive(Default)]
 pub(crate) struct Showing {
-    /// Where it is written as a page.
+    /// Path of the HTML page.
     pub(crate) report: Option<String>,
-    /// An earlier result in JSON, which it is held against.
+    /// An earlier result in JSON, for comparison.
     pub(crate) compare: Option<String>,
 }
 

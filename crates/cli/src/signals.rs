@@ -1,4 +1,4 @@
-//! Signals by which people end a program.
+//! Signals that end a program.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) fn stop_or_end() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Does something at each of these signals, on a thread of its own. Without this, the signal would end the process.
+/// Calls `act` at each of these signals, on its own thread. Without this, the signal would end the process.
 pub(crate) fn on(signal: c_int, act: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let failure = |error| Failure::Run(format!("cannot catch signals: {error}"));
     let mut signals = Signals::new([signal]).map_err(failure)?;

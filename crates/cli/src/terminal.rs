@@ -1,4 +1,4 @@
-//! What is written to people on stderr besides a result.
+//! Messages on stderr.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use flatout_report::text::bar;
 
 use crate::command::program;
 
-/// Says what went wrong, in the way of the parser; coloured only on a terminal that supports colour.
+/// Prints an error in the parser's format; coloured only on a terminal that supports colour.
 pub(crate) fn complain(message: &str) {
-    // A terminal that is gone is no reason to fail.
+    // A closed terminal is no reason to fail.
     let _ = clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n")).with_cmd(&program()).print();
 }
 
-/// Says what the parser has to say. A log gets the mistake alone: so that its last line is the reason.
+/// Prints the parser's message. A log gets only the error, so that its last line is the reason.
 pub(crate) fn explain(error: clap::Error) {
     let is_help = matches!(
         error.kind(),
@@ -25,12 +25,12 @@ pub(crate) fn explain(error: clap::Error) {
     let text = error.to_string();
     match text.split_once("\n\nUsage:").and_then(|(mistake, _)| mistake.strip_prefix("error: ")) {
         Some(mistake) if !is_help && !std::io::stderr().is_terminal() => complain(mistake),
-        // A terminal or a pipe that is gone is no reason to fail.
+        // A closed terminal or pipe is no reason to fail.
         _ => drop(error.print()),
     }
 }
 
-/// The width of the terminal behind stderr.
+/// The width of the terminal on stderr.
 pub(crate) fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
     if size > 0 { usize::from(size) } else { 80 }
@@ -40,7 +40,7 @@ pub(crate) fn columns() -> usize {
 pub(crate) struct Progress {
     is_on: bool,
     time: Duration,
-    /// What the line says after the time that is left.
+    /// The text after the remaining time.
     note: &'static str,
     shown: Option<Duration>,
 }
@@ -62,7 +62,7 @@ impl Progress {
         let share = (so_far.as_secs_f64() / self.time.as_secs_f64().max(1e-9)).min(1.0);
         let (bar, left) = (bar(share * BAR_COLUMNS as f64), self.time.saturating_sub(so_far));
         let left = left.as_secs_f64().ceil();
-        // A terminal that is gone is no reason to stop.
+        // A closed terminal is no reason to stop.
         let _ = write!(
             std::io::stderr(),
             "\r\x1b[K▕{bar:<BAR_COLUMNS$}▏ {} s, {left} s left · {}",
@@ -71,7 +71,7 @@ impl Progress {
         );
     }
 
-    /// Puts `text` in place of the line.
+    /// Replaces the line with `text`.
     pub(crate) fn end(&mut self, text: &str) {
         if self.is_on {
             let _ = write!(std::io::stderr(), "\r\x1b[K{text}");

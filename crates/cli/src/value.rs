@@ -1,11 +1,11 @@
-//! Values as people write them: `16KiB`, `10s`, `on`.
+//! Parses values: `16KiB`, `10s`, `on`.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// The largest file that is read whole: results with many stacks have some megabytes.
+/// The largest file that is read completely: results with many stacks have several megabytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// A number of bytes: `4096`, `16KiB`, `8MiB`, `1GiB`.
@@ -50,13 +50,13 @@ pub(crate) fn field(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// A number over 0, whole or not.
+/// A number above 0, whole or not.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| format!("got `{text}`, need a number over 0"))
 }
 
-/// A share as people write it: `3%`, `0.5%`.
+/// A percentage: `3%`, `0.5%`.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|digits| positive(digits.trim()).ok());
     number.map(|percent| percent / 100.0).ok_or_else(|| format!("got `{text}`, need a share such as 3%"))
@@ -70,7 +70,7 @@ pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let wrong = |_| format!("got `{text}`, need CPUs such as 2,3 or 0-3");
         let (first, last): (usize, usize) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
-        // No range of CPUs that exist is longer than all that are allowed span.
+        // A valid range cannot exceed the allowed CPUs.
         for cpu in first..=last.min(allowed.last().map_or(first, |last| last + 1).max(first)) {
             if !allowed.contains(&cpu) {
                 return Err(format!("got CPU {cpu}, need some of {allowed:?}"));
@@ -81,8 +81,8 @@ pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
     if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
 }
 
-/// The bytes of a file, but no more than one over `bytes_max`: that one shows that the file is too large, and it ends the
-/// reading of files without an end, such as devices.
+/// Reads at most one byte more than `bytes_max`: that one shows that the file is too large, and limits endless files
+/// such as devices.
 pub(crate) fn contents(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));

@@ -1,4 +1,4 @@
-//! The changes that are in place: made one on top of the other, and undone in reverse.
+//! The changes that are in effect: applied one on top of the other, and undone in reverse.
 
 use std::time::Duration;
 
@@ -10,40 +10,40 @@ use crate::plan::{Attempt, Error, Rung, Variant};
 use crate::tunings::Tunings;
 use flatout_tune::Needs;
 
-/// All rungs and which of them are in place.
+/// All rungs, and which of them are applied.
 pub(crate) struct Changes<'p> {
     pub(crate) tunings: &'p mut dyn Tunings,
     rungs: &'p [Rung],
     on: Vec<bool>,
-    /// What the journal has of changes by commands that are in place.
+    /// Journal records of applied changes by commands.
     begun: Vec<Option<Begun>>,
 }
 
-/// The variables that commands get.
+/// The environment variables of commands.
 pub(crate) type Environment = [(&'static str, String)];
 
-/// How long a command that makes or undoes a change may take.
+/// Time limit of a command that applies or undoes a change.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 impl<'p> Changes<'p> {
-    /// None of them is in place.
+    /// With no change applied.
     pub(crate) fn new(rungs: &'p [Rung], tunings: &'p mut dyn Tunings) -> Changes<'p> {
         let begun = rungs.iter().map(|_| None).collect();
         Changes { tunings, rungs, on: vec![false; rungs.len()], begun }
     }
 
-    /// Which are in place, one `bool` for each.
+    /// Which rungs are applied, one `bool` each.
     pub(crate) fn on(&self) -> &[bool] {
         &self.on
     }
 
-    /// Whether none is in place.
+    /// Whether none is applied.
     pub(crate) fn are_none(&self) -> bool {
         !self.on.contains(&true)
     }
 
-    /// Makes exactly these changes. Later ones are undone and made again around an earlier one, so that each finds
-    /// what it found the first time.
+    /// Applies exactly these changes. To change an early one, later ones are undone and applied again, so that each
+    /// finds the same state as the first time.
     ///
     /// # Errors
     /// What could not be undone.
@@ -62,7 +62,7 @@ impl<'p> Changes<'p> {
         Ok(Set::Done)
     }
 
-    /// What the effect of a rung needs in order to show.
+    /// What the effect of a rung needs to be measurable.
     pub(crate) fn needs(&self, rung: &Rung) -> Needs {
         match &rung.change {
             Attempt::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
@@ -70,7 +70,7 @@ impl<'p> Changes<'p> {
         }
     }
 
-    /// Makes the change of one rung. The boot has made a change that needs a reboot, and the next boot undoes it.
+    /// Applies one rung. A change that needs a reboot was applied by the boot, and the next boot undoes it.
     fn make(&mut self, at: usize, rung: &Rung, environment: &Environment) -> Set {
         if self.needs(rung) == Needs::Reboot {
             return Set::Done;
@@ -80,7 +80,7 @@ impl<'p> Changes<'p> {
                 return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
             }
             Attempt::Skip(why) => return Set::Refused(why.clone()),
-            // It is in what the server is started with.
+            // It is applied when the server is started.
             Attempt::Edit(_) => return Set::Done,
             Attempt::Variant(variant) => variant,
         };
@@ -97,7 +97,7 @@ impl<'p> Changes<'p> {
             self.begun[at] = Some(begun);
             return Set::Done;
         };
-        // Half of it may be in place; taking back what is not there may fail.
+        // It may be half applied. Undoing what was not applied may fail.
         let _ = command::succeed(&unset, environment, CHANGE_TIME_MAX);
         match self.tunings.forget(&begun) {
             Ok(()) => Set::Refused(why),
@@ -105,13 +105,13 @@ impl<'p> Changes<'p> {
         }
     }
 
-    /// Forgets what stays in place for good: its user has been told how to undo it.
+    /// Forgets changes that stay for good: the user was told how to undo them.
     pub(crate) fn keep(&mut self) -> Result<(), Error> {
         let begun: Vec<Begun> = self.begun.iter_mut().filter_map(Option::take).collect();
         begun.iter().try_for_each(|begun| self.tunings.forget(begun)).map_err(Error::Change)
     }
 
-    /// Takes the change of one rung back.
+    /// Undoes one rung.
     fn take_back(&mut self, at: usize, rung: &Rung, environment: &Environment) -> Result<(), String> {
         if self.needs(rung) == Needs::Reboot {
             return Ok(());
@@ -129,7 +129,8 @@ impl<'p> Changes<'p> {
         .map_err(|why| format!("`{}` could not be undone: {why}", rung.name))
     }
 
-    /// Undoes in reverse order all that is on from `first` on; goes on after a failure, and reports all failures.
+    /// Undoes everything applied from `first` on, in reverse order. Continues after a failure, and reports all
+    /// failures.
     fn take_back_from(&mut self, first: usize, environment: &Environment) -> Result<(), Error> {
         let mut failed = Vec::new();
         let rungs = self.rungs;
@@ -145,7 +146,7 @@ impl<'p> Changes<'p> {
     }
 }
 
-/// A change by commands as the journal has it.
+/// The journal entry of a change by commands.
 fn commands(set: &str, unset: &str, environment: &Environment) -> Result<Commands, String> {
     let folder =
         std::env::current_dir().map_err(|error| format!("cannot find the current folder: {error}"))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatout_lane::child::{self, Ran, Unfinished, shell};
 
-/// Runs a command to its end. It is killed with all its children when `stop` is set or its time is over.
+/// Runs a command until it exits. It is killed with all its children when `stop` is set or its time is over.
 ///
 /// # Errors
 /// There is no shell, or the command was killed.
@@ -27,7 +27,7 @@ pub(crate) fn run(
 /// Runs a command that has to succeed.
 ///
 /// # Errors
-/// It failed; with the last line that it printed.
+/// The command failed; with the last line of its output.
 pub(crate) fn succeed(
     command: &str,
     environment: &[(&str, String)],
@@ -40,7 +40,7 @@ pub(crate) fn succeed(
     }
 }
 
-/// The last line that a command printed, on stderr if there is one, as the end of a message.
+/// The last line of a command's output, from stderr if there is any, as the end of a message.
 pub(crate) fn last_words(ran: &Ran) -> String {
     let said = [&ran.stderr, &ran.stdout].into_iter().flat_map(|text| text.lines().rev());
     let line = said.map(str::trim).find(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! What all runs of one configuration say together.
+//! The combined results of all runs of one configuration.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use flatout_load::Latency;
 use crate::generator::Run;
 use crate::outcome::{Figures, Mean, Means};
 
-/// The runs so far, by the rungs that were in place.
+/// The runs so far, by the set of applied rungs.
 #[derive(Default)]
 pub(crate) struct Gathered(HashMap<Vec<bool>, Runs>);
 
@@ -24,7 +24,7 @@ struct Runs {
 }
 
 impl Gathered {
-    /// Takes in a run with these rungs in place.
+    /// Adds a run with these rungs applied.
     pub(crate) fn add(&mut self, on: &[bool], run: &Run) {
         let runs = self.0.entry(on.to_vec()).or_default();
         runs.requests_per_s.push(run.sample.requests_per_s);
@@ -39,8 +39,8 @@ impl Gathered {
         }
     }
 
-    /// The figures with these rungs in place. Percentiles are those of all requests where they are known, otherwise the
-    /// median of the runs'.
+    /// The figures with these rungs applied. Percentiles are those of all requests if they are known, otherwise the
+    /// median of the runs.
     pub(crate) fn figures(&mut self, on: &[bool]) -> Option<Figures> {
         let mut runs = self.0.remove(on)?;
         let means = Means {
@@ -68,7 +68,7 @@ impl Gathered {
     }
 }
 
-/// The value in the middle; of an even number the mean of both.
+/// The median; of an even number, the mean of the two in the middle.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let (lower, upper) = (values.len().checked_sub(1)? / 2, values.len() / 2);

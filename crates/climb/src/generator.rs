@@ -18,11 +18,11 @@ pub(crate) struct Run {
     pub(crate) sample: Sample,
     pub(crate) p50_ns: Option<f64>,
     pub(crate) latency: Option<Latency>,
-    /// The part of the time that its busiest thread was on its CPU.
+    /// The share of the time that its busiest thread was on its CPU.
     pub(crate) generator_share: Option<f64>,
 }
 
-/// What every run is made with.
+/// What all runs have in common.
 pub(crate) struct Load<'p> {
     pub(crate) generator: Generator,
     pub(crate) remote: Remote,
@@ -31,16 +31,16 @@ pub(crate) struct Load<'p> {
     pub(crate) stop: &'p AtomicBool,
 }
 
-/// How long a run of another generator may take.
+/// Time limit of a run of another generator.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Load<'_> {
-    /// One run against the server, whose processes are these. None where it was interrupted.
+    /// One run against the server with these processes. `None` if it was interrupted.
     pub(crate) fn run(&self, pids: &[u32]) -> Result<Option<Run>, Error> {
         self.run_by(&self.generator, pids)
     }
 
-    /// The same for the time of a profile, as far as the generator can be told, and all of it counted.
+    /// The same for the time of a profile, if the generator supports a duration; all of it is counted.
     pub(crate) fn run_for(&self, time: Duration, pids: &[u32]) -> Result<Option<Run>, Error> {
         match &self.generator {
             Generator::Own(plan) => {
@@ -51,7 +51,7 @@ impl Load<'_> {
         }
     }
 
-    /// Has our own generator send requests at this rate from here on, whether they are answered or not.
+    /// From now on, our own generator sends requests at this rate, in an open loop.
     pub(crate) fn at_rate(&mut self, per_s: f64) {
         if let Generator::Own(plan) = &mut self.generator {
             plan.pacing = Pacing::Open { per_s, arrival: Arrival::Constant };
@@ -100,7 +100,8 @@ impl Load<'_> {
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
             .map_err(Error::Generator)?;
         let after = server.as_ref().and_then(ServerProcesses::used);
-        // A run without a single response, on a machine that had no time for it, says nothing. The generator has not failed.
+        // A run without a single response, on an overloaded machine, carries no information. The generator has not
+        // failed.
         let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
         if !ran.status.success() && !is_empty {
             let why = command::last_words(&ran);
@@ -125,8 +126,8 @@ impl Load<'_> {
     }
 }
 
-/// What one request costs: the machine without the load generator, because a change may move work to other CPUs and to the
-/// kernel's own threads; or the server's processes, where the machine is not to be read.
+/// CPU time per request: of the machine without the load generator, because a change may move work to other CPUs and
+/// to kernel threads; or of the server's processes, if the machine's is not known.
 fn cpu_us(used: &ServerCpu, requests: u64) -> Option<f64> {
     let time = used.machine.unwrap_or(used.user + used.kernel);
     (requests > 0).then(|| time.as_secs_f64() * 1e6 / requests as f64)
@@ -136,7 +137,7 @@ fn cpu_us(used: &ServerCpu, requests: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// RPS takes half of the work off the server's processes and gives it to another CPU: that is no gain.
+    /// RPS moves half of the work from the server's processes to another CPU: that is no gain.
     #[test]
     fn work_that_was_moved_away_still_costs() {
         let used = |own_ms: u64, machine_ms: Option<u64>| ServerCpu {

@@ -1,4 +1,4 @@
-//! What a climb stands on: the server, the changes in place, and the load. Here a climb touches the machine.
+//! The server, the applied changes and the load. This is where a climb changes the machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ use crate::tunings::Tunings;
 use crate::variants::{Copies, Edit};
 use flatout_tune::Needs;
 
-/// Runs whose median is the highest rate that a part is taken of.
+/// Runs whose median counts as the highest rate, when a share of it is taken.
 const RATE_RUNS: usize = 5;
 
-/// Parts in which a profile is taken: those before and those after take turns, as all runs do.
+/// Number of parts of a profile: those before and after alternate, as all runs do.
 pub(crate) const PROFILE_PARTS: u32 = 2;
 
-/// The machine as one climb sees it.
+/// The machine as one climb uses it.
 pub(crate) struct Ground<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) changes: Changes<'p>,
-    /// The runs of nothing against nothing, and those of all that was kept against nothing.
+    /// The A/A runs, and the runs of everything kept against the unchanged server.
     pub(crate) noise: Gathered,
     pub(crate) total: Gathered,
     stage: Option<Stage>,
@@ -38,12 +38,12 @@ pub(crate) struct Ground<'p> {
     begun: Instant,
     progress: Option<Progress>,
     comparison: Option<(Stage, Instant)>,
-    /// Where copies of the server's configuration lie.
+    /// The folder with copies of the server's configuration.
     copies: Copies,
-    /// The rungs for which the server has to be started again.
+    /// The rungs that need a restart of the server.
     restarting: Vec<bool>,
-    /// Whether the two sets that are compared differ in one of them: then each run begins with a new server, so that all
-    /// are alike. Otherwise it stays up, and what is measured is not how it warms up.
+    /// Whether the two compared sets differ in one of these: then every run starts a new server, so that all runs are
+    /// alike. Otherwise the server keeps running, so that its warm-up is not measured.
     is_starting: bool,
 }
 
@@ -81,13 +81,13 @@ impl<'p> Ground<'p> {
         }
     }
 
-    /// Brings the server up with nothing in place and looks whether it answers.
+    /// Starts the unchanged server, and checks that it responds.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         self.served.bring_up(self.start(self.changes.on()))
     }
 
-    /// Has everything measured at a rate from here on, if the plan asks for that: at one that is known, or at a part of the
-    /// highest that the server bears with nothing in place. Returns the rate.
+    /// Sets the rate of all further measurements, if the plan asks for one: a known rate, or a share of the highest
+    /// that the unchanged server can serve. Returns the rate.
     pub(crate) fn settle_rate(&mut self, known_per_s: Option<f64>) -> Result<Option<f64>, Error> {
         let Some(asked) = self.plan.rate() else { return Ok(None) };
         let per_s = match (known_per_s, asked) {
@@ -112,7 +112,7 @@ impl<'p> Ground<'p> {
         Ok(Some(per_s))
     }
 
-    /// Samples stacks with these rungs in place, for a part of the time that the plan gives a profile.
+    /// Samples stacks with these rungs applied, for one part of the profile's time.
     pub(crate) fn profile(&mut self, on: &[bool]) -> Result<Profile, String> {
         match self.set(on) {
             Ok(Set::Done) => {}
@@ -142,7 +142,7 @@ impl<'p> Ground<'p> {
         Ok(Profile { request_count: count, ..profile })
     }
 
-    /// The variants that are on in `on`, in their order.
+    /// The applied variants, in order.
     fn variants(&self, on: &[bool]) -> impl Iterator<Item = &'p Variant> {
         let rungs = self.plan.rungs.iter().zip(on.to_vec());
         rungs.filter_map(|(rung, is_on)| match &rung.change {
@@ -151,7 +151,7 @@ impl<'p> Ground<'p> {
         })
     }
 
-    /// The edits of the server's configuration that are on in `on`, in their order.
+    /// The applied edits of the server's configuration, in order.
     pub(crate) fn edits(&self, on: &[bool]) -> Vec<Edit> {
         let rungs = self.plan.rungs.iter().zip(on);
         let edits = rungs.filter_map(|(rung, is_on)| match &rung.change {
@@ -161,8 +161,8 @@ impl<'p> Ground<'p> {
         edits.collect()
     }
 
-    /// The command that starts the server with these rungs in place, but for edits of its configuration: the last one that a
-    /// rung names, and all arguments.
+    /// The command that starts the server with these rungs applied, except edits of its configuration: the last
+    /// command that a rung names, and all arguments.
     pub(crate) fn server_command(&self, on: &[bool]) -> Option<String> {
         let ServerPlan::Command(command) = &self.plan.server else { return None };
         Some(self.with_arguments(command.clone(), on))
@@ -174,7 +174,7 @@ impl<'p> Ground<'p> {
         std::iter::once(replaced.unwrap_or(command)).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 
-    /// The same with a copy of the configuration in which those edits are made.
+    /// The same with a copy of the configuration that has those edits.
     fn command_to_start(&self, on: &[bool]) -> Result<Option<String>, String> {
         let (ServerPlan::Command(_), Some(config)) = (&self.plan.server, &self.plan.config) else {
             return Ok(self.server_command(on));
@@ -190,38 +190,38 @@ impl<'p> Ground<'p> {
         Ok(Some(self.with_arguments(command, on)))
     }
 
-    /// What the server is to be started with for these rungs, if it is ours.
+    /// How to start the server for these rungs, if it is ours.
     fn start(&self, on: &[bool]) -> Option<Start> {
-        // A copy that cannot be written is reported when the server is started with it.
+        // A copy that cannot be written is reported when the server is started.
         let command = self
             .command_to_start(on)
             .unwrap_or_else(|why| Some(format!("echo {} >&2; false", quote(&why))))?;
         Some(Start { command, on: self.needed_at_start(on) })
     }
 
-    /// Starts the server with what it has to be started for. The rest is made once it is up: settings of its processes end
-    /// with them.
+    /// Starts the server with the rungs that need a restart. The others are applied once it is running: settings of
+    /// its processes end with them.
     fn start_with(&mut self, on: &[bool]) -> Result<Set, Error> {
         let set = self.changes.change_to(&self.needed_at_start(on), &self.served.environment())?;
         if set != Set::Done || self.is_stopped() {
             return Ok(set);
         }
         match self.served.bring_up(self.start(on)) {
-            // It was not waited for.
+            // We did not wait for it.
             Err(_) if self.is_stopped() => Ok(Set::Done),
-            // With nothing in place it came up before: it is what is in place that it does not bear.
+            // It started unchanged before, so one of the changes is to blame.
             Err(Error::Server(why)) if on.contains(&true) => Ok(Set::Refused(why)),
             Err(error) => Err(error),
             Ok(()) => Ok(Set::Done),
         }
     }
 
-    /// Those that the server has to be started for.
+    /// The applied rungs that need a restart.
     fn needed_at_start(&self, on: &[bool]) -> Vec<bool> {
         on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting).collect()
     }
 
-    /// What is left of the time for comparisons.
+    /// The time left for comparisons.
     fn left(&self) -> Duration {
         let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
         budget.saturating_sub(self.begun.elapsed())
@@ -266,7 +266,7 @@ impl Subject for Ground<'_> {
             Needs::AnyPath => None,
             Needs::Reboot => self.plan.why_no_reboot.clone(),
             Needs::Card if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
-            // Its address is ours, and whoever loads it is somewhere else.
+            // The address is ours, and the load comes from another machine.
             Needs::Card if self.plan.interface.is_some() => None,
             Needs::Card => Some(format!(
                 "requests to {} do not pass through a network device, so it has no effect; load the server from another machine \
@@ -287,7 +287,7 @@ impl Subject for Ground<'_> {
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
-        // While the server is up: what takes a change back may name its processes.
+        // While the server is running: commands that undo a change may need its processes.
         let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
         match left? {
@@ -307,7 +307,7 @@ impl Subject for Ground<'_> {
                 self.load.url
             )));
         }
-        // A run without a response, on a machine that had no time for it, says nothing, and its pair is left out.
+        // A run without a response, on an overloaded machine, carries no information; its pair is left out.
         let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
         if !is_told && self.changes.are_none() {
             return Err(Error::Generator(format!(
@@ -382,7 +382,7 @@ impl Subject for Ground<'_> {
         let now = Instant::now();
         let ends = match self.comparison {
             Some((stage, ends)) if stage == progress.stage => ends,
-            // The noise floor is what all else is held against: it has twice the time.
+            // Everything is compared with the noise floor: it gets twice the time.
             _ if matches!(progress.stage, Stage::Noise | Stage::Block) => {
                 now + 2 * left / (progress.left as u32 + 1)
             }

@@ -1,11 +1,11 @@
-//! The lab: two networks of our own, joined by a veth pair, that go away with this process.
+//! The lab: two network namespaces joined by a veth pair, which disappear with this process.
 //!
 //! ```text
 //! server's network (this thread, the server, the changes)       client's network (the load generator's thread)
 //!        flatout0  198.18.0.1/30  <──────── veth ────────>  198.18.0.2/30  flatout1
 //! ```
 //!
-//! Neither has a name: nothing is left behind, however this process ends.
+//! They have no names, so nothing is left behind, however this process ends.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,23 +17,23 @@ use flatout_lane::namespace::{Network, enter_new};
 use crate::command;
 use crate::plan::Error;
 
-/// The client's network and the way back to the host's.
+/// The client's network, and the way back to the host's.
 pub(crate) struct Lab {
     host: Network,
     client: Network,
 }
 
-/// The server's end. The range is the one that RFC 2544 sets aside for benchmarks.
+/// The server's end. RFC 2544 reserves this range for benchmarks.
 pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
 
 /// The server's device.
 pub const DEVICE: &str = "flatout0";
 
-/// How long a device may take to be made.
+/// Time limit for the creation of a device.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Lab {
-    /// Makes both networks and moves this thread into the server's.
+    /// Creates both networks, and moves this thread into the server's.
     pub(crate) fn new() -> Result<Lab, Error> {
         let failed = |error| Error::System(format!("cannot make the lab's networks: {error}; it needs root"));
         let host = Network::of_this_thread().map_err(failed)?;
@@ -58,7 +58,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Does something in the client's network.
+    /// Runs a function in the client's network.
     pub(crate) fn in_client<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let failed = |error| Error::System(format!("cannot enter the lab's client network: {error}"));
         let entered = thread::scope(|scope| {
@@ -71,7 +71,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // The mounts stay this process's own; they end with it.
+        // The mounts belong to this process and end with it.
         let _ = self.host.enter();
     }
 }

@@ -1,5 +1,4 @@
-//! Climbs: carries changes out on this machine, one at a time, measures each on the user's own load, and takes them
-//! back.
+//! Climbs: applies changes to this machine, one at a time, measures each with the user's own load, and undoes them.
 //!
 //! ```text
 //! Plan ──> run ──> trial::climb ──> Ascent
@@ -9,9 +8,9 @@
 //!                          ──> generator  our own, or a command whose output is understood
 //! ```
 //!
-//! What takes a reboot waits for it in a file ([`State`]), and [`resume`] goes on from there.
+//! If a reboot is needed, the state is stored in a file ([`State`]), and [`resume`] continues from there.
 //!
-//! It knows neither how a plan is written nor how an outcome is shown.
+//! This crate does not know how a plan is written or how an outcome is shown.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;

@@ -11,38 +11,37 @@ use crate::tunings::Reading;
 /// The result of a climb.
 #[derive(Debug)]
 pub struct Ascent {
-    /// Nothing against nothing: what the noise of this machine looks like.
+    /// The unchanged server against itself (A/A): the noise of this machine.
     pub noise: Option<Effect>,
-    /// The far end of that interval; a share, as all gains are.
+    /// The far end of that interval; a share, like all gains.
     pub noise_floor: Option<f64>,
-    /// What became of each rung, in the plan's order.
+    /// The result of each rung, in the plan's order.
     pub rungs: Vec<TriedRung>,
-    /// All that was kept against nothing.
+    /// Everything kept, against the unchanged server.
     pub total: Option<Effect>,
-    /// Over the runs of `total` with nothing in place, or where there is none over those of `noise`; none where not even one
-    /// was made.
+    /// Over the unchanged runs of `total`, or of `noise` if there is no `total`; `None` without any run.
     pub before: Option<Figures>,
-    /// Over the runs of `total` with everything in place that was kept; none where nothing was. It is as far from `before`
-    /// as `total` says: their runs took turns.
+    /// Over the runs of `total` with everything kept; `None` if nothing was kept. It differs from `before` as `total`
+    /// says, because their runs alternated.
     pub after: Option<Figures>,
-    /// Requests a second at which everything was measured; none where it was the highest that could be had.
+    /// The rate of all measurements, in requests per second; `None`: the highest possible.
     pub load_rate_per_s: Option<f64>,
-    /// What was kept of the edits of the server's configuration, as `patch -p1 -d /` takes it; empty where none was, none where there
-    /// is no configuration that is known.
+    /// Configuration edits that were kept, as a diff for `patch -p1 -d /`; empty if there were none, `None` if the
+    /// server's configuration is not known.
     pub diff: Option<String>,
-    /// The one shell command that applies what helped; none where nothing did.
+    /// The shell command that applies what helped; `None` if nothing did.
     pub apply: Option<String>,
-    /// The one that undoes it; none where there is nothing to undo.
+    /// The command that undoes it; `None` if there is nothing to undo.
     pub take_back: Option<String>,
-    /// What a request costs before and after; or why that is not known.
+    /// The cost of a request before and after; or why it is not known.
     pub profiles: Result<Profiles, String>,
     /// How it ended.
     pub end: End<Error>,
-    /// What could not be undone and why; none where all is as it was.
+    /// What could not be undone and why; `None` if everything was.
     pub left_behind: Option<String>,
-    /// What is left for the user to do, in this order; nothing where the climb is at its end.
+    /// What the user still has to do, in this order; empty if the climb is complete.
     pub next: Vec<String>,
-    /// What the runs after a reboot are to be held against; none where no rung waits for one.
+    /// What to compare the runs after a reboot with; `None` if no rung waits for one.
     pub waiting: Option<Waiting>,
 }
 
@@ -51,87 +50,87 @@ pub struct Ascent {
 pub struct Waiting {
     /// Its name.
     pub rung: String,
-    /// The runs before the reboot, with all that was kept in place.
+    /// The runs before the reboot, with everything kept applied.
     pub block: Block,
-    /// How its tuning stands before the reboot; none of a variant.
+    /// The state of its tuning before the reboot; `None` for a variant.
     pub reading: Option<Reading>,
 }
 
 /// Sampled stacks of the server and of the kernel's work for it.
 #[derive(Debug)]
 pub struct Profiles {
-    /// With nothing in place.
+    /// Unchanged.
     pub before: Profile,
-    /// With everything in place that was kept; none where nothing was.
+    /// With everything kept; `None` if nothing was.
     pub after: Option<Profile>,
 }
 
-/// What became of one rung.
+/// The result of one rung.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TriedRung {
     /// Its name.
     pub name: String,
     /// Its status, figures and reason.
     pub found: Found,
-    /// The shell command that makes this change alone; none where there is nothing to try.
+    /// The shell command that applies only this change; `None` if there is nothing to try.
     pub apply: Option<String>,
-    /// The one that undoes it.
+    /// The command that undoes it.
     pub take_back: Option<String>,
 }
 
 /// The figures of one configuration.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Good answers a second: where it is part of a comparison, the level that belongs to its gain, otherwise the median of
-    /// the runs. So are the 99 % and the CPU.
+    /// Correct responses per second: in a comparison, the level that matches its gain, otherwise the median of the
+    /// runs. The same holds for p99 and CPU.
     pub requests_per_s: f64,
-    /// The latency that half of the requests did not exceed.
+    /// Median latency.
     pub p50_ns: Option<f64>,
-    /// The same, 99 %.
+    /// The 99th percentile.
     pub p99_ns: Option<f64>,
-    /// What a request costs: the machine's CPU but for the load generator's, or that of the server's processes where the
-    /// machine's is not known.
+    /// CPU time per request: of the machine without the load generator, or of the server's processes if the machine's
+    /// is not known.
     pub cpu_us_per_request: Option<f64>,
-    /// The part of the time that the generator's busiest thread was on its CPU; only our own generator reports it.
+    /// The share of the time that the generator's busiest thread was on its CPU; only our own generator reports it.
     pub generator_share: Option<f64>,
-    /// Requests that were answered.
+    /// Requests with a correct response.
     pub requests: u64,
-    /// Requests that were answered wrongly or not at all.
+    /// Requests with a wrong response, or none.
     pub errors: u64,
-    /// Runs behind all that.
+    /// The number of runs.
     pub runs: usize,
-    /// The mean of the runs, for comparing with another climb.
+    /// The means of the runs, for comparison with another climb.
     pub means: Means,
     /// Latencies of all runs; only our own generator reports them.
     pub latency: Option<Latency>,
 }
 
-/// The mean of each figure over the runs; none where fewer than three runs have it.
+/// The mean of each figure over the runs; `None` with fewer than three runs that have it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Means {
-    /// Of requests a second.
+    /// Of requests per second.
     pub throughput: Option<Mean>,
-    /// Of the latency that 99 % did not exceed, in nanoseconds.
+    /// Of the 99th percentile of latency, in nanoseconds.
     pub p99: Option<Mean>,
-    /// Of the server's CPU for a request, in microseconds.
+    /// Of the server's CPU time per request, in microseconds.
     pub cpu: Option<Mean>,
 }
 
-/// A geometric mean, which a slow run pulls no farther than a fast one.
+/// A geometric mean, on which slow and fast runs have the same weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// The lower end of the interval that holds the true mean with 95 % confidence.
+    /// The lower end of its 95 % confidence interval.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
 impl Mean {
-    /// Of runs' figures.
+    /// The mean of these runs.
     pub(crate) fn of(runs: &[f64]) -> Option<Mean> {
-        // The interval of a mean of ratios, all of them to 1, is that of a mean.
+        // The interval of a mean is that of a mean of ratios to 1.
         let pairs: Vec<(f64, f64)> = runs.iter().map(|figure| (*figure, 1.0)).collect();
         let Verdict { ratio: mean, low, high, .. } = judge(&pairs, Level::ONE);
         (low > 0.0 && high.is_finite()).then_some(Mean { mean, low, high })
@@ -139,7 +138,7 @@ impl Mean {
 }
 
 impl Means {
-    /// Of the figure that an objective is about.
+    /// The mean of the objective's figure.
     pub fn on(&self, objective: Objective) -> Option<Mean> {
         match objective {
             Objective::Throughput => self.throughput,
@@ -161,7 +160,7 @@ impl Figures {
         self
     }
 
-    /// The levels that an effect makes of these.
+    /// These figures, changed by an effect.
     pub(crate) fn raised(&self, mut with: Figures, effect: &Effect) -> Figures {
         let gain = |objective: Objective| effect.on(objective).map(|estimate| 1.0 + estimate.gain);
         if let Some(times) = gain(Objective::Throughput) {
@@ -178,7 +177,7 @@ impl Figures {
         self.generator_share.is_some_and(|share| share > CLIENT_CPU_SHARE_MAX)
     }
 
-    /// Requests that a second of one CPU answers.
+    /// Requests that one CPU serves per second.
     pub fn requests_per_cpu_s(&self) -> Option<f64> {
         self.cpu_us_per_request.filter(|cost| *cost > 0.0).map(|cost| 1e6 / cost)
     }

@@ -1,4 +1,4 @@
-//! What is to be climbed, as plain values.
+//! The plan of a climb, as plain values.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,80 +9,80 @@ use flatout_tune::Needs;
 
 use crate::variants::{Config, Edit};
 
-/// A whole climb. Made by hand, from flags or from a file; [`Plan::check`] says what is wrong with it.
+/// A whole climb. Made by hand, from flags or from a file; [`Plan::check`] reports what is wrong with it.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is measured.
+    /// The server to measure.
     pub server: ServerPlan,
-    /// Where it answers, as it was given.
+    /// Its URL, as given.
     pub url: String,
-    /// What loads it.
+    /// The load generator.
     pub generator: Generator,
-    /// The rate at which our own generator sends requests whether they are answered or not, for p99 and CPU. Without it p99 is
-    /// measured at [`LoadRate::DEFAULT`], everything else at the highest rate that can be had.
+    /// The rate of our own generator in an open loop, for p99 and CPU. Without it p99 is measured at
+    /// [`LoadRate::DEFAULT`], everything else at the highest possible rate.
     pub load_rate: Option<LoadRate>,
-    /// The server's configuration, of which rungs are edits.
+    /// The server's configuration, which some rungs edit.
     pub config: Option<Config>,
     /// CPUs that the server may use.
     pub cpus: usize,
-    /// The network device that the load of another machine comes in by; with a generator that is a command.
+    /// The network device on which the load of another machine arrives; for a generator that is a command.
     pub interface: Option<String>,
-    /// What is tried, in this order.
+    /// What to try, in this order.
     pub rungs: Vec<Rung>,
-    /// What a rung is kept for.
+    /// The objective that rungs are kept for.
     pub objective: Objective,
     /// A comparison ends when its interval is no wider than this share.
     pub width_max: f64,
-    /// Pairs of runs of a comparison, at least.
+    /// Fewest pairs of runs in a comparison.
     pub pairs_min: usize,
-    /// The same, at most.
+    /// Most pairs of runs in a comparison.
     pub pairs_max: usize,
-    /// How long the whole climb may take; comparisons share it evenly.
+    /// Time limit of the whole climb; comparisons share it evenly.
     pub budget: Duration,
-    /// Random orders in which rungs are put in place, for Shapley's shares: none, or 4 and more.
+    /// Random orders for Shapley values: none, or at least 4.
     pub orders: usize,
-    /// Whether what helped stays in place at the end.
+    /// Whether changes that helped stay at the end.
     pub keep: bool,
-    /// Whether all of it happens between two network namespaces joined by a veth pair.
+    /// Whether everything happens between two network namespaces joined by a veth pair.
     pub is_lab: bool,
-    /// How long stacks are sampled at the end, before and after, within the budget; 0 samples none.
+    /// How long stacks are sampled at the end, before and after, within the budget; 0: not at all.
     pub profile_time: Duration,
-    /// What random numbers begin with.
+    /// The random seed.
     pub seed: u64,
-    /// Why a rung that takes a reboot cannot wait for one, if so.
+    /// Why a rung that needs a reboot cannot wait for one, if so.
     pub why_no_reboot: Option<String>,
 }
 
-/// The server that is measured.
+/// The server to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerPlan {
-    /// A shell command that starts it and stays in the foreground. The climb starts and ends it.
+    /// A shell command that starts it and stays in the foreground. The climb starts and stops it.
     Command(String),
-    /// One that runs: its process, or whoever listens on the URL's port.
+    /// A running server: its process, or the one that listens on the URL's port.
     Running(Option<u32>),
 }
 
-/// What loads the server.
+/// The load generator.
 #[derive(Debug, Clone)]
 pub enum Generator {
     /// Our own.
     Own(Box<load::Plan>),
-    /// A shell command that loads the server for one run and prints what it measured: wrk's text, the JSON of oha, k6 or
-    /// `flatout bench`, or a number of requests a second.
+    /// A shell command that loads the server for one run and prints the result: wrk's text, the JSON of oha, k6 or
+    /// `flatout bench`, or the number of requests per second.
     Command(String),
 }
 
-/// A rate of requests.
+/// A request rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LoadRate {
-    /// So many requests a second.
+    /// This many requests per second.
     PerS(f64),
-    /// A part of the highest rate that the server bears with nothing in place, as a share.
+    /// A share of the highest rate that the unchanged server can serve.
     Share(f64),
 }
 
 impl LoadRate {
-    /// Where a server is busy and its queues are short: the p99 at the highest rate is that of a queue that is always full.
+    /// A busy server with short queues: at the highest rate, p99 would be that of a queue that is always full.
     pub const DEFAULT: LoadRate = LoadRate::Share(0.7);
 
     fn check(self) -> Result<(), String> {
@@ -99,85 +99,85 @@ impl LoadRate {
     }
 }
 
-/// One change that is tried.
+/// One change to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rung {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its change.
     pub change: Attempt,
-    /// What its effect needs in order to show.
+    /// What its effect needs to be measurable.
     pub needs: Needs,
 }
 
-/// What a rung does.
+/// What a rung changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempt {
-    /// A tuning by its name; [`Tunings`](crate::Tunings) knows how.
+    /// A tuning by its name; [`Tunings`](crate::Tunings) applies it.
     Tuning,
-    /// What the user wrote.
+    /// A change defined by the user.
     Variant(Variant),
     /// An edit of the server's configuration, in a copy of it.
     Edit(Edit),
-    /// Nothing: it is not tried, for this reason.
+    /// Nothing: it is skipped, for this reason.
     Skip(String),
 }
 
-/// A change that the user wrote down. Empty and `None` leave things as they are.
+/// A change defined by the user. Empty and `None` change nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variant {
-    /// Another command in place of the server's.
+    /// A command that replaces the server's.
     pub server_command: Option<String>,
-    /// More arguments at the end of the server's command.
+    /// Additional arguments for the server's command.
     pub server_arguments: Option<String>,
-    /// A shell command that makes the change.
+    /// A shell command that applies the change.
     pub set: Option<String>,
-    /// The one that undoes it.
+    /// The command that undoes it.
     pub unset: Option<String>,
-    /// Whether the server has to be started again for `set` to take.
+    /// Whether the server has to be restarted for `set` to take effect.
     pub is_restarting: bool,
-    /// Whether it adds a burden equal to one of somebody else's that has to stay, such as a packet tap: what it costs is
-    /// what taking that one away would gain.
+    /// Whether it adds a burden equal to another program's that has to stay, such as a packet tap: its cost is what
+    /// removing that one would gain.
     pub is_burden: bool,
 }
 
-/// What is wrong with a plan: where, what was got, and what is allowed.
+/// What is wrong with a plan: where, the value, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Where.
     pub part: FaultAt,
-    /// What to tell.
+    /// The message.
     pub message: String,
 }
 
 /// A part of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultAt {
-    /// A field of [`Plan`], or of the load generator's.
+    /// A field of [`Plan`], or of the load generator's plan.
     Field(&'static str),
-    /// One of its rungs, by its place among them.
+    /// One of its rungs, by index.
     Rung(usize),
 }
 
-/// Why there is no climb, or why it ended before its time.
+/// Why a climb did not start, or stopped early.
 #[derive(Debug)]
 pub enum Error {
-    /// The plan cannot be carried out; the user must change it.
+    /// The plan is invalid; the user must change it.
     Plan(String),
-    /// The server does not start, has died, or answers with errors.
+    /// The server does not start, has died, or responds with errors.
     Server(String),
-    /// The load generator failed, or its output is not understood.
+    /// The load generator failed, or its output cannot be parsed.
     Generator(String),
-    /// A change could not be made or undone.
+    /// A change could not be applied or undone.
     Change(String),
     /// The system refused something.
     System(String),
 }
 
-/// Rungs of one climb: more than fit into any budget.
+/// Rungs of one climb: more do not fit into any budget.
 const RUNGS_MAX: usize = 100;
 
-/// Random orders: more tell no more.
+/// Random orders: more add no information.
 const ORDERS_MAX: usize = 1000;
 
 /// Pairs of one comparison.
@@ -209,22 +209,22 @@ impl Plan {
         }
     }
 
-    /// How long stacks are sampled in all: before and after, or not at all where that were a larger part of the budget.
+    /// How long stacks are sampled in all, before and after: not at all if that took too large a share of the budget.
     pub(crate) fn profiles_time(&self) -> Duration {
         let both = 2 * self.profile_time;
         if 2 * both <= self.budget { both } else { Duration::ZERO }
     }
 
-    /// The rate at which everything is measured; none where it is the highest that can be had.
+    /// The rate of all measurements; `None`: the highest possible.
     pub(crate) fn rate(&self) -> Option<LoadRate> {
         let default = Some(LoadRate::DEFAULT).filter(|_| self.objective == Objective::P99);
         self.load_rate.or(default).filter(|_| matches!(self.generator, Generator::Own(_)))
     }
 
-    /// Whether it can be carried out at all.
+    /// Checks the whole plan.
     ///
     /// # Errors
-    /// What is wrong with it, what was got, and what is allowed.
+    /// What is wrong with it, the value, and what is allowed.
     pub fn check(&self) -> Result<(), Fault> {
         let fault = |field, message: String| Err(Fault { part: FaultAt::Field(field), message });
         if self.rungs.iter().all(|rung| matches!(rung.change, Attempt::Skip(_))) {
@@ -318,7 +318,7 @@ impl Plan {
 }
 
 impl Variant {
-    /// Whether the server has to be started again for it.
+    /// Whether it needs a restart of the server.
     pub(crate) fn restarts(&self) -> bool {
         self.is_restarting || self.server_command.is_some() || self.server_arguments.is_some()
     }

@@ -1,4 +1,4 @@
-//! Carries out a plan from its beginning to its end.
+//! Runs a plan from start to end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -16,38 +16,38 @@ use crate::outcome::{Ascent, Figures, Profiles, TriedRung, Waiting};
 use crate::plan::{Attempt, Error, Plan, Rung, ServerPlan};
 use crate::tunings::{Reading, Tunings};
 
-/// How a climb stands.
+/// The progress of a climb.
 #[derive(Debug, Clone, Copy)]
 pub struct Halfway<'l> {
-    /// The stage, its pairs, and what they say so far.
+    /// The stage, its pairs, and the result so far.
     pub progress: Progress,
-    /// The rung in hand, where there is one.
+    /// The current rung, if any.
     pub rung: Option<&'l str>,
-    /// What is left of the budget.
+    /// The time left of the budget.
     pub left: Duration,
-    /// All of it.
+    /// The whole budget.
     pub budget: Duration,
-    /// A rung of which more is known now than before.
+    /// A rung with a new result.
     pub finished: Option<Finished<'l>>,
 }
 
-/// A rung of which something is known.
+/// A rung with a result.
 #[derive(Debug, Clone, Copy)]
 pub struct Finished<'l> {
     /// Its name.
     pub name: &'l str,
-    /// What is known of it.
+    /// The result.
     pub found: &'l Found,
-    /// What it is kept for.
+    /// The objective.
     pub objective: Objective,
 }
 
-/// Carries out `plan` and blocks until it is done. Setting `stop` ends it within a moment: what is in place is undone
-/// and what is known is returned. `watch` is called before and after each run.
+/// Runs `plan`, and blocks until it is done. Setting `stop` ends it quickly: all changes are undone and the results
+/// so far are returned. `watch` is called before and after each run.
 ///
 /// # Errors
-/// A plan that cannot be, a lab that cannot be made, or a server that does not answer at all: nothing was changed then.
-/// What fails later is part of the outcome.
+/// An invalid plan, a lab that cannot be created, or a server that does not respond at all: nothing was changed then.
+/// Later failures are part of the outcome.
 pub fn run(
     plan: &Plan,
     tunings: &mut dyn Tunings,
@@ -63,11 +63,11 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Goes on after the reboot for which a rung of `before` waits: measures again what was measured last, and completes the
-/// outcome. Where it does not finish, the rung goes on waiting.
+/// Continues after the reboot that a rung of `before` waits for: repeats the last measurement, and completes the
+/// outcome. If it does not finish, the rung continues to wait.
 ///
 /// # Errors
-/// As of [`run`]; and a plan that has changed since, or a change that has not taken with this boot.
+/// As [`run`], and a plan that has changed since, or a change that is not in effect in this boot.
 pub fn resume(
     plan: &Plan,
     tunings: &mut dyn Tunings,
@@ -97,7 +97,7 @@ pub fn resume(
     Ok(completed(&mut ground, before, rung, resumed))
 }
 
-/// The outcome with what the runs after the reboot have found.
+/// The outcome, completed with the results of the runs after the reboot.
 fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: trial::Resumed<Error>) -> Ascent {
     let left_behind = resumed.left_behind.map(|error| error.to_string());
     let Some(found) = resumed.found else {
@@ -128,7 +128,7 @@ fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: tria
     outcome.rungs[rung].found = found;
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     if is_kept {
-        // Another boot may be faster or slower, so the result is given relative to the speed before.
+        // Another boot may be faster or slower, so the result is relative to the figures before.
         let after = ground.total.figures(&kept);
         outcome.after = match (&outcome.before, after, &outcome.total) {
             (Some(before), Some(after), Some(total)) => Some(before.raised(after, total)),
@@ -139,10 +139,10 @@ fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: tria
     outcome
 }
 
-/// What there is to do where no more is known of it.
+/// The step that is shown if nothing more is known.
 const REBOOT: &str = "reboot";
 
-/// The machine, with its server up and answering.
+/// The machine, with its server running and responding.
 fn ground<'p>(
     plan: &'p Plan,
     tunings: &'p mut dyn Tunings,
@@ -160,12 +160,12 @@ fn ground<'p>(
     Ok(ground)
 }
 
-/// Tells whose the burdens are that stay; those that cost something are taken away for good where that was asked for.
+/// Reports whose burdens remain; those that cost something are removed for good if that was requested.
 fn relieve(ground: &mut Ground<'_>, outcome: &mut Ascent) {
     let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
     let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
     for (rung, TriedRung { name, found, .. }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
-        // Skipped by its status: it is nothing that the climb itself could keep.
+        // Its status is skipped: the climb itself cannot keep it.
         let costs = found.how == How::FromTheOtherSide && found.status == Status::Skipped;
         if rung.change != Attempt::Tuning || !costs {
             continue;
@@ -188,7 +188,7 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Ascent) {
     }
 }
 
-/// Samples stacks with nothing in place and with all that was kept, and leaves the machine as the climb left it.
+/// Samples stacks of the unchanged server and with everything kept, and leaves the machine as the climb left it.
 fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, String> {
     if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
         return Err("the climb did not finish".to_owned());
@@ -218,7 +218,7 @@ fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, S
     Ok(Profiles { before: before?, after: after? })
 }
 
-/// A profile and one more part of it.
+/// A profile, with another part added.
 fn merged(so_far: Option<Result<Profile, String>>, part: Result<Profile, String>) -> Result<Profile, String> {
     let Some(so_far) = so_far else { return part };
     let mut all = so_far?;
@@ -239,7 +239,7 @@ fn trial_plan(plan: &Plan) -> trial::Plan {
     }
 }
 
-/// What loads the server, and the target as it is reached: in the lab, by the server's end of the pair.
+/// The load generator, and the target as it is reached: in the lab, by the server's end of the pair.
 fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Load<'p>, Target), Error> {
     let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
     if !plan.is_lab {
@@ -312,14 +312,14 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
     }
 }
 
-/// How a rung stands before the reboot that it takes, and what there is to do for it.
+/// The state of a rung before the reboot that it needs, and what to do for it.
 fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
     match &rung.change {
         Attempt::Variant(variant) => {
             let set = variant.set.clone().unwrap_or_else(|| format!("make the change `{}`", rung.name));
             (None, vec![set, REBOOT.to_owned()])
         }
-        // It was known before the climb; what is not known now is asked for again after the reboot.
+        // It was known before the climb. If it is not known now, it is requested again after the reboot.
         _ => match ground.changes.tunings.before_reboot(&rung.name) {
             Ok((reading, steps)) => (Some(reading), steps),
             Err(why) => (None, vec![format!("make the change `{}` ({why})", rung.name), REBOOT.to_owned()]),
@@ -327,8 +327,8 @@ fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<Stri
     }
 }
 
-/// The shell command that applies what was kept and ends with the server's, if that is another one now; and the one that
-/// undoes it.
+/// The shell command that applies what was kept and ends with the server's command, if that has changed; and the
+/// command that undoes it.
 fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<String>) {
     let plan = ground.plan;
     let on = || plan.rungs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(rung, _)| rung);
@@ -357,12 +357,12 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     (joined(apply), joined(take_back))
 }
 
-/// One shell command of several that ends with the first that fails. What is more than a simple command stands in a shell of
-/// its own, on lines of its own where it may end in a comment or with a here-document.
+/// Joins shell commands into one that stops at the first failure. Anything but a simple command gets its own
+/// subshell, on separate lines if it may end in a comment or contain a here-document.
 fn joined(commands: Vec<String>) -> Option<String> {
     let is_one = commands.len() <= 1;
     let grouped = commands.into_iter().map(|command| {
-        // `exec` would be the end of the shell that one types in.
+        // `exec` would end the shell in which it is typed.
         let is_exec = command.starts_with("exec ");
         match &command {
             command if !is_one && command.contains(['\n', '#']) => format!("(\n{command}\n)"),

@@ -1,4 +1,4 @@
-//! The server that is measured: started and ended by the climb, or found running.
+//! The server under test: started and stopped by the climb, or found running.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use flatout_owner::{Here, group, listeners};
 use crate::plan::{Error, ServerPlan};
 use crate::status::status;
 
-/// The server as a climb has it. One that it started ends when this is dropped.
+/// The server under test. One that the climb started is stopped when this is dropped.
 pub(crate) struct UnderTest<'p> {
     server: &'p ServerPlan,
     target: Target,
@@ -22,26 +22,27 @@ pub(crate) struct UnderTest<'p> {
     pids: Vec<u32>,
 }
 
-/// What a server was started with.
+/// How a server was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Start {
     /// Its command.
     pub(crate) command: String,
-    /// Which rungs were in place of those that it has to be started for, one `bool` for each rung.
+    /// Which of the rungs that need a restart were applied, one `bool` per rung.
     pub(crate) on: Vec<bool>,
 }
 
-/// How long a server that accepts may go on answering that it cannot, as one does whose application still starts.
+/// How long a server may respond with failures after it accepts connections, for example while its application
+/// starts.
 const READY_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How long a server may take to accept one connection when it is looked at.
+/// Time limit for accepting the connection of a check.
 const ACCEPT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How often a server that is not ready is asked.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
 impl<'p> UnderTest<'p> {
-    /// One that is not up yet.
+    /// A server that is not running yet.
     pub(crate) fn new(
         server: &'p ServerPlan,
         target: Target,
@@ -51,7 +52,7 @@ impl<'p> UnderTest<'p> {
         UnderTest { server, target, url, stop, running: None, pids: Vec::new() }
     }
 
-    /// Whether the server is up: if it is ours, one that was started with this.
+    /// Whether the server is running; if it is ours, whether it was started like this.
     pub(crate) fn is_up(&self, start: &Option<Start>) -> bool {
         match (&self.running, start) {
             (Some((with, _)), Some(start)) => with == start,
@@ -60,10 +61,10 @@ impl<'p> UnderTest<'p> {
         }
     }
 
-    /// Has the server up and answering: if it is ours, a new one that is started with this.
+    /// Makes sure that the server is running and responds; if it is ours, starts a new one like this.
     ///
     /// # Errors
-    /// It does not start, or its answers are failures of its own.
+    /// It does not start, or it responds with server errors.
     pub(crate) fn bring_up(&mut self, start: Option<Start>) -> Result<(), Error> {
         if let Some(start) = start {
             self.end();
@@ -78,7 +79,7 @@ impl<'p> UnderTest<'p> {
         Ok(())
     }
 
-    /// Ends it, if it is ours.
+    /// Stops it, if it is ours.
     pub(crate) fn end(&mut self) {
         self.running = None;
         self.pids.clear();
@@ -89,10 +90,10 @@ impl<'p> UnderTest<'p> {
         &self.pids
     }
 
-    /// Whether it is still there.
+    /// Checks that it is still running.
     ///
     /// # Errors
-    /// It has ended, or accepts no more.
+    /// It has exited, or no longer accepts connections.
     pub(crate) fn look_after(&mut self) -> Result<(), Error> {
         if let Some((_, running)) = &mut self.running
             && let Some(status) = running.ended()
@@ -107,13 +108,13 @@ impl<'p> UnderTest<'p> {
         })
     }
 
-    /// The variables that commands get which make changes.
+    /// The environment variables of commands that apply changes.
     pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
         let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
         [("FLATOUT_URL", self.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]
     }
 
-    /// Asks until the answer is no failure of the server's.
+    /// Sends requests until the response is no server error.
     fn wait_until_ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + READY_TIME_MAX;
         let url = &self.url;
@@ -134,15 +135,15 @@ impl<'p> UnderTest<'p> {
         }
     }
 
-    /// The server's processes: all that listen on its port, where it is on this machine, and all of a command of ours: what
-    /// is behind a proxy works for its answers too.
+    /// The server's processes: all that listen on its port, if it is on this machine, and all processes of our
+    /// command: those behind a proxy work for its responses too.
     fn find_processes(&self) -> Vec<u32> {
         let listening = match &self.target.remote {
             Remote::Tcp(address) if is_here(&self.target.remote) => listeners(&Here, address.port()),
             _ => Vec::new(),
         };
         match (self.server, &self.running) {
-            // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
+            // The named process does not listen itself: it is behind a proxy, or on a Unix socket.
             (ServerPlan::Running(Some(pid)), _) if !listening.contains(pid) => vec![*pid],
             (_, Some((_, running))) => {
                 let group = group(&Here, running.id()).unwrap_or_default();
@@ -154,7 +155,7 @@ impl<'p> UnderTest<'p> {
     }
 }
 
-/// Whether an address is this machine's own: what goes there goes over loopback, whatever address it is.
+/// Whether an address belongs to this machine: traffic to it uses loopback, whatever the address is.
 pub(crate) fn is_here(remote: &Remote) -> bool {
     match remote {
         Remote::Unix(_) => true,

@@ -1,5 +1,5 @@
-//! A climb that waits for a reboot, as a file: what was typed, where, what is known so far, and the runs that those of the
-//! next boot are held against.
+//! A climb that waits for a reboot, as a file: its command line and folder, the results so far, and the runs that
+//! those of the next boot are compared with.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::tunings::Reading;
 /// A climb that waits for a reboot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// What was typed behind `climb`.
+    /// The arguments after `climb`.
     pub arguments: Vec<String>,
-    /// The folder in which it was typed.
+    /// The working directory.
     pub folder: PathBuf,
-    /// The tunings that came of it, in their order.
+    /// The tunings that it tries, in order.
     pub tunings: Vec<String>,
-    /// What was found so far, as whoever keeps it writes it.
+    /// The results so far, in the caller's format.
     pub found: Value,
     boot: Boot,
     rung: String,
@@ -31,7 +31,7 @@ pub struct State {
     runs: Vec<Run>,
 }
 
-/// A [`Sample`] as it lies in the file.
+/// A [`Sample`] in the file's format.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Run {
     requests_per_s: f64,
@@ -41,16 +41,16 @@ struct Run {
     errors: u64,
 }
 
-/// How the file is called in the folder of the journal, which takes what ends in `.json` for its own.
+/// The file's name in the journal's folder. The journal takes files that end in `.json` for its own.
 const NAME: &str = "climb.waiting";
 
 const HEADING: &str = "flatout climb 1";
 
 impl State {
-    /// Of a climb whose rung waits, in this boot.
+    /// A climb with a rung that waits, in this boot.
     ///
     /// # Errors
-    /// The kernel does not tell which boot this is.
+    /// The kernel does not report which boot this is.
     pub fn new(
         host: &Host,
         waiting: &Waiting,
@@ -73,7 +73,7 @@ impl State {
         })
     }
 
-    /// Where it lies, for the journal in `folder`.
+    /// Its path, for the journal in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join(NAME)
     }
@@ -89,10 +89,10 @@ impl State {
         written.map_err(|error| Error::System(format!("cannot write {}: {error}", path.display())))
     }
 
-    /// Reads it from a folder; none where no climb waits there.
+    /// Reads it from a folder; `None` if no climb waits there.
     ///
     /// # Errors
-    /// It cannot be read, is damaged, of another version, or holds what cannot be.
+    /// It cannot be read, is damaged, has another version, or contains invalid values.
     pub fn read(folder: &Path) -> Result<Option<State>, Error> {
         let path = State::path(folder);
         let broken = |why: String| Error::Plan(format!("{}: {why}", path.display()));
@@ -102,7 +102,7 @@ impl State {
         Ok(Some(state))
     }
 
-    /// Removes it: the climb is at its end.
+    /// Removes it: the climb is complete.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -112,7 +112,7 @@ impl State {
             .map_err(|error| Error::System(format!("cannot remove {}: {error}", path.display())))
     }
 
-    /// What waits, in the next boot.
+    /// What waits, when called in the next boot.
     ///
     /// # Errors
     /// It is still the same boot, or another machine.
@@ -141,7 +141,7 @@ impl State {
         })
     }
 
-    /// What the kernel was booted with, then and now.
+    /// The kernel command lines of both boots.
     pub fn command_lines(&self, host: &Host) -> String {
         let now = Boot::now(host).map(|boot| boot.command_line).unwrap_or_default();
         format!("the kernel was booted with `{now}`, before with `{}`", self.boot.command_line)

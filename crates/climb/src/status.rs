@@ -1,4 +1,4 @@
-//! A single request: the server's status, before it is put under load.
+//! A single request: checks the server's status before it is put under load.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use flatout_load::{Remote, Target};
 
-/// How long the response may take to begin.
+/// How long until the response has to start.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes up to the end of the status code: `HTTP/1.1 200`.
 const STATUS_BYTES: usize = 12;
 
-/// The status of a GET of the target, asked of `remote`.
+/// Sends a GET of the target to `remote`, and returns the status.
 ///
 /// # Errors
 /// There is no response, or it is not HTTP/1.
@@ -38,7 +38,7 @@ fn ask(mut stream: impl Read + Write, target: &Target) -> io::Result<u16> {
     stream.write_all(request.as_bytes())?;
     let mut start = [0; STATUS_BYTES];
     stream.read_exact(&mut start).map_err(|error| match error.kind() {
-        // As the kernel reports the end of a time limit.
+        // The kernel reports a time limit like this.
         ErrorKind::WouldBlock => io::Error::other(format!("no response within {ANSWER_TIME_MAX:?}")),
         _ => error,
     })?;

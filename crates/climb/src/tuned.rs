@@ -1,4 +1,4 @@
-//! The tunings of `flatout tune`, with its journal: whatever ends a climb, `flatout tune undo` puts everything back.
+//! The tunings of `flatout tune`, with its journal: however a climb ends, `flatout tune undo` restores everything.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use flatout_tune::{
 use crate::lab::DEVICE as LAB_DEVICE;
 use crate::tunings::{Reading, Tunings};
 
-/// Tunings of this machine. The journal is held from the first change on.
+/// Tunings of this machine. The journal is locked from the first change on.
 pub struct Tuned<'h> {
     host: &'h Host,
     asked: Asked,
@@ -22,31 +22,31 @@ pub struct Tuned<'h> {
     session: Option<Session<'h>>,
     /// Holders of packet taps that may be stopped at the end.
     stops: Vec<u32>,
-    /// A packet tap equal to those of others, while it is tried what one costs.
+    /// A packet tap equal to another program's, while its cost is measured.
     tap: Option<Tap>,
 }
 
-/// What is published to gain less cannot be seen in a climb of minutes.
+/// A smaller published gain cannot be seen in a climb of minutes.
 const GAIN_PERCENT_MIN: f32 = 2.0;
 
-/// How long a program may take to end when it is asked to.
+/// How long a program may take to exit when it is asked to.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether it has.
+/// How often to check whether it has.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
 impl<'h> Tuned<'h> {
-    /// Tunings for what is asked for, with the journal in `state`. What is named in a plan is named by its user;
-    /// `accepts_risk` is for those by which protection is lost.
+    /// Tunings for this server, with the journal in `state`. A plan names tunings on behalf of the user;
+    /// `accepts_risk` allows those that reduce protection.
     pub fn new(host: &'h Host, asked: Asked, state: PathBuf, accepts_risk: bool) -> Tuned<'h> {
         let consent = Consent { is_named: true, accepts_risk };
         Tuned { host, asked, state, consent, session: None, stops: Vec::new(), tap: None }
     }
 
-    /// The same, where these holders of packet taps may be stopped at the end of the climb if that would help.
+    /// The same, and these holders of packet taps may be stopped at the end of the climb if that helps.
     ///
     /// # Errors
-    /// One of them holds none.
+    /// One of them holds no tap.
     pub fn stopping(self, stops: Vec<u32>) -> Result<Tuned<'h>, String> {
         if let Some(&pid) = stops.first() {
             let held = self.held()?;
@@ -63,14 +63,14 @@ impl<'h> Tuned<'h> {
         Ok(Tuned { stops, ..self })
     }
 
-    /// Whoever holds packet taps, but for this process.
+    /// All holders of packet taps except this process.
     fn held(&self) -> Result<Vec<Holder>, String> {
         let mut held = holders(self.host).map_err(|Unknown(why)| why)?;
         held.retain(|holder| holder.pid() != std::process::id());
         Ok(held)
     }
 
-    /// Stops one holder: its unit, which the journal can bring back, or the process itself.
+    /// Stops one holder: its unit, which the journal can start again, or the process itself.
     fn stop(&mut self, holder: &Holder) -> Result<String, String> {
         let told = match holder.stopped() {
             Some(change) => {
@@ -99,7 +99,7 @@ impl<'h> Tuned<'h> {
         format!("flatout tune undo {names}{}", self.state_flag())
     }
 
-    /// The flag that commands need to find the same journal.
+    /// The flag that makes commands use the same journal.
     fn state_flag(&self) -> String {
         match self.state == self.host.state_default() {
             true => String::new(),
@@ -107,7 +107,7 @@ impl<'h> Tuned<'h> {
         }
     }
 
-    /// How a tuning stands.
+    /// The state of a tuning.
     fn reading(&self, name: &str) -> Result<Reading, String> {
         let (tuning, served) = (find(name).ok_or_else(|| unknown(name))?, self.served()?);
         let value = tuning.probe(self.host, &served).map_err(|Unknown(why)| why)?;
@@ -119,7 +119,7 @@ impl<'h> Tuned<'h> {
         Served::find(self.host, &self.asked).map_err(|error| error.to_string())
     }
 
-    /// The tunings of low risk that would change something here, those that are expected to gain most first.
+    /// The low-risk tunings that would change something here, the largest expected gain first.
     pub fn low_risk(&self) -> Vec<String> {
         let Ok(served) = Served::find(self.host, &self.asked) else { return Vec::new() };
         let findings = survey(self.host, &served).into_iter();
@@ -130,9 +130,9 @@ impl<'h> Tuned<'h> {
             .collect()
     }
 
-    /// What is tried where nobody names anything: what `tune` would change here for this server, that can be measured on this
-    /// path and is expected to gain enough to be seen, those first that are expected to gain most. What is of more than low
-    /// risk only where that is accepted. And how many were left out because they are expected to gain too little.
+    /// What to try if the user names nothing: changes that `tune` suggests here for this server, that can be measured
+    /// on this path, and whose expected gain is large enough to be seen; the largest expected gain first. More than
+    /// low risk needs consent. Also returns how many were left out because their expected gain is too small.
     pub fn proposals(&self, accepts_risk: bool) -> (Vec<String>, usize) {
         let Ok(served) = Served::find(self.host, &self.asked) else { return (Vec::new(), 0) };
         let is_tried = |finding: &&Finding| {
@@ -153,7 +153,8 @@ impl<'h> Tuned<'h> {
         (tried.into_iter().map(|finding| finding.about.name.to_owned()).collect(), small.len())
     }
 
-    /// What would be done now. Planned each time, because the server's processes change, and other rungs change things.
+    /// The changes to make now. Planned each time, because the server's processes change, and other rungs change
+    /// settings.
     fn planned(&self, name: &str) -> Result<Planned, String> {
         let tuning = find(name).ok_or_else(|| unknown(name))?;
         let planned = plan(self.host, &self.served()?, tuning).map_err(|error| error.to_string())?;
@@ -256,7 +257,7 @@ impl Tunings for Tuned<'_> {
             Ok(held) if name == TAPS && !held.is_empty() => held,
             _ => return "held by a process that is not visible from here".to_owned(),
         };
-        // In the lab there is nothing that could be stopped for good.
+        // In the lab there is nothing to stop for good.
         if self.asked.device.as_deref() == Some(LAB_DEVICE) {
             return format!("held by {}", listed(&held));
         }
@@ -305,7 +306,7 @@ impl Tunings for Tuned<'_> {
     }
 }
 
-/// Why a tuning is not tried that would change nothing.
+/// Why a tuning that would change nothing is not tried.
 const AS_IT_SHOULD_BE: &str = "it is already as suggested";
 
 fn listed(holders: &[Holder]) -> String {

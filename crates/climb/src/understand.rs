@@ -1,8 +1,8 @@
-//! What other load generators print: wrk's text, the JSON of oha, k6 and `flatout bench`, or a number.
+//! Parses the output of other load generators: wrk's text, the JSON of oha, k6 and `flatout bench`, or a number.
 
 use serde_json::Value;
 
-/// What one run of a generator said.
+/// The result of one run of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Reading {
     pub(crate) requests_per_s: f64,
@@ -12,10 +12,10 @@ pub(crate) struct Reading {
     pub(crate) errors: u64,
 }
 
-/// Reads what a generator printed.
+/// Parses a generator's output.
 ///
 /// # Errors
-/// It is none of what is understood.
+/// It has none of the known formats.
 pub(crate) fn understand(output: &str) -> Result<Reading, String> {
     let text = output.trim();
     let json = text.find('{').and_then(|at| serde_json::from_str::<Value>(&text[at..]).ok());
@@ -58,7 +58,7 @@ fn oha(value: &Value) -> Option<Reading> {
     let statuses = || counts("statusCodeDistribution").filter_map(|(code, n)| Some((code, n.as_u64()?)));
     let bad = statuses().filter(|(code, _)| !code.starts_with(['2', '3'])).map(|(_, n)| n);
     let failed = counts("errorDistribution")
-        // Requests in flight when the time was over.
+        // Requests in flight at the end of the time.
         .filter(|(kind, _)| !kind.contains("deadline"))
         .filter_map(|(_, n)| n.as_u64());
     Some(Reading {
@@ -70,11 +70,11 @@ fn oha(value: &Value) -> Option<Reading> {
     })
 }
 
-/// Latencies are in milliseconds; p(99) is there when `--summary-trend-stats` asks for it.
+/// Latencies are in milliseconds; p(99) needs `--summary-trend-stats`.
 fn k6(value: &Value) -> Option<Reading> {
     let metric = |name: &str, of: &str| {
         let metric = value.get("metrics")?.get(name)?;
-        // `--summary-export` has the values at once, `handleSummary` one level deeper.
+        // `--summary-export` has the values directly, `handleSummary` one level deeper.
         metric.get(of).or_else(|| metric.get("values")?.get(of))?.as_f64()
     };
     let milliseconds = |of: &str| metric("http_req_duration", of).map(|time| time * 1e6);

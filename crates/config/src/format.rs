@@ -1,5 +1,5 @@
-//! A file in the one form that `flatout fmt` gives it: four spaces for each brace, a line for each setting, comments and
-//! single empty lines kept, values as they were written.
+//! Formats a file as `flatout fmt` does: four spaces per brace, one line per setting; comments and single empty lines
+//! are kept, and values stay as they were written.
 
 use kdl::{KdlDocument, KdlNode};
 
@@ -8,13 +8,13 @@ use crate::pieces::{Piece, pieces};
 use crate::source::Source;
 use crate::syntax;
 
-/// One step to the right.
+/// One level of indentation.
 const INDENT: &str = "    ";
 
-/// The text of a file in its one form. It means the same.
+/// The formatted text of a file. Its meaning is unchanged.
 ///
 /// # Errors
-/// What is no KDL; or a file whose meaning could not be kept, which is left to its author.
+/// Invalid KDL; or a file whose meaning would change, which stays as it is.
 pub fn formatted(source: &Source) -> Result<String, Mistake> {
     let before = syntax::document(source)?;
     let mut lines = Lines::default();
@@ -31,7 +31,7 @@ pub fn formatted(source: &Source) -> Result<String, Mistake> {
         .mistake(0..0, "it cannot be formatted without changing its meaning; it was not changed".to_owned()))
 }
 
-/// A text in quotes, as it has to stand in a file.
+/// A text in quotes, as a file needs it.
 pub fn quoted(text: &str) -> String {
     let mut told = String::with_capacity(text.len() + 2);
     told.push('"');
@@ -42,7 +42,7 @@ pub fn quoted(text: &str) -> String {
             '\n' => told.push_str("\\n"),
             '\r' => told.push_str("\\r"),
             '\t' => told.push_str("\\t"),
-            // What KDL does not allow as it is.
+            // Characters that KDL does not allow unescaped.
             char if char.is_control() || !is_plain(char) => {
                 told.push_str(&format!("\\u{{{:x}}}", u32::from(char)))
             }
@@ -53,12 +53,12 @@ pub fn quoted(text: &str) -> String {
     told
 }
 
-/// Whether a character may stand in a KDL string as it is: no line ends, no marks of direction.
+/// Whether a character may appear unescaped in a KDL string: no line ends, no direction marks.
 fn is_plain(char: char) -> bool {
     !matches!(char, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Lines that become longer.
+/// The lines of the output.
 #[derive(Default)]
 struct Lines {
     text: String,
@@ -66,13 +66,13 @@ struct Lines {
     depth: usize,
     /// Empty lines before this one.
     gaps: usize,
-    /// Whether the node of this line has ended; a comment may follow it.
+    /// Whether the node on this line has ended; a comment may follow it.
     has_ended: bool,
-    /// Whether a blank stood before the next piece.
+    /// Whether there was a blank before the next piece.
     is_apart: bool,
-    /// Whether this line goes on from the one before.
+    /// Whether this line continues the previous one.
     goes_on: bool,
-    /// Whether anything stands in the braces, or in the file.
+    /// Whether the braces, or the file, have any content so far.
     is_begun: bool,
 }
 
@@ -133,7 +133,7 @@ impl Lines {
         }
         self.line.push_str(text);
         self.is_apart = false;
-        // A brace that opens begins something of its own.
+        // An opening brace starts its own content.
         self.is_begun = true;
     }
 
@@ -159,7 +159,7 @@ impl Lines {
     }
 }
 
-/// Whether both say the same.
+/// Whether both have the same meaning.
 fn is_same(one: &KdlDocument, other: &KdlDocument) -> bool {
     let entries = |node: &KdlNode| -> Vec<_> {
         let name = |entry: &kdl::KdlEntry| entry.name().map(|name| name.value().to_owned());
@@ -175,7 +175,7 @@ fn is_same(one: &KdlDocument, other: &KdlDocument) -> bool {
     one.nodes().len() == other.nodes().len() && one.nodes().iter().zip(other.nodes()).all(same_node)
 }
 
-/// What of a text is no blank: none of it may be lost, also in comments.
+/// The non-blank characters of a text: none of them may be lost, also in comments.
 fn comments(text: &str) -> impl Iterator<Item = char> {
     text.trim_start_matches('\u{feff}').chars().filter(|char| !char.is_whitespace() && *char != ';')
 }

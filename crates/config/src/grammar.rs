@@ -1,6 +1,6 @@
-//! What may stand in a file with blocks: words by scope, and what stands behind each.
+//! The grammar of files with blocks: words by scope, and the values of each.
 //!
-//! A word's values are written as its manual shows them, and that notation is the rule that a file is held to:
+//! A word's values are written as in its manual, and that notation is also the rule for a file:
 //!
 //! ```text
 //! ""              nothing            ADDR     one value       [TEXT]   one, or none
@@ -8,44 +8,44 @@
 //! [on|off]        or nothing at all  A B      two values      STATUS   a whole number
 //! ```
 
-/// Notations of whole numbers; in quotes they are refused.
+/// Notations of whole numbers; these must not be quoted.
 const NUMBERS: [&str; 3] = ["N", "STATUS", "PID"];
 
-/// Notations of what is a number with or without a unit: `4096` is one as well as `"4KiB"`.
+/// Notations of values with or without a unit: `4096` is valid as well as `"4KiB"`.
 const EITHER: [&str; 4] = ["BYTES", "ADDR", "RATE", "STATUSES"];
 
-/// All that may stand in a file. The first scope is the top of the file.
+/// The grammar of a file. The first scope is the top of the file.
 #[derive(Debug, Clone)]
 pub struct Grammar<'g> {
-    /// The places where words may stand.
+    /// All scopes.
     pub scopes: Vec<Scope<'g>>,
-    /// Words of other programs, and ours for the same.
+    /// Words of other programs, and our words for them.
     pub elsewhere: &'g [(&'g str, &'g str)],
-    /// Where all words are listed; shown for a word that resembles none of them.
+    /// Where all words are listed; shown for an unknown word that resembles none.
     pub manual: &'g str,
 }
 
-/// A place where words may stand: the top of a file, or the braces of a block.
+/// A scope: the top of a file, or the braces of a block.
 #[derive(Debug, Clone)]
 pub struct Scope<'g> {
-    /// Where that is in a sentence: `in a site`, `at the top of the file`.
+    /// Its name in a sentence: `in a site`, `at the top of the file`.
     pub name: &'g str,
     /// Its words.
     pub words: Vec<Word<'g>>,
 }
 
-/// A word that may stand in a scope.
+/// A word of a scope.
 #[derive(Debug, Clone)]
 pub struct Word<'g> {
     /// The word.
     pub name: &'g str,
-    /// What stands behind it.
+    /// The notation of its values.
     pub values: &'g str,
-    /// What stands behind that as `name=value`: names and the notation of their values.
+    /// Keys that may follow as `name=value`, with the notation of their values.
     pub keys: Vec<(&'g str, &'g str)>,
-    /// The scope of its braces, by index; `None` has none.
+    /// The scope of its braces, by index; `None`: it has no braces.
     pub braces: Option<usize>,
-    /// Whether it may be given several times in one place.
+    /// Whether it may be repeated.
     pub is_list: bool,
 }
 
@@ -56,20 +56,20 @@ pub struct Part<'g> {
     pub name: &'g str,
     /// Whether it may be left out.
     pub is_optional: bool,
-    /// Whether more of it may follow.
+    /// Whether more values like it may follow.
     pub repeats: bool,
 }
 
-/// What a value is in a file.
+/// The type of a value in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A text.
+    /// Text.
     Text,
     /// A whole number.
     Number,
-    /// Either of both.
+    /// A number or text.
     Either,
-    /// One of some texts.
+    /// One of several words.
     Choice,
 }
 
@@ -84,7 +84,7 @@ pub fn parts(notation: &str) -> impl Iterator<Item = Part<'_>> {
 }
 
 impl<'g> Part<'g> {
-    /// What it is in a file.
+    /// Its type in a file.
     pub fn kind(&self) -> Kind {
         match self.name {
             name if name.contains('|') => Kind::Choice,
@@ -94,7 +94,7 @@ impl<'g> Part<'g> {
         }
     }
 
-    /// The texts that are allowed, if only some are.
+    /// The allowed words, if it is a choice.
     pub fn choices(&self) -> impl Iterator<Item = &'g str> + use<'g> {
         let choices = if self.kind() == Kind::Choice { self.name } else { "" };
         choices.split('|').filter(|choice| !choice.is_empty())

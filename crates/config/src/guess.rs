@@ -1,9 +1,9 @@
-//! What was meant.
+//! Guesses what was meant.
 
-/// How alike two names are, at least, for one to be a guess of the other; 1 is equal.
+/// The least similarity of two names for one to be a guess of the other; 1 is equal.
 const LIKENESS_MIN: f64 = 0.8;
 
-/// Words that other programs have for what is called otherwise here.
+/// Words of other programs for settings that have another name here.
 const ELSEWHERE: &[(&str, &str)] =
     &[("run-time", "duration"), ("command", "server-cmd"), ("tuning", "rung"), ("objective", "for")];
 
@@ -14,7 +14,7 @@ pub(crate) fn guess<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     ours.copied().or_else(|| closest(typed, names))
 }
 
-/// The name that is spelled most like what was typed, if one is like it.
+/// The name with the most similar spelling, if any is similar.
 pub fn closest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let rated = names.iter().map(|name| (strsim::jaro_winkler(typed, name), name));
     let closest = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));

@@ -7,13 +7,13 @@
 //!             └── line, column, the line itself ──┴──> Mistake
 //! ```
 //!
-//! What is found wrong only when all of it is known is shown by the [`Places`] that reading leaves.
+//! A mistake that only the whole plan shows is located by the [`Places`] that reading leaves.
 //!
-//! Files with blocks ([`read_tree`]) are held against a [`Grammar`] in the same way, and become a [`Tree`].
+//! Files with blocks ([`read_tree`]) are checked against a [`Grammar`] in the same way, and become a [`Tree`].
 //!
-//! What a setting means is not known here: names come in [`Words`], values go out to a [`Plan`], which refuses what it
-//! does not understand. So a file and the flags of a command mean the same. It must never know sockets or how to run
-//! anything.
+//! This crate does not know what a setting means: names come in [`Words`], values go out to a [`Plan`], which rejects
+//! what it does not understand. So a file and the flags of a command mean the same. It must never know sockets or how
+//! to run anything.
 //!
 //! ```
 //! assert_eq!(flatout_config::closest("lsiten", &["listen", "log", "limit"]), Some("listen"));

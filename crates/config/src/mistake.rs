@@ -5,17 +5,17 @@ use std::fmt;
 /// A mistake in a file, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The file, as it was named.
+    /// The file name, as given.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
     /// The character of the line, from 1.
     pub column: usize,
-    /// What is wrong, what was got, what is allowed.
+    /// What is wrong, the value, what is allowed.
     pub message: String,
-    /// The line with what is wrong, without what a terminal would act on; cut where it is very long.
+    /// The line, without control characters; shortened if it is very long.
     pub shown: String,
-    /// Characters of `shown` before what is wrong, and of what is wrong.
+    /// Characters of `shown` before the mistake, and of the mistake.
     pub caret: (usize, usize),
 }
 

@@ -1,4 +1,4 @@
-//! The text of a KDL file in pieces, none of which is lost.
+//! Splits the text of a KDL file into pieces, without losing any of it.
 
 /// A piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,15 +13,15 @@ pub(crate) enum Piece<'t> {
     Open,
     /// `}`
     Close,
-    /// A backslash and what is behind it up to the end of its line; the node goes on after it.
+    /// A backslash and the rest of its line; the node continues on the next line.
     GoesOn(&'t str),
     /// `// …` up to the end of its line.
     LineComment(&'t str),
-    /// Everything else without blanks: a name, a value, a comment between `/*` and `*/`, a part of one of these.
+    /// Everything else without blanks: a name, a value, a comment between `/*` and `*/`, or a part of one.
     Word(&'t str),
 }
 
-/// The pieces of a text, whatever it is.
+/// The pieces of any text.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = text.trim_start_matches('\u{feff}');
     std::iter::from_fn(move || {
@@ -52,12 +52,12 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// A backslash with everything up to the end of its line.
+/// A backslash and the rest of its line.
 fn goes_on(text: &str) -> usize {
     text.find('\n').map_or(text.len(), |at| at + 1)
 }
 
-/// A comment with those within it.
+/// A comment with nested ones.
 fn block_comment(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (0, 0);
@@ -87,7 +87,7 @@ fn quoted(text: &str) -> usize {
     closing(&text[1..], "\"").map_or(text.len(), |at| 1 + at + 1)
 }
 
-/// Where the quote is that has no backslash before it.
+/// The position of the first unescaped quote.
 fn closing(text: &str, quote: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.char_indices().find_map(|(at, char)| {
@@ -97,7 +97,7 @@ fn closing(text: &str, quote: &str) -> Option<usize> {
     })
 }
 
-/// `#"…"#`, with as many `#` before as behind.
+/// `#"…"#`, with the same number of `#` at both ends.
 fn raw(text: &str) -> Option<usize> {
     let marks = text.len() - text.trim_start_matches('#').len();
     let inner = text[marks..].strip_prefix('"')?;

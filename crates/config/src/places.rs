@@ -1,11 +1,11 @@
-//! Where in a file things stand, for what is found wrong only when all of it is known.
+//! Positions in a file, for mistakes that only the whole plan shows.
 
 use std::ops::Range;
 
 use crate::mistake::Mistake;
 use crate::source::Source;
 
-/// A file that was read, and where its settings and rungs stand.
+/// A parsed file, and the positions of its settings and rungs.
 #[derive(Debug, Clone)]
 pub struct Places {
     source: Source,
@@ -22,27 +22,27 @@ impl Places {
         Places { source, settings, rungs }
     }
 
-    /// A mistake in the value of a setting, shown at the first of them in the file; none where it has none.
+    /// A mistake in the value of a setting, at its first occurrence; `None` if the file does not contain it.
     pub fn setting(&self, word: &str, message: &str) -> Option<Mistake> {
         self.mistake(&self.settings, word, message)
     }
 
-    /// A mistake in a rung, shown at its name; none where the file has no such rung.
+    /// A mistake in a rung, at its name; `None` if the file has no such rung.
     pub fn rung(&self, name: &str, message: &str) -> Option<Mistake> {
         self.mistake(&self.rungs, name, message)
     }
 
-    /// A mistake of the file as a whole, shown at its begin.
+    /// A mistake of the file as a whole, shown at its start.
     pub fn whole(&self, message: &str) -> Mistake {
         self.source.mistake(0..0, message.to_owned())
     }
 
-    /// Forgets a setting that something else than the file has given.
+    /// Forgets a setting that was overridden.
     pub fn forget_setting(&mut self, word: &str) {
         self.settings.retain(|(known, _)| known != word);
     }
 
-    /// Forgets all rungs, where others take their place.
+    /// Forgets all rungs, if others replace them.
     pub fn forget_rungs(&mut self) {
         self.rungs.clear();
     }

@@ -1,4 +1,4 @@
-//! Nodes become a plan.
+//! Converts nodes into a plan.
 
 use std::ops::Range;
 
@@ -10,45 +10,45 @@ use crate::places::Places;
 use crate::source::Source;
 use crate::syntax;
 
-/// What is filled by a file, in the file's order. Every error has its position.
+/// Filled from a file, in the file's order. Every error gets its position.
 pub trait Plan {
-    /// A setting, by its word, with its value as one would type it.
+    /// A setting, by its word, with its value as on the command line.
     ///
     /// # Errors
-    /// What was got and what is allowed.
+    /// The value, and what is allowed.
     fn setting(&mut self, word: &str, value: &str) -> Result<(), String>;
 
-    /// A rung that is a tuning, by its name.
+    /// A rung that applies a tuning.
     fn tuning(&mut self, name: &str);
 
-    /// A rung with a variant; what it does follows.
+    /// A rung with a variant; its settings follow.
     fn variant(&mut self, name: &str);
 
-    /// A setting of the variant before it.
+    /// A setting of the last variant.
     ///
     /// # Errors
-    /// What was got and what is allowed.
+    /// The value, and what is allowed.
     fn of_variant(&mut self, word: &str, value: &str) -> Result<(), String>;
 
-    /// A rung that is not tried, and why.
+    /// A skipped rung, and the reason.
     fn skip(&mut self, name: &str, reason: &str);
 }
 
-/// A word that a file may have.
+/// A word that may be in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Word<'w> {
     /// The word.
     pub name: &'w str,
-    /// What stands behind it.
+    /// The type of its value.
     pub takes: Takes,
-    /// Whether it may be given several times.
+    /// Whether it may be repeated.
     pub is_list: bool,
 }
 
-/// What stands behind a word.
+/// The type of a word's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// A text, in quotes where it has blanks.
+    /// Text, in quotes if it contains blanks.
     Text,
     /// A whole number.
     Number,
@@ -56,32 +56,32 @@ pub enum Takes {
     Nothing,
 }
 
-/// All that may stand in a file.
+/// All words of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Words<'w> {
     /// Settings.
     pub settings: &'w [Word<'w>],
-    /// What may stand within a variant.
+    /// Settings of a variant.
     pub variant: &'w [Word<'w>],
-    /// Words that are flags only: they are consent, or about one climb alone.
+    /// Words that are only flags: they give consent, or concern a single climb.
     pub by_hand: &'w [&'w str],
     /// Names of tunings.
     pub tunings: &'w [&'w str],
 }
 
-/// What a file has besides settings.
+/// Words that are not settings.
 const RUNGS: [&str; 3] = ["rung", "variant", "skip"];
 
-/// The servers of a file, of which there is one at most.
+/// Words for the server; a file has at most one of them.
 const SERVERS: [&str; 2] = ["server-cmd", "pid"];
 
-/// Where a server answers.
+/// Words for the server's address.
 const PLACES: [&str; 2] = ["url", "port"];
 
-/// What makes a change.
+/// Words that define a change.
 const CHANGES: [&str; 3] = ["set", "server-cmd", "server-args"];
 
-/// Reads a whole file into `plan`, and says where all of it stands.
+/// Parses a whole file into `plan`, and returns the positions.
 ///
 /// # Errors
 /// The first mistake in it.
@@ -90,7 +90,7 @@ pub fn read(source: Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Pl
     Ok(Places::new(source, settings, rungs))
 }
 
-/// Settings and rungs by their names, and where they stand.
+/// Settings and rungs by name, with their positions.
 type Found = (Vec<(String, Range<usize>)>, Vec<(String, Range<usize>)>);
 
 fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found, Mistake> {
@@ -124,7 +124,7 @@ fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found
     ))
 }
 
-/// One node of the file, with what it is judged by.
+/// One node of the file, with its context.
 #[derive(Clone, Copy)]
 struct Reader<'r> {
     source: &'r Source,
@@ -208,7 +208,7 @@ impl<'r> Reader<'r> {
         Ok("")
     }
 
-    /// The value of a setting, as one would type it.
+    /// The value of a setting, as on the command line.
     fn value(self, known: &Word<'_>) -> Result<String, Mistake> {
         let entries = self.node.entries();
         let name = known.name;
@@ -239,7 +239,7 @@ impl<'r> Reader<'r> {
         Err(self.source.mistake(span(entry), message))
     }
 
-    /// The name of a rung, and where it stands; `properties` are what may follow.
+    /// The name of a rung, and its position; `properties` are allowed after it.
     fn name(self, properties: &[&str]) -> Result<(&'r str, Range<usize>), Mistake> {
         let mut found = None;
         for entry in self.node.entries() {
@@ -272,7 +272,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Whether nothing like it was in `seen`: rungs are told apart by their names, settings by their words.
+    /// Checks for duplicates: rungs are identified by name, settings by their word.
     fn is_first(self, seen: &[(&KdlNode, &str)], name: &str) -> Result<(), Mistake> {
         let this = word(self.node);
         let is_list = self.words.settings.iter().any(|known| known.name == this && known.is_list);
@@ -288,12 +288,12 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// A mistake of the node as such, which is shown at its word.
+    /// A mistake of the node itself, shown at its word.
     fn wrong<T>(self, message: &str) -> Result<T, Mistake> {
         Err(self.source.mistake(place(self.node), message.to_owned()))
     }
 
-    /// A value that the plan refused.
+    /// A value that the plan has rejected.
     fn refused(self, known: &Word<'_>, message: &str) -> Mistake {
         self.source.mistake(value_place(self.node), format!("{}: {message}", known.name))
     }
@@ -317,7 +317,7 @@ fn place(node: &KdlNode) -> Range<usize> {
     span.offset()..span.offset() + span.len()
 }
 
-/// The bytes of what stands behind its word; of the word where nothing does.
+/// The bytes of its values; of its word if it has none.
 fn value_place(node: &KdlNode) -> Range<usize> {
     node.entries().first().map_or_else(|| place(node), span)
 }

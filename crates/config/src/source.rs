@@ -1,23 +1,23 @@
-//! The text of a file, and where in it something is.
+//! The text of a file, and positions in it.
 
 use std::ops::Range;
 
 use crate::mistake::Mistake;
 
-/// What a file of some kind may be at most.
+/// The limits of a kind of file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// What such a file is in a sentence.
+    /// The name of this kind in a sentence.
     pub name: &'static str,
     /// Its size limit in bytes, so that a device given by mistake is reported and not read.
     pub bytes_max: usize,
-    /// Its braces and comments; the parser needs stack for each that lies in another.
+    /// Limit of braces and comments; the parser needs stack for each nesting level.
     pub openings_max: usize,
-    /// What an empty one lacks.
+    /// What an empty file lacks.
     pub lacks: &'static str,
 }
 
-/// A plan: a few thousand bytes, and a brace for each variant.
+/// A plan file: a few thousand bytes, and a brace per variant.
 pub const PLAN: Bounds = Bounds {
     name: "a plan",
     bytes_max: 64 << 10,
@@ -25,7 +25,7 @@ pub const PLAN: Bounds = Bounds {
     lacks: "a plan needs at least one rung",
 };
 
-/// A site file: a brace for each site, route and upstream.
+/// A site file: a brace per site, route and upstream.
 pub const SITE_FILE: Bounds = Bounds {
     name: "a site file",
     bytes_max: 1 << 20,
@@ -36,7 +36,7 @@ pub const SITE_FILE: Bounds = Bounds {
 /// Characters of a line that are shown.
 const SHOWN_MAX: usize = 100;
 
-/// A file that is text, and of a size that can be parsed.
+/// A text file of a size that can be parsed.
 #[derive(Debug, Clone)]
 pub struct Source {
     name: String,
@@ -47,7 +47,7 @@ impl Source {
     /// The file `name` with these bytes.
     ///
     /// # Errors
-    /// More bytes or braces than its kind may have, nothing at all, or no UTF-8.
+    /// More bytes or braces than its kind may have, an empty file, or invalid UTF-8.
     pub fn new(name: &str, bytes: Vec<u8>, bounds: &Bounds) -> Result<Source, Mistake> {
         let name = name.to_owned();
         if bytes.len() > bounds.bytes_max {
@@ -72,7 +72,7 @@ impl Source {
         Ok(source)
     }
 
-    /// A text of our own making.
+    /// A text that we have generated.
     pub(crate) fn whole(name: &str, text: &str) -> Source {
         Source { name: name.to_owned(), text: text.to_owned() }
     }
@@ -85,7 +85,7 @@ impl Source {
         let end = self.boundary(at.end).clamp(start, line_end.max(start));
         let before = self.text[line_start..start].chars().count();
         let length = self.text[start..end].chars().count();
-        // What is wrong is in sight, with some of what is before it.
+        // Shorten the line so that the mistake is visible, with some text before it.
         let first = if before + length <= SHOWN_MAX { 0 } else { before.saturating_sub(SHOWN_MAX / 2) };
         let line = &self.text[line_start..line_end];
         Mistake {
@@ -98,24 +98,24 @@ impl Source {
         }
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The line, from 1, with this byte.
+    /// The line number, from 1, of this byte.
     pub fn line(&self, at: usize) -> usize {
         self.text[..self.boundary(at)].matches('\n').count() + 1
     }
 
-    /// The last boundary of characters that is not behind `at`.
+    /// The last character boundary at or before `at`.
     fn boundary(&self, at: usize) -> usize {
         let at = at.min(self.text.len());
         (0..=at).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0)
     }
 
-    /// Counts what opens, wherever it stands: what is a string and what is not is the parser's to know, and it is the
-    /// parser that has to be kept from going too deep.
+    /// Counts opening characters anywhere, even in strings: only the parser knows what is a string, and it is the
+    /// parser that must not nest too deeply.
     fn check_openings(&self, openings_max: usize) -> Result<(), Mistake> {
         let openings = self.text.match_indices(['{', '(']).chain(self.text.match_indices("/*"));
         match openings.map(|(at, _)| at).nth(openings_max) {
@@ -128,7 +128,7 @@ impl Source {
     }
 }
 
-/// What a terminal would act on becomes what it can show.
+/// Replaces control characters by printable ones.
 fn harmless(char: char) -> char {
     if char.is_control() && char != '\t' { char::REPLACEMENT_CHARACTER } else { char }
 }

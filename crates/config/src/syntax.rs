@@ -1,4 +1,4 @@
-//! Text → KDL, and what the parser complains of in our words.
+//! Parses KDL, and rewords the parser's errors.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use kdl::{KdlDocument, KdlError};
 use crate::mistake::Mistake;
 use crate::source::Source;
 
-/// The parser calls itself for every brace that lies in another; with so much stack no file that [`Source`] lets
-/// through can use it up. Memory is taken only as far as it is used.
+/// The parser recurses for every nested brace. No file that [`Source`] accepts can use up this much stack. Memory is
+/// only used as needed.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Complaints of the parser that are looked at: what is behind the first few follows from them.
+/// Parser errors that are examined: later ones usually follow from the first few.
 const COMPLAINTS_MAX: usize = 16;
 
 /// Parses a file.
@@ -28,7 +28,7 @@ pub(crate) fn document(source: &Source) -> Result<KdlDocument, Mistake> {
     }
 }
 
-/// The first thing that the parser complains of.
+/// The first error of the parser.
 pub(crate) fn mistake(source: &Source, error: &KdlError) -> Mistake {
     let Some(first) = error.diagnostics.first() else {
         return source.mistake(0..0, "it is not KDL".to_owned());
@@ -47,8 +47,7 @@ pub(crate) fn mistake(source: &Source, error: &KdlError) -> Mistake {
     source.mistake(start..start + first.span.len(), format!("{what}{help}"))
 }
 
-/// What people write who have written other configurations: a value with a unit or a slash without quotes, and comments
-/// that begin with `#`.
+/// Habits from other configurations: a value with a unit or a slash without quotes, and comments that start with `#`.
 fn habit(text: &str, start: usize) -> Option<(Range<usize>, String)> {
     let start = (0..=start.min(text.len())).rev().find(|at| text.is_char_boundary(*at))?;
     let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! Whole files: good ones as they are told, and each mistake as it is shown.
+//! Whole files: valid ones as they are passed to the plan, and each mistake as it is shown.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::{PLAN, Plan, Source, Takes, Word, Words, read};
 const BYTES_MAX: usize = PLAN.bytes_max;
 const OPENINGS_MAX: usize = PLAN.openings_max;
 
-/// Writes down what it is told.
+/// Records the calls.
 #[derive(Default)]
 struct Told(Vec<String>);
 
@@ -174,7 +174,7 @@ fn what_is_no_plan_at_all_is_told() {
     }
 }
 
-/// What is no KDL has a place too, whatever it is; and a terminal is not told what to do by it.
+/// Invalid KDL has a position too, whatever it is; and no control characters reach the terminal.
 #[test]
 fn what_is_no_kdl_has_a_place() {
     for text in ["url \"a", "lab {", "lab }", "url #maybe", "\"", "=", "lab \u{1b}[2J", "url a=\nlab"] {

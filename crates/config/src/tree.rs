@@ -1,4 +1,4 @@
-//! A file with blocks becomes nodes, each of them held against the grammar.
+//! Converts a file with blocks into nodes, each checked against the grammar.
 
 use std::ops::Range;
 
@@ -10,39 +10,39 @@ use crate::mistake::Mistake;
 use crate::source::Source;
 use crate::syntax;
 
-/// A file that was read: every word in it is one of the grammar, and stands where that allows it.
+/// A parsed file: every word is in the grammar, and allowed in its place.
 #[derive(Debug, Clone)]
 pub struct Tree {
     source: Source,
-    /// What stands at the top of the file, in its order.
+    /// The top-level nodes, in order.
     pub nodes: Vec<Node>,
 }
 
-/// A word with what stands behind it.
+/// A word with its values.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The word.
     pub name: String,
-    /// The bytes of the word.
+    /// Position of the word.
     pub at: Range<usize>,
     /// Its values.
     pub values: Vec<Value>,
-    /// Its values with names.
+    /// Its `name=value` pairs.
     pub keys: Vec<(String, Value)>,
-    /// What stands in its braces; `None` without braces.
+    /// The nodes in its braces; `None` without braces.
     pub inner: Option<Vec<Node>>,
 }
 
-/// A value, and where it stands.
+/// A value with its position.
 #[derive(Debug, Clone)]
 pub struct Value {
-    /// As one would type it.
+    /// Its text, without quotes.
     pub text: String,
-    /// Its bytes.
+    /// Its position.
     pub at: Range<usize>,
 }
 
-/// Reads a file with blocks.
+/// Parses a file with blocks.
 ///
 /// # Errors
 /// The first mistake in it.
@@ -53,12 +53,12 @@ pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> Result<Tree, Mistake>
 }
 
 impl Tree {
-    /// A mistake at these bytes.
+    /// A mistake at this position.
     pub fn mistake(&self, at: &Range<usize>, message: impl Into<String>) -> Mistake {
         self.source.mistake(at.clone(), message.into())
     }
 
-    /// The line, from 1, of these bytes.
+    /// The line number, from 1, of this position.
     pub fn line(&self, at: &Range<usize>) -> usize {
         self.source.line(at.start)
     }
@@ -70,7 +70,7 @@ impl Node {
         self.keys.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Where its first value stands, or its word.
+    /// The position of its first value, or of its word.
     pub fn value_at(&self) -> &Range<usize> {
         self.values.first().map_or(&self.at, |value| &value.at)
     }
@@ -84,7 +84,7 @@ struct Reader<'r> {
 impl Reader<'_> {
     fn block(&self, document: &KdlDocument, scope: usize) -> Result<Vec<Node>, Mistake> {
         let mut nodes: Vec<Node> = Vec::new();
-        // Where each word of the scope stood first: a long list is not searched again for each of its lines.
+        // Where each word of the scope occurred first, so that long lists are not searched for each line.
         let mut firsts: Vec<Option<usize>> = vec![None; self.grammar.scopes[scope].words.len()];
         for node in document.nodes() {
             let index = self.word(node, scope)?;
@@ -210,14 +210,14 @@ impl Reader<'_> {
         Ok(Value { text, at: span(entry) })
     }
 
-    /// A mistake of the node as such, which is shown at its word.
+    /// A mistake of the node itself, shown at its word.
     fn wrong(&self, node: &KdlNode, message: String) -> Mistake {
         let at = node.name().span();
         self.source.mistake(at.offset()..at.offset() + at.len(), message)
     }
 }
 
-/// The values of a notation, one after the other; the last for ever if it repeats.
+/// The values of a notation, in order; the last one is repeated if the notation allows it.
 struct Wanted<'w> {
     rest: Vec<Part<'w>>,
     has_one: bool,
@@ -239,7 +239,7 @@ impl<'w> Wanted<'w> {
         Some(next)
     }
 
-    /// What should have come and did not.
+    /// The value that is missing, if any.
     fn missing(&self) -> Option<Part<'w>> {
         self.rest.last().filter(|part| !part.is_optional && !self.has_one).copied()
     }
@@ -253,7 +253,7 @@ fn too_many(word: &Word<'_>) -> String {
     }
 }
 
-/// What is wanted, in a sentence.
+/// A description of the expected value, for messages.
 fn described(part: &Part<'_>) -> String {
     match (part.kind(), part.name) {
         (Kind::Choice, _) => one_of(&part.choices().collect::<Vec<_>>()),

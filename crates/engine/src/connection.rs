@@ -1,4 +1,4 @@
-//! One connection: what the worker keeps of it from turn to turn.
+//! One connection: the state that the worker keeps between turns.
 //!
 //! An idle connection is this entry and nothing else: no buffer, no task, no exchange.
 
@@ -18,25 +18,25 @@ use crate::transport::Transport;
 /// A connection in the lane.
 pub(crate) struct Connection {
     pub(crate) transport: Transport,
-    /// When to look at it again.
+    /// When to check it again.
     pub(crate) deadline: Ticks,
     /// Requests that it may still send.
     pub(crate) requests_left: u32,
-    /// Bytes still thrown away before it is closed, once its last response was sent.
+    /// Bytes still discarded before it is closed, after its last response.
     pub(crate) lingering: Option<NonZeroU32>,
-    /// The socket may have bytes: an edge came, and no read has come up short since.
+    /// The socket may have bytes: there was an edge, and no short read since.
     pub(crate) readable: bool,
-    /// The peer has closed its side; reads go on until they say so.
+    /// The peer has closed its side; reads continue until they return the end.
     pub(crate) read_closed: bool,
-    /// The client has said that it sends nothing behind the request in hand, and that was read whole.
+    /// The client has announced that it sends nothing after the current request, which was completely read.
     pub(crate) client_closes: bool,
-    /// It is on the worker's list of those that have more to do.
+    /// It is on the worker's list of connections with more work.
     pub(crate) comes_again: bool,
-    /// Where its conversation is.
+    /// The HTTP/1 state machine.
     pub(crate) machine: h1::Server,
-    /// The request in hand, unless its response was made at once.
+    /// The current request, unless it was answered at once.
     pub(crate) exchange: Option<Key>,
-    /// What there is to do; none while idle.
+    /// Pending work; `None` while idle.
     pub(crate) work: Option<Box<Work>>,
     pub(crate) peer: Peer,
 }
@@ -44,30 +44,30 @@ pub(crate) struct Connection {
 /// An idle connection must cost next to nothing: with its slot it takes 96 bytes.
 const _: () = assert!(size_of::<Connection>() <= 88);
 
-/// What a connection has to do, or what it waits for.
+/// The pending work of a connection, or what it waits for.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// Bytes that were read and not yet consumed.
+    /// Received bytes that were not consumed.
     pub(crate) held: Vec<u8>,
-    /// They are the start of a head, parsed as far as they go.
+    /// They are the start of a head, parsed so far.
     pub(crate) is_head_part: bool,
-    /// Its conversation in HTTP/2, where it has become one: then the other is closed.
+    /// The HTTP/2 session, if any; the HTTP/1 state machine is then closed.
     pub(crate) h2: Option<Box<Session>>,
-    /// What the socket has not taken.
+    /// What the socket has not accepted.
     pub(crate) queue: Queue,
-    /// Bytes moved between us and the kernel, either way, since the rate was last judged.
+    /// Bytes received from or accepted by the kernel since the rate was last checked.
     pub(crate) moved_bytes: u64,
     /// When that was.
     pub(crate) judged_at: Ticks,
-    /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
+    /// Bytes that the peer had not acknowledged when the rate was last checked; `None` before the first check.
     pub(crate) unacknowledged_bytes: Option<u64>,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
     /// The file that it sends is being read into memory.
     pub(crate) is_warming: bool,
-    /// The body of the response in hand broke off: once all was sent, the connection is cut.
+    /// The body of the current response was cut: when everything was sent, the connection is aborted.
     pub(crate) is_cut: bool,
-    /// Who has the socket once all was sent.
+    /// Who gets the socket when everything was sent.
     pub(crate) takeover: Option<Takeover>,
     /// The request in hand, for [`Service::ended`](crate::Service::ended). Boxed, as is what few need: an idle connection of HTTP/2 keeps
     /// its work.
@@ -78,7 +78,7 @@ pub(crate) struct Work {
     pub(crate) proxy: Option<Box<Proxied>>,
 }
 
-/// A connection that a proxy has made for somebody.
+/// A connection made by a proxy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Proxied {
     /// The proxy.
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// Whether nobody knows yet whose it is: nothing of it may be read as a request.
+    /// Whether the client is not known yet: nothing may be parsed as a request.
     pub(crate) fn awaits_proxy_header(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.proxy.is_some())
     }
@@ -119,36 +119,36 @@ impl Connection {
         self.work.get_or_insert_default()
     }
 
-    /// Whether bytes wait for the socket to take them.
+    /// Whether bytes wait for the socket.
     #[inline]
     pub(crate) fn is_sending(&self) -> bool {
         self.work.as_ref().is_some_and(|work| !work.queue.is_empty())
     }
 
-    /// Whether its response broke off.
+    /// Whether its response was cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.is_cut)
     }
 
-    /// Whether bytes were read and not consumed.
+    /// Whether there are received bytes that were not consumed.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
         self.work.as_ref().is_some_and(|work| !work.held.is_empty())
     }
 
-    /// Whether what it holds is the start of a head: there is nothing to do with it until more comes.
+    /// Whether these are the start of a head: there is nothing to do until more arrives.
     #[inline]
     pub(crate) fn holds_head_part(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.is_head_part)
     }
 
-    /// Whether it has nothing to do and waits for nothing but a request.
+    /// Whether it has no work and only waits for a request.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.machine.is_idle() && self.work.is_none() && self.exchange.is_none() && self.lingering.is_none()
     }
 
-    /// Its conversation, where that is one of HTTP/2.
+    /// Its HTTP/2 session, if any.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.work.as_ref()?.h2.as_deref()
     }
@@ -162,7 +162,7 @@ impl Connection {
         self.work.as_mut()?.h2.take()
     }
 
-    /// Lets go of what only a busy connection needs.
+    /// Releases what only a busy connection needs.
     #[inline]
     pub(crate) fn rest(&mut self) {
         if let Some(work) = &self.work
@@ -210,7 +210,7 @@ impl Peer {
         }
     }
 
-    /// The address; `None` on a Unix socket. Without the flow label of IPv6, which nobody asks for.
+    /// The address; `None` on a Unix socket. Without the flow label of IPv6, which is never needed.
     #[inline]
     pub(crate) fn address(self) -> Option<SocketAddr> {
         let ip = Ipv6Addr::from(self.ip);

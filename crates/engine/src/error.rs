@@ -6,9 +6,9 @@ use std::io;
 /// Why a server did not start, or ended.
 #[derive(Debug)]
 pub enum Error {
-    /// The plan cannot be carried out by anyone: wrong usage or configuration.
+    /// The plan is invalid: wrong usage or configuration.
     Plan(String),
-    /// The system refused: what was tried, and its answer.
+    /// A system error: what was tried, and the error.
     System(String, io::Error),
     /// A worker's thread panicked outside a handler.
     Worker(usize),

@@ -1,8 +1,8 @@
-//! The HTTP server: workers, connections, limits, and the [`Service`] that answers.
+//! The HTTP server: workers, connections, limits, and the [`Service`] that responds.
 //!
-//! A worker is one thread pinned to one CPU, with its own listeners, connections and buffers; workers share
-//! nothing while they serve. Inside a worker a plain connection is an entry in the lane (see `ARCHITECTURE.md`).
-//! This crate knows nothing of files, upstreams or configuration text.
+//! A worker is one thread pinned to one CPU, with its own listeners, connections and buffers; workers share nothing
+//! while they serve. Inside a worker a plain connection is an entry in the lane (see `ARCHITECTURE.md`). This crate
+//! does not know files, upstreams or configuration text.
 //!
 //! ```
 //! use flatout_engine::{Body, Plan, Reply, Request, Response, Service};

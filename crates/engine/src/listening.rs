@@ -1,11 +1,11 @@
-//! Where a server listens: bound at its start, and changed while it runs.
+//! The listeners of a server: bound at its start, and changed while it runs.
 //!
 //! ```text
 //! plan ── prepare: what is new is bound, or an error ──> Change ── commit ──> each worker's mailbox ──> accept | close
 //! ```
 //!
-//! A listener that both plans have stays as it is. One that goes takes no new connections at once, and is closed when those
-//! that it has were accepted.
+//! A listener that is in both plans stays unchanged. A removed one takes no new connections at once, and is closed
+//! when its pending connections were accepted.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,11 +23,11 @@ use crate::Error;
 use crate::plan::{Address, Limits, Locality, Plan, SocketPlan};
 use crate::worker::GOING_TIME;
 
-/// How long an address that this server itself has just left may still be taken, by its own listeners that go.
+/// How long an address may still be in use by this server's own listeners that are being removed.
 const LEFT_TIME_MAX: Duration = Duration::from_secs(3);
 const _: () = assert!(LEFT_TIME_MAX.as_millis() > GOING_TIME.as_millis());
 
-/// How often it is tried again meanwhile.
+/// How often to try it again meanwhile.
 const LEFT_LOOK: Duration = Duration::from_millis(20);
 
 /// One worker's socket of a listener.
@@ -36,24 +36,24 @@ pub(crate) struct Listener {
     /// The listener's number in this server; the same for all workers.
     pub(crate) id: u32,
     pub(crate) socket: OwnedFd,
-    /// Whether its connections speak TLS.
+    /// Whether its connections use TLS.
     pub(crate) is_secure: bool,
-    /// Whether its connections begin with a PROXY protocol header.
+    /// Whether its connections start with a PROXY protocol header.
     pub(crate) has_proxy_header: bool,
-    /// When it is closed, if it goes.
+    /// When it is closed, if it is being removed.
     pub(crate) closes_at: Option<Ticks>,
 }
 
-/// What becomes of one worker's listeners.
+/// A change of one worker's listeners.
 #[derive(Debug, Default)]
 pub(crate) struct ListenersChange {
     pub(crate) added: Vec<Listener>,
     pub(crate) removed: Vec<u32>,
-    /// Whether connections begin with a PROXY protocol header from now on.
+    /// Whether connections start with a PROXY protocol header from now on.
     pub(crate) proxied: Vec<(u32, bool)>,
 }
 
-/// Limits of a worker from now on, and what it is called in responses.
+/// New limits of a worker, and the server name.
 #[derive(Debug)]
 pub(crate) struct NewLimits {
     pub(crate) limits: Limits,
@@ -65,10 +65,10 @@ pub(crate) struct NewLimits {
 pub(crate) struct Listening {
     entries: Vec<Entry>,
     next_id: u32,
-    /// Sockets were handed over, and take the place of what plans say.
+    /// Sockets were inherited, and replace the plan's addresses.
     is_handed_over: bool,
     cpus: Vec<Option<usize>>,
-    /// Addresses that were left, and when.
+    /// Addresses that were removed, and when.
     left: Vec<(Address, Instant)>,
 }
 
@@ -76,16 +76,16 @@ pub(crate) struct Listening {
 #[derive(Debug)]
 struct Entry {
     id: u32,
-    /// As a plan has it; `None` where the socket was handed over.
+    /// The address in the plan; `None` if the socket was inherited.
     asked: Option<Address>,
     address: Address,
     is_secure: bool,
     has_proxy_header: bool,
-    /// Device and inode of a Unix socket's file: another file with this name is another program's.
+    /// Device and inode of a Unix socket's file: another file with this name belongs to another program.
     file: Option<(u64, u64)>,
 }
 
-/// Another set of listeners, whose new sockets are bound. Dropped, it changes nothing.
+/// A prepared change, whose new sockets are bound. Dropping it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     added: Vec<(Entry, Vec<OwnedFd>)>,
@@ -94,29 +94,29 @@ pub(crate) struct Prepared {
     is_committed: bool,
 }
 
-/// A listener that another process has bound and hands over.
+/// A listener that another process has bound and passes on.
 #[derive(Debug)]
 pub struct Inherited {
-    /// As the plan has it by which it was bound; `None` where that process had it handed over itself.
+    /// The address in the plan that it was bound with; `None` if that process had inherited it itself.
     pub asked: Option<Address>,
-    /// Whether its connections speak TLS.
+    /// Whether its connections use TLS.
     pub is_secure: bool,
-    /// A socket for each worker, in their order.
+    /// One socket per worker, in the order of workers.
     pub sockets: Vec<OwnedFd>,
 }
 
-/// What has changed of where a server listens.
+/// A change of the listeners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changed {
-    /// Where it listens besides.
+    /// New addresses.
     pub added: Vec<Address>,
-    /// Where it listens no longer.
+    /// Removed addresses.
     pub removed: Vec<Address>,
 }
 
 impl Listening {
-    /// Binds what a plan says, or takes what was handed over: the listeners of each worker. Of what another process of ours hands
-    /// over, it keeps what the plan says too.
+    /// Binds the listeners of a plan, or takes inherited ones, for each worker. Of the listeners inherited from
+    /// another flatout process, it keeps those that the plan has too.
     pub(crate) fn bind(
         plan: &Plan,
         cpus: Vec<Option<usize>>,
@@ -171,12 +171,12 @@ impl Listening {
         Ok((listening, workers))
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// All addresses, with the ports that the kernel chose.
     pub(crate) fn addresses(&self) -> Vec<Address> {
         self.entries.iter().map(|entry| entry.address.clone()).collect()
     }
 
-    /// Binds what a plan has besides. Nothing has changed until it is [committed](Listening::commit).
+    /// Binds the new addresses of a plan. Nothing changes until [`Listening::commit`].
     ///
     /// # Errors
     /// An address that cannot be bound; then none is.
@@ -221,7 +221,7 @@ impl Listening {
         Ok(prepared)
     }
 
-    /// Makes a change: what each worker has to be told of it, and what it was.
+    /// Applies a change. Returns the changes for each worker, and a summary.
     pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, Changed) {
         prepared.is_committed = true;
         let added = std::mem::take(&mut prepared.added);
@@ -255,7 +255,7 @@ impl Listening {
         (workers, changed)
     }
 
-    /// Takes a listener of another process of ours.
+    /// Takes over a listener of another flatout process.
     fn inherit(&mut self, inherited: Inherited, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let refused = |error| Error::System("a socket handed over by the former process".to_owned(), error);
         let Inherited { asked, is_secure, sockets } = inherited;
@@ -285,10 +285,10 @@ impl Listening {
         Ok((Entry { id, asked, address, is_secure, has_proxy_header, file }, bound))
     }
 
-    /// What another process needs to listen where this one does.
+    /// The listeners for a process that is to listen at the same addresses.
     ///
     /// # Errors
-    /// A worker that has no socket of a listener: another change is under way.
+    /// A worker lacks a socket of a listener: another change is in progress.
     pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
         let mut found = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
@@ -358,7 +358,7 @@ impl Listening {
         Ok((Entry { id, asked: Some(asked.clone()), address, is_secure, has_proxy_header, file }, sockets))
     }
 
-    /// A socket for each worker, or one Unix socket for all of them.
+    /// One socket per worker, or one Unix socket for all.
     fn bind_now(&self, asked: &Address, plan: &SocketPlan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
         let options = options(plan);
         match asked {
@@ -396,13 +396,13 @@ impl Entry {
         }
     }
 
-    /// Removes the file of a Unix socket, if it is still this one's: nobody finds the socket from then on.
+    /// Removes the file of a Unix socket, if it still belongs to it: nobody can connect from then on.
     fn remove_file(&self) {
         if let Address::Unix(path) = &self.address
             && self.file.is_some()
             && file_id(path) == self.file
         {
-            // A folder that this user may not write to keeps it; the next who binds there replaces it.
+            // If this user may not write to the folder, the file stays; the next server that binds there replaces it.
             let _ = fs::remove_file(path);
         }
     }
@@ -439,8 +439,8 @@ fn options(plan: &SocketPlan) -> ListenOptions {
     }
 }
 
-/// Whether to hand connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so
-/// all connections of a client that is pinned would go to one worker.
+/// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all
+/// connections of a pinned client would go to one worker.
 fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
     match plan.locality {
         Locality::Off => false,

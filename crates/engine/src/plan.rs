@@ -1,5 +1,5 @@
-//! What a server is to be: addresses, workers, socket options, limits. Plain data, made by hand, by flags or
-//! by a config file; checked once by [`Plan::check`] when the server starts.
+//! The plan of a server: addresses, workers, socket options, limits. Plain data, made by hand, by flags or by a
+//! config file; checked once by [`Plan::check`] when the server starts.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use flatout_tls::Acceptor;
 use flatout_wire::h2::STREAMS_MAX_CEILING;
 use flatout_wire::head::HeadLimits;
 
-/// A server's shape.
+/// The plan of a server.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,19 +24,19 @@ use flatout_wire::head::HeadLimits;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where to listen; ignored where systemd hands sockets over (`LISTEN_FDS`).
+    /// Where to listen; ignored if systemd passes sockets (`LISTEN_FDS`).
     pub listen: Vec<Address>,
-    /// TLS for the connections that come there; `None` is plain.
+    /// TLS for these listeners; `None` is plain.
     pub tls: Option<Acceptor>,
-    /// Where to listen besides, without TLS.
+    /// Additional addresses without TLS.
     pub listen_plain: Vec<Address>,
-    /// Where a PROXY protocol header comes before the first request of each connection.
+    /// Listeners whose connections start with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocol,
     /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
     pub workers: Option<usize>,
     /// Options of the listening sockets, inherited by their connections.
     pub socket: SocketPlan,
-    /// Ceilings.
+    /// Limits.
     pub limits: Limits,
     /// As root: the user to become once everything is bound.
     pub user: Option<String>,
@@ -44,30 +44,30 @@ pub struct Plan {
     pub server_name: Option<String>,
     /// How long requests in flight may take to finish after the first SIGTERM or SIGINT.
     pub drain_time_max: Duration,
-    /// What the threads of its workers are called, before their number.
+    /// The name of worker threads, before their number.
     pub thread_name: &'static str,
-    /// Whether each worker is pinned to a CPU of its own.
+    /// Whether each worker is pinned to its own CPU.
     pub pin: bool,
-    /// Whether sockets that systemd hands over are taken. A process that has several servers says which of them takes them.
+    /// Whether to take sockets passed by systemd. Only one server of a process may take them.
     pub takes_handed_over: bool,
 }
 
-/// Listeners whose connections begin with a PROXY protocol header, of version 1 or 2. It is neither guessed nor optional: a
-/// connection without one is closed, and so is one whose peer the service does not
-/// [believe](crate::Service::believes_proxy).
+/// Listeners whose connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor
+/// optional: a connection without one is closed, and so is one whose peer the service does not
+/// [trust](crate::Service::believes_proxy).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ProxyProtocol {
     /// No listener.
     #[default]
     Nowhere,
-    /// Every listener, also those that were handed over, but for these.
+    /// Every listener, including inherited ones, except for these.
     Except(Vec<Address>),
     /// These listeners, as they are written in the plan.
     At(Vec<Address>),
 }
 
 impl ProxyProtocol {
-    /// Whether the connections of this listener begin with it; `None` is one that was handed over.
+    /// Whether the connections of this listener start with it; `None` is an inherited one.
     pub(crate) fn is_at(&self, address: Option<&Address>) -> bool {
         match self {
             ProxyProtocol::Nowhere => false,
@@ -77,36 +77,37 @@ impl ProxyProtocol {
     }
 }
 
-/// How long a PROXY protocol header may take to come, from the moment a connection is accepted; then it is closed. Its
-/// specification asks for three seconds at least, so that a packet that was lost can come again.
+/// Time limit of a PROXY protocol header, from accepting the connection; then it is closed. The specification
+/// requires at least three seconds, so that a lost packet can be retransmitted.
 pub const PROXY_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Options of the listening sockets.
 #[derive(Debug, Clone)]
 pub struct SocketPlan {
-    /// Connections that the kernel keeps for each listener before they are accepted.
+    /// Connections per listener that the kernel keeps before they are accepted.
     pub backlog: u32,
-    /// `TCP_NODELAY`: answers leave at once.
+    /// `TCP_NODELAY`: responses are sent at once.
     pub nodelay: bool,
-    /// `TCP_DEFER_ACCEPT`: a connection is handed over when its first bytes are there, or after so long.
+    /// `TCP_DEFER_ACCEPT`: a connection is accepted when its first bytes have arrived, or after this time.
     pub defer_accept: Option<Duration>,
-    /// `SO_KEEPALIVE`: a connection that has been silent for so long is probed, and ends when its host does not reply.
+    /// `SO_KEEPALIVE`: a connection that has been silent for this long is probed, and is closed if its host does not
+    /// reply.
     pub keepalive: Option<Duration>,
     /// `TCP_CONGESTION`: the algorithm's name, such as `reno`.
     pub congestion: Option<String>,
-    /// Lets other processes of the same user listen on the same port (`SO_REUSEPORT`); otherwise a port that is
-    /// taken is an error.
+    /// Lets other processes of the same user listen on the same port (`SO_REUSEPORT`); otherwise a port in use is an
+    /// error.
     pub share_port: bool,
-    /// Whether the kernel hands a connection to the worker on whose CPU its packets arrive.
+    /// Whether the kernel gives a connection to the worker on whose CPU its packets arrive.
     pub locality: Locality,
-    /// Who may connect to Unix sockets, as the mode of their files; `None` is what the umask leaves.
+    /// Who may connect to Unix sockets, as the mode of their files; `None` leaves it to the umask.
     pub unix_mode: Option<u32>,
 }
 
-/// When to attach the BPF program that picks a listener by CPU.
+/// When to attach the BPF program that selects a listener by CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Locality {
-    /// Where a NIC has a receive queue for each worker, and no listener is on loopback only.
+    /// If a NIC has a receive queue per worker, and no listener is on loopback only.
     #[default]
     Auto,
     /// Always.
@@ -124,7 +125,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Ceilings of one server. Each has a flag of the same name.
+/// The limits of a server. Each has a flag of the same name.
 ///
 /// ```
 /// use flatout_engine::{Limits, Plan};
@@ -135,39 +136,41 @@ pub enum Address {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Bytes of a request's head; over it 431.
+    /// Bytes of a request's head; above: 431.
     pub head_bytes_max: usize,
-    /// Bytes of a request's target; over it 414.
+    /// Bytes of a request's target; above: 414.
     pub target_bytes_max: usize,
-    /// Header fields of a request; over it 431.
+    /// Header fields of a request; above: 431.
     pub headers_max: usize,
-    /// Bytes of a request's body, decoded; over it 413. A service may plan another ceiling for a route.
+    /// Bytes of a request's body, decoded; above: 413. A service may set another limit for a route.
     pub body_bytes_max: u64,
-    /// Memory for the request bodies that are collected at a time, in the whole server; over it they wait, and then 503.
+    /// Memory for the request bodies that are collected at the same time, in the whole server; above, they wait, and
+    /// then get 503.
     pub bodies_memory_max: u64,
-    /// Whether a client that closes its side still gets its response; otherwise it is gone, and so is what made it.
+    /// Whether a client that closes its side still gets its response; otherwise the work for it is dropped.
     pub half_close: bool,
-    /// From its first byte on, a head must be whole within this time; over it 408.
+    /// Time limit of a head, from its first byte; above: 408.
     pub head_time_max: Duration,
-    /// A TLS handshake must be over within this time; otherwise the connection is closed.
+    /// Time limit of a TLS handshake; then the connection is closed.
     pub handshake_time_max: Duration,
     /// A connection without a request is closed after this time.
     pub idle_time_max: Duration,
-    /// A peer that sends its request body (408) or reads its answer (cut off) slower than this, judged over
-    /// `rate_window`; 0 allows any rate.
+    /// The slowest rate at which a peer may send its request body (otherwise 408) or read its response (otherwise it
+    /// is aborted), measured over `rate_window`; 0 allows any rate.
     pub rate_min_bytes_per_s: u64,
-    /// Over how long a slow peer's rate is judged.
+    /// The time over which a slow peer's rate is measured.
     pub rate_window: Duration,
-    /// Connections of the whole server; over it new ones wait in the backlog. `None`: what the descriptor limit
-    /// leaves after [`DESCRIPTORS_RESERVED`].
+    /// Connections of the whole server; above, new ones wait in the backlog. `None`: what the descriptor limit leaves
+    /// after [`DESCRIPTORS_RESERVED`].
     pub connections_max: Option<usize>,
-    /// Connections from one address (IPv6: one /64); over it they are closed at once. `None`: any number.
+    /// Connections from one address (IPv6: one /64); above, they are closed at once. `None`: any number.
     pub connections_per_address_max: Option<usize>,
-    /// Requests of one connection; the last is answered with `Connection: close`. `None`: any number.
+    /// Requests of one connection; the last response has `Connection: close`. `None`: any number.
     pub requests_per_connection_max: Option<u32>,
-    /// Whether HTTP/2 is served to clients that begin with it. Behind TLS, clients are offered what the acceptor's plan names.
+    /// Whether HTTP/2 is served to clients that start with it. With TLS, the acceptor's plan decides what clients are
+    /// offered.
     pub http2: bool,
-    /// Requests of one HTTP/2 connection at a time; over it a stream is refused.
+    /// Concurrent requests of one HTTP/2 connection; above, a stream is refused.
     pub streams_max: u32,
     /// Whether clients are told that a stream of HTTP/2 can become a WebSocket (RFC 8441). A service then sees a request for one as it is
     /// in HTTP/1, but without a key. Browsers use it where it is offered, so it must not be where the service cannot take it.
@@ -177,7 +180,7 @@ pub struct Limits {
 /// Descriptors that connections leave free for files, logs and listeners.
 pub const DESCRIPTORS_RESERVED: usize = 256;
 
-/// The largest configurable head: a head and its start must fit the worker's read buffer.
+/// The largest configurable head: it must fit the worker's read buffer together with the start of another.
 pub const HEAD_BYTES_MAX_CEILING: usize = 48 << 10;
 
 impl Default for Plan {
@@ -241,7 +244,7 @@ impl Default for Limits {
 }
 
 impl Plan {
-    /// Tells what cannot be, in words for the person who configured it.
+    /// Reports what is invalid, for the person who configured it.
     pub fn check(&self) -> Result<(), String> {
         let limits = &self.limits;
         let rules = [

@@ -1,5 +1,5 @@
-//! Reading files ahead, off the workers: a worker that sends a file whose pages are not in memory would wait for the disk,
-//! and everybody else for the worker.
+//! Reads files ahead on other threads: a worker that sends a file whose pages are not in memory would block on the
+//! disk, and all its connections with it.
 
 use std::fs::File;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,10 +10,10 @@ use flatout_lane::{cpu, file};
 
 use crate::exchange::{Mail, Mailbox};
 
-/// Threads that wait for disks. Made when the first file is found not to be in memory.
+/// Threads that wait for disks. Started when the first file is found not to be in memory.
 const THREADS: usize = 2;
 
-/// Ranges that wait for one of them; over it workers read small pieces themselves.
+/// Ranges that wait for a thread; above that, workers read small pieces themselves.
 const JOBS_MAX: usize = 256;
 
 /// The readers of one server.
@@ -22,7 +22,7 @@ pub(crate) struct Readers {
     jobs: OnceLock<Option<SyncSender<Job>>>,
 }
 
-/// A range to be read into memory, and the connection that waits for it.
+/// A range to read into memory, and the connection that waits for it.
 pub(crate) struct Job {
     pub(crate) file: Arc<File>,
     pub(crate) offset: u64,
@@ -32,14 +32,15 @@ pub(crate) struct Job {
 }
 
 impl Readers {
-    /// Has a range read; the worker gets [`Mail::Warm`] once that was tried. `false` means that the job was not accepted.
+    /// Requests a range; the worker gets [`Mail::Warm`] after the attempt. `false` means that the job was not
+    /// accepted.
     pub(crate) fn read(&self, job: Job) -> bool {
         let jobs = self.jobs.get_or_init(start);
         jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 }
 
-/// Starts the threads; they end with the server. `None` where there is no thread to be had.
+/// Starts the threads; they end with the server. `None` if no thread can be started.
 fn start() -> Option<SyncSender<Job>> {
     let (sender, receiver) = sync_channel(JOBS_MAX);
     let receiver = Arc::new(Mutex::new(receiver));
@@ -52,12 +53,12 @@ fn start() -> Option<SyncSender<Job>> {
 }
 
 fn run(jobs: &Mutex<Receiver<Job>>) {
-    // A worker has started it, and is pinned to a CPU of its own.
+    // It was started by a worker, which is pinned to a CPU.
     cpu::unpin();
     loop {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // What cannot be read will be found by sending it.
+        // Sending the file will report errors.
         let _ = file::warm(&job.file, job.offset, job.bytes);
         job.mailbox.post(Mail::Warm(job.connection, job.offset + job.bytes));
     }

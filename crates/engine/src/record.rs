@@ -1,6 +1,7 @@
-//! What is noted of a request while it is served, for [`Service::ended`]; nothing where nobody wants it.
+//! What is recorded of a request while it is served, for [`Service::ended`]; nothing if the service does not want it.
 //!
-//! A record is a few numbers. What was asked is the service's to keep: it sees the head in [`Service::begun`].
+//! A record is a few numbers. The service itself keeps facts about the request: it sees the head in
+//! [`Service::begun`].
 
 use std::borrow::BorrowMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,11 +12,12 @@ use flatout_wire::Head;
 use crate::connection::Peer;
 use crate::service::{Begun, Ended, Outcome, Service};
 
-/// A request so far: what will be handed over, in place. Until then its outcome is what it will be if all is sent.
+/// A request so far: the value that will be reported, in place. Until then its outcome is the one for the case that
+/// all is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
     pub(crate) ended: Ended,
-    /// A copy of it has gone to its connection, and is handed over later.
+    /// A copy was moved to its connection, and is reported later.
     pub(crate) has_moved: bool,
 }
 
@@ -38,7 +40,7 @@ impl Record {
         Record { ended, has_moved: false }
     }
 
-    /// Of a request whose head was read. `teller` is who wants to see it, if anybody does.
+    /// For a request whose head was parsed. `teller` is the service that wants records, if any.
     #[inline]
     pub(crate) fn of(teller: Option<&dyn Service>, head: &Head<'_>, peer: Peer, began_ns: u64) -> Record {
         let mark = match teller {
@@ -48,7 +50,7 @@ impl Record {
         Record::new(head.len(), began_ns, mark, Outcome::Sent)
     }
 
-    /// Of bytes that are no request.
+    /// For bytes that are not a request.
     pub(crate) fn refused(teller: Option<&dyn Service>, refused: &[u8], peer: Peer, began_ns: u64) -> Record {
         let mark = match teller {
             Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address() }),
@@ -57,7 +59,7 @@ impl Record {
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)
     }
 
-    /// Hands it over: the request is over.
+    /// Reports it: the request has ended.
     pub(crate) fn end(&mut self, service: &dyn Service, outcome: Outcome, now_ns: u64, now: &Moment) {
         self.ended.outcome = outcome;
         self.close(now_ns, now);
@@ -71,8 +73,8 @@ impl Record {
     }
 }
 
-/// Hands over requests whose responses were sent, or whose clients went away before. A service that panics has said what it had
-/// to of that request; the next ones are handed over all the same.
+/// Reports requests whose responses were sent, or whose clients left before. If a service panics, the others are
+/// reported nevertheless.
 #[inline]
 pub(crate) fn end_all<R: BorrowMut<Record>>(
     mut records: impl Iterator<Item = R>,
@@ -93,7 +95,7 @@ pub(crate) fn end_all<R: BorrowMut<Record>>(
     while catch_unwind(AssertUnwindSafe(&mut end_rest)).is_err() {}
 }
 
-/// Has the service look at what has come. Where it panics, it keeps nothing.
+/// Shows the head to the service. If it panics, it keeps nothing.
 #[inline]
 fn begun(service: &dyn Service, begun: &Begun<'_>) -> u64 {
     catch_unwind(AssertUnwindSafe(|| service.begun(begun))).unwrap_or(0)

@@ -1,10 +1,10 @@
-//! What the server tells its operator.
+//! Messages to the operator.
 
 use std::fmt;
 use std::io::Write;
 
-/// Writes a line to stderr, as one write. If stderr is closed, only the line is lost: `eprintln!` would panic, and end a
-/// worker for a message.
+/// Writes a line to stderr, with one write. If stderr is closed, only the line is lost: `eprintln!` would panic, and
+/// end a worker because of a message.
 pub fn say(message: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("flatout: {message}\n").as_bytes());
 }

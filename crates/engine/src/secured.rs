@@ -1,5 +1,5 @@
-//! Where the encrypted connections of a worker are: in a table of its thread, so that a connection's own entry stays as small
-//! as that of a plain one.
+//! The table of a worker's encrypted connections, one per thread, so that a connection's own entry stays as small as
+//! that of a plain one.
 
 use std::cell::RefCell;
 
@@ -31,7 +31,7 @@ impl Secured {
         })
     }
 
-    /// Does something with it. `None` only while the thread ends.
+    /// Accesses the channel. `None` only while the thread ends.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Channel) -> T) -> Option<T> {
         let act = |table: &RefCell<Table>| {
             let mut table = table.try_borrow_mut().ok()?;
@@ -43,7 +43,7 @@ impl Secured {
 
 impl Drop for Secured {
     fn drop(&mut self) {
-        // With the thread, the table goes too.
+        // The table is dropped with its thread.
         let taken = CHANNELS.try_with(|table| {
             let mut table = table.try_borrow_mut().ok()?;
             let taken = table.channels.get_mut(self.0 as usize)?.take();

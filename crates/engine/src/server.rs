@@ -19,7 +19,7 @@ use crate::service::Service;
 use crate::shared::{Shared, Stats};
 use crate::worker::{self, Setup};
 
-/// How long a worker may take to say which sockets it has.
+/// How long a worker may take to send back its sockets.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -31,7 +31,7 @@ pub struct Server {
     ended: watch::Receiver<usize>,
 }
 
-/// Ends a server from anywhere, and reads its figures; cheap to clone.
+/// Stops a server from any thread, and reads its figures; cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
@@ -42,7 +42,8 @@ pub struct Handle {
     draining: watch::Sender<bool>,
 }
 
-/// Another plan for a running server: what it needs is bound, and nothing has changed yet. Dropped, nothing ever has.
+/// A prepared change of a running server: its new addresses are bound, but nothing else has changed yet. Dropping it
+/// changes nothing.
 #[must_use]
 pub struct Change {
     handle: Handle,
@@ -53,37 +54,40 @@ pub struct Change {
 /// Figures of a running server, summed over its workers; up to a second old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// Requests whose head was read.
+    /// Requests whose head was parsed.
     pub requests: u64,
     /// Connections that are open.
     pub connections: usize,
     /// Accepted connections so far.
     pub accepted: u64,
-    /// Connections that were closed because their PROXY protocol headers were missing, malformed, late, or not to be believed.
+    /// Connections that were closed because their PROXY protocol header was missing, malformed, late, or from an
+    /// untrusted peer.
     pub proxy_refused: u64,
 }
 
 /// Figures of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerFigures {
-    /// Requests whose head was read, and connections, up to a second old.
+    /// Requests whose head was parsed, and connections, up to a second old.
     pub figures: Figures,
-    /// Connections by what they are doing, in the order of [`State::ALL`](crate::State::ALL): as the worker last counted
-    /// them, about two seconds ago if they are read regularly.
+    /// Connections by state, in the order of [`State::ALL`](crate::State::ALL): as last counted by the worker, about
+    /// two seconds ago if they are read regularly.
     pub states: [usize; 5],
     /// Connections that have left HTTP, such as WebSockets.
     pub taken: usize,
-    /// Memory of its table of connections and of its buffers.
+    /// Memory of its connection table and its buffers.
     pub memory_bytes: usize,
 }
 
-/// A server that has bound its addresses and switched its user, but does not serve yet. Connections wait in its backlogs.
+/// A server that has bound its addresses and switched its user, but does not serve yet. Connections wait in its
+/// backlogs.
 ///
-/// What a service opens between [`bind`] and [`Bound::start`] is opened with the rights of the user who serves it.
+/// Resources that a service opens between [`bind`] and [`Bound::start`] are opened with the rights of the serving
+/// user.
 pub struct Bound {
     plan: Plan,
     listening: Listening,
-    /// Of each worker.
+    /// Per worker.
     listeners: Vec<Vec<Listener>>,
     cpus: Vec<Option<usize>>,
 }
@@ -92,7 +96,7 @@ pub struct Bound {
 /// [`Bound::start`].
 ///
 /// # Errors
-/// A plan that cannot be, an address that cannot be bound, a user that does not exist.
+/// An invalid plan, an address that cannot be bound, a user that does not exist.
 pub fn start<F>(plan: Plan, make: F) -> Result<Server, Error>
 where
     F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
@@ -100,20 +104,21 @@ where
     bind(plan)?.start(make)
 }
 
-/// Binds the plan's addresses, then becomes the plan's user: group, supplementary groups and user, for good.
+/// Binds the plan's addresses, then permanently switches to the plan's user: group, supplementary groups and user.
 ///
-/// Call it before the process has threads of its own: they are included, but what they hold open stays open.
+/// Call it before the process has other threads: they are switched too, but their open resources stay open.
 ///
 /// # Errors
-/// A plan that cannot be, an address that cannot be bound, a user that does not exist.
+/// An invalid plan, an address that cannot be bound, a user that does not exist.
 pub fn bind(plan: Plan) -> Result<Bound, Error> {
     bind_inherited(plan, Vec::new())
 }
 
-/// The same with listeners of the process that this one is to replace ([`Handle::inherited`]); the plan's others are bound.
+/// The same with the listeners of the process that this one replaces ([`Handle::inherited`]); other listeners of the
+/// plan are bound.
 ///
 /// # Errors
-/// As [`bind`]; another number of workers.
+/// As [`bind`], and a different number of workers.
 pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
@@ -126,7 +131,7 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
 }
 
 impl Bound {
-    /// Where it listens, with the ports that the kernel chose.
+    /// Its addresses, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.listening.addresses()
     }
@@ -165,7 +170,7 @@ impl Bound {
             let cpu = cpus.get(index).copied().flatten().filter(|_| plan.pin);
             let run = move || {
                 let _ended = ended;
-                // A sandbox may forbid it; the worker serves all the same.
+                // A sandbox may forbid it; the worker serves nevertheless.
                 let _ = cpu.map(cpu::pin);
                 worker::run(setup, |worker| make(worker))
                     .map_err(|error| Error::System(format!("worker {index}"), error))
@@ -174,7 +179,7 @@ impl Bound {
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Those that are already running would serve without a server.
+                    // Workers that are already running would serve without a server.
                     handle.stop();
                     threads.into_iter().for_each(|thread| drop(thread.join()));
                     return Err(Error::System(format!("a thread for worker {index}"), error));
@@ -198,28 +203,28 @@ impl Stats {
 }
 
 impl Server {
-    /// How many workers it has.
+    /// The number of workers.
     pub fn workers_count(&self) -> usize {
         self.threads.len()
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// Its addresses, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The same as URLs, by which one knows where it speaks TLS.
+    /// The same as URLs, which show where TLS is used.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }
 
-    /// A handle that ends it.
+    /// A handle that stops it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Says on stderr where it listens, tells systemd, and serves until SIGTERM or SIGINT has drained it. A second
-    /// signal ends it at once.
+    /// Prints its addresses to stderr, notifies systemd, and serves until SIGTERM or SIGINT has drained it. A second
+    /// signal stops it at once.
     ///
     /// # Errors
     /// A worker that failed.
@@ -228,7 +233,7 @@ impl Server {
         self.run_announced(|_| say(format_args!("listening on {urls}")))
     }
 
-    /// The same, with `announce` to say where it listens.
+    /// The same, with `announce` called to report the addresses.
     ///
     /// # Errors
     /// A worker that failed.
@@ -239,7 +244,7 @@ impl Server {
         self.wait()
     }
 
-    /// Waits until it has ended, by a [`Handle`].
+    /// Waits until it has been stopped by a [`Handle`].
     ///
     /// # Errors
     /// A worker that failed.
@@ -262,7 +267,7 @@ impl Server {
         process::notify_ready();
         tokio::select! {
             () = signals.next() => {}
-            // One worker's end is the end: its share of the connections would wait for ever.
+            // If one worker ends, the server ends: that worker's connections would wait forever.
             _ = ended.wait_for(|count| *count > 0) => {}
         }
         process::notify_stopping();
@@ -285,18 +290,18 @@ impl Handle {
         self.tell(|| Mail::Drain(time_max));
     }
 
-    /// Ends at once: connections are closed where they are.
+    /// Stops at once: connections are closed in any state.
     pub fn stop(&self) {
         self.draining.send_replace(true);
         self.tell(|| Mail::Stop);
     }
 
-    /// Becomes `true` when draining begins.
+    /// Becomes `true` when draining starts.
     pub fn draining(&self) -> watch::Receiver<bool> {
         self.draining.subscribe()
     }
 
-    /// Figures of the moment.
+    /// The current figures.
     pub fn figures(&self) -> Figures {
         self.stats.iter().map(|stats| stats.figures()).fold(Figures::default(), |sum, one| Figures {
             requests: sum.requests + one.requests,
@@ -306,7 +311,7 @@ impl Handle {
         })
     }
 
-    /// Figures of each worker. Has the workers count what their connections do, within the next second.
+    /// Figures of each worker. Makes the workers count connections by state, within the next second.
     pub fn figures_of_workers(&self) -> Vec<WorkerFigures> {
         let of = |stats: &Arc<Stats>| {
             stats.is_asked.store(true, Ordering::Relaxed);
@@ -320,12 +325,12 @@ impl Handle {
         self.stats.iter().map(of).collect()
     }
 
-    /// Where it listens now, with the ports that the kernel chose.
+    /// The current addresses, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.listening().addresses()
     }
 
-    /// Copies of all listeners, for the process that is to replace this one. Waits for the workers.
+    /// Copies of all listeners, for the process that replaces this one. Waits for the workers.
     ///
     /// # Errors
     /// A worker that does not reply, or no descriptors.
@@ -347,12 +352,12 @@ impl Handle {
         self.listening().inherited(workers)
     }
 
-    /// Binds what another plan needs besides. What this server can become while it runs is where it listens
-    /// ([`Plan::listen`], [`Plan::proxy_protocol`]), its [`Limits`] but for the connections of one address, its name and how long
-    /// it drains. Whatever else the plan says is not looked at. Addresses that both plans have stay bound.
+    /// Binds the additional addresses of another plan. A running server can change its addresses ([`Plan::listen`],
+    /// [`Plan::proxy_protocol`]), its [`Limits`] except for the connections per address, its name and its drain time.
+    /// The rest of the plan is ignored. Addresses that both plans have stay bound.
     ///
     /// # Errors
-    /// A plan that cannot be, an address that cannot be bound: nothing has changed.
+    /// An invalid plan, or an address that cannot be bound: nothing has changed.
     pub fn prepare(&self, plan: Plan) -> Result<Change, Error> {
         plan.check().map_err(Error::Plan)?;
         let prepared = self.listening().prepare(&plan)?;
@@ -360,7 +365,7 @@ impl Handle {
     }
 
     fn listening(&self) -> MutexGuard<'_, Listening> {
-        // What panicked in it has left it as it was, or as it was to be.
+        // Even after a panic, it is in its old or its new state.
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -372,8 +377,8 @@ impl Handle {
 }
 
 impl Change {
-    /// Makes the change. Listeners that go take no new connections and are closed when those that they have were accepted; the
-    /// connections themselves stay.
+    /// Applies the change. Removed listeners take no new connections and are closed when their pending connections
+    /// were accepted; established connections stay.
     pub fn commit(self) -> Changed {
         let Change { handle, prepared, plan } = self;
         handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
@@ -404,7 +409,7 @@ impl Signals {
     }
 }
 
-/// Counts a worker's end when it is dropped, by return or by panic.
+/// Counts the end of a worker when it is dropped, on return or panic.
 struct Ended(watch::Sender<usize>);
 
 impl Drop for Ended {
@@ -437,12 +442,12 @@ fn setup(
 
 fn connections_max(limits: &Limits) -> usize {
     let limit = usize::try_from(process::descriptor_limit()).unwrap_or(usize::MAX);
-    // A very low descriptor limit is shared half and half.
+    // A very low descriptor limit is split in half.
     let room = limit.saturating_sub(DESCRIPTORS_RESERVED).max(limit / 2).max(1);
     limits.connections_max.unwrap_or(room)
 }
 
-/// Where it listens, as URLs. Sockets that were handed over all speak TLS, if there is any.
+/// The addresses as URLs. If TLS is used, all inherited sockets use it.
 fn urls(plan: &Plan, addresses: &[Address]) -> Vec<String> {
     let plain_count = if addresses.len() > plan.listen.len() { plan.listen_plain.len() } else { 0 };
     let secure_count = addresses.len().saturating_sub(plain_count);

@@ -1,4 +1,4 @@
-//! The little that workers share: counts that are only touched when a connection begins or ends.
+//! State shared by workers: counters that only change when a connection starts or ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,7 @@ pub(crate) struct Shared {
     connections: AtomicUsize,
     connections_max: AtomicUsize,
     addresses: Option<Addresses>,
-    /// Memory that collected request bodies take.
+    /// Memory of collected request bodies.
     bodies_bytes: Arc<AtomicU64>,
     readers: Arc<Readers>,
     started: Instant,
@@ -29,7 +29,7 @@ struct Addresses {
     connections_max: usize,
 }
 
-/// Figures of one worker, written by it once a turn: on cache lines of their own, so that workers do not share them.
+/// Figures of one worker, which it writes once per turn: on separate cache lines, so that workers do not share any.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Stats {
@@ -40,11 +40,11 @@ pub(crate) struct Stats {
     pub(crate) proxy_refused: AtomicU64,
     /// Connections that have left the lane.
     pub(crate) taken: AtomicUsize,
-    /// Connections by what they were doing when the worker last looked, in the order of [`State`](crate::State).
+    /// Connections by state when the worker last counted, in the order of [`State`](crate::State).
     pub(crate) states: [AtomicUsize; 5],
-    /// Memory of the worker's tables and buffers then.
+    /// Memory of the worker's tables and buffers at that time.
     pub(crate) memory_bytes: AtomicUsize,
-    /// Somebody has asked for the states: the worker looks at its connections.
+    /// States were requested: the worker counts its connections.
     pub(crate) is_asked: AtomicBool,
 }
 
@@ -64,35 +64,35 @@ impl Shared {
         }
     }
 
-    /// Bytes that the collected request bodies of all workers take.
+    /// Memory of the collected request bodies of all workers.
     pub(crate) fn bodies_bytes(&self) -> Arc<AtomicU64> {
         self.bodies_bytes.clone()
     }
 
-    /// Who waits for disks in the workers' place.
+    /// The threads that read files for the workers.
     pub(crate) fn readers(&self) -> Arc<Readers> {
         self.readers.clone()
     }
 
-    /// Whether one more connection may be accepted. Workers may pass the ceiling by one each.
+    /// Whether one more connection may be accepted. Workers may exceed the limit by one each.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.connections.load(Ordering::Relaxed) < self.connections_max.load(Ordering::Relaxed)
     }
 
-    /// So many may be open from now on; those over it stay.
+    /// Sets the limit of open connections; existing ones stay.
     pub(crate) fn set_connections_max(&self, connections_max: usize) {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
-    /// Counts a connection; `false` if its address has too many, and it is to be closed.
+    /// Counts a connection; `false` if its address has too many, and it has to be closed.
     pub(crate) fn admit(&self, peer: Option<SocketAddr>) -> bool {
         let is_admitted = self.admit_address(peer);
         self.connections.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
         is_admitted
     }
 
-    /// Counts the address of a connection that is counted already, and that was nobody's until now.
+    /// Counts the address of a connection that is already counted, but had no known client until now.
     pub(crate) fn admit_address(&self, peer: Option<SocketAddr>) -> bool {
         if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
             let mut counts = addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ impl Shared {
         true
     }
 
-    /// Forgets a connection that was admitted.
+    /// Uncounts a connection.
     pub(crate) fn release(&self, peer: Option<Prefix>) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
@@ -119,7 +119,7 @@ impl Shared {
         }
     }
 
-    /// Says on stderr, at most once a second for the whole server, that accepting has to wait.
+    /// Logs, at most once a second for the whole server, that accepting has to wait.
     pub(crate) fn complain(&self, error: &io::Error) {
         if self.is_new_second(&self.complained_at_s) {
             let served = self.connections.load(Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Says on stderr, as seldom, that a connection was closed because of its PROXY protocol header.
+    /// Logs, at most once a second too, that a connection was closed because of its PROXY protocol header.
     pub(crate) fn complain_of_proxy(&self, peer: Option<SocketAddr>, reason: &str) {
         if self.is_new_second(&self.proxy_complained_at_s) {
             let peer = peer.map_or_else(|| "a Unix socket".to_owned(), |peer| peer.to_string());
@@ -143,8 +143,8 @@ impl Shared {
     }
 }
 
-/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has. It takes eight bytes, because every connection
-/// that has left the lane keeps one. IPv4 is mapped to a network that is reserved in IPv6.
+/// A client for the limit per address: an IPv4 address, or an IPv6 /64. It takes eight bytes, because every
+/// connection that has left the lane keeps one. IPv4 is mapped to a reserved IPv6 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Prefix(NonZeroU64);
 

@@ -1,6 +1,6 @@
-//! How the bytes of one connection come and go. Nothing above it names a descriptor.
+//! Moves the bytes of one connection. Code above it does not use descriptors.
 //!
-//! Chosen when a connection is accepted or registered; kernel TLS will be a further variant.
+//! Chosen when a connection is accepted or registered; kernel TLS could become another variant.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use flatout_tls::{Channel, Shake};
 use crate::secured::Secured;
 use crate::service::FileRange;
 
-/// One connection's way to its peer.
+/// One connection's transport.
 #[derive(Debug)]
 pub(crate) enum Transport {
     /// A socket, TCP or Unix, without encryption.
@@ -23,7 +23,7 @@ pub(crate) enum Transport {
     Tls(Secured),
 }
 
-/// A connection's place has room for no more.
+/// A connection's entry has no room for more.
 const _: () = assert!(size_of::<Transport>() <= 8);
 
 impl Transport {
@@ -44,7 +44,7 @@ impl Transport {
         }
     }
 
-    /// Whether its handshake has ended since this was asked last.
+    /// Whether its handshake has ended since the last call.
     #[inline]
     pub(crate) fn has_shaken(&mut self) -> bool {
         match self {
@@ -53,13 +53,13 @@ impl Transport {
         }
     }
 
-    /// Whether the peer has chosen HTTP/2 in its handshake (ALPN).
+    /// Whether the peer has selected HTTP/2 in its handshake (ALPN).
     pub(crate) fn has_chosen_h2(&self) -> bool {
         let chosen = |secured: &Secured| secured.with(|channel| channel.protocol() == Some(b"h2"));
         self.secured().and_then(chosen).unwrap_or(false)
     }
 
-    /// Goes on with a handshake, if one is under way: whether bytes can be sent.
+    /// Continues a handshake in progress. Returns whether bytes can be sent.
     #[inline]
     pub(crate) fn shake(&mut self) -> Shake {
         match self {
@@ -68,7 +68,7 @@ impl Transport {
         }
     }
 
-    /// Whether a handshake is under way.
+    /// Whether a handshake is in progress.
     #[inline]
     pub(crate) fn is_shaking(&self) -> bool {
         match self {
@@ -77,7 +77,7 @@ impl Transport {
         }
     }
 
-    /// Whether the peer's end comes behind what was received, and no event will report it.
+    /// Whether the peer's end follows the received bytes, without an event for it.
     #[inline]
     pub(crate) fn holds_end(&self) -> bool {
         match self {
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Whether something of the transport's own waits for the socket's room.
+    /// Whether the transport itself has bytes that wait for the socket's room.
     pub(crate) fn wants_room(&self) -> bool {
         match self {
             Transport::Plain(_) => false,
@@ -94,13 +94,13 @@ impl Transport {
         }
     }
 
-    /// Whether bytes can go through a pipe without passing through the process.
+    /// Whether bytes can go through a pipe without being copied to user space.
     #[inline]
     pub(crate) fn has_pipe(&self) -> bool {
         matches!(self, Transport::Plain(_))
     }
 
-    /// Has it watched by a set, edge-triggered, for both directions, until it is dropped.
+    /// Registers it in a set, edge-triggered, for both directions, until it is dropped.
     pub(crate) fn watch(&self, set: &Set, token: Token) -> io::Result<()> {
         match self {
             Transport::Plain(socket) => set.add_connection(socket.as_fd(), token.to_u64()),
@@ -111,16 +111,16 @@ impl Transport {
         }
     }
 
-    /// Ends the watch, for a socket that stays open.
+    /// Removes it from the set, for a socket that stays open.
     pub(crate) fn unwatch(&self, set: &Set) {
-        // It was watched, so the one error would be a defect; an event for its key finds nothing.
+        // It was registered, so an error would be a bug; an event for its key would match nothing.
         let _ = match self {
             Transport::Plain(socket) => set.remove(socket.as_fd()).ok(),
             Transport::Tls(secured) => secured.with(|channel| set.remove(channel.socket()).ok()).flatten(),
         };
     }
 
-    /// What an attempt to connect came to, the handshake included.
+    /// The result of a connection attempt, including the handshake.
     pub(crate) fn outcome(&self) -> io::Result<()> {
         match self {
             Transport::Plain(socket) => flatout_lane::connect::outcome(socket.as_fd()),
@@ -145,16 +145,16 @@ impl Transport {
         }
     }
 
-    /// Copies what has come into `buffer`, and leaves it there for [`Transport::receive`].
+    /// Copies received bytes into `buffer`, and leaves them for [`Transport::receive`].
     pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Moved {
         match self {
             Transport::Plain(socket) => socket::peek(socket.as_fd(), buffer),
-            // Nobody looks ahead in what is encrypted.
+            // TLS connections are never peeked at.
             Transport::Tls(_) => Moved::Broken,
         }
     }
 
-    /// Sends `bytes`, or the start of them.
+    /// Sends `bytes`, or a part from their start.
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Moved {
         match self {
@@ -163,7 +163,7 @@ impl Transport {
         }
     }
 
-    /// Sends the slices, or the start of them; `more` holds back a packet that is not full.
+    /// Sends the slices, or a part from their start; `more` delays an incomplete packet.
     pub(crate) fn send_slices(&mut self, slices: &[IoSlice<'_>], more: bool) -> Moved {
         match self {
             Transport::Plain(socket) => socket::send_slices(socket.as_fd(), slices, more),
@@ -173,7 +173,7 @@ impl Transport {
         }
     }
 
-    /// Sends up to `bytes` bytes of the range, without copying them through the process where that can be.
+    /// Sends up to `bytes` bytes of the range, without copying them to user space if possible.
     pub(crate) fn send_file(&mut self, range: &FileRange, bytes: u64) -> Moved {
         match self {
             Transport::Plain(socket) => socket::send_file(socket.as_fd(), &range.file, range.offset, bytes),
@@ -183,7 +183,7 @@ impl Transport {
         }
     }
 
-    /// Receives up to `bytes` bytes into a pipe, without copying them through the process where that can be.
+    /// Receives up to `bytes` bytes into a pipe, without copying them to user space if possible.
     pub(crate) fn fill_pipe(&mut self, pipe: &mut Pipe, bytes: usize) -> Moved {
         match self {
             Transport::Plain(socket) => pipe.fill(socket.as_fd(), bytes),
@@ -193,7 +193,7 @@ impl Transport {
         }
     }
 
-    /// Sends what is in a pipe, without copying it through the process where that can be.
+    /// Sends the content of a pipe, without copying it to user space if possible.
     pub(crate) fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
         match self {
             Transport::Plain(socket) => pipe.drain(socket.as_fd(), more),
@@ -203,7 +203,7 @@ impl Transport {
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side.
     pub(crate) fn shut_down(&mut self) {
         match self {
             Transport::Plain(socket) => socket::shutdown_write(socket.as_fd()),
@@ -229,7 +229,7 @@ impl Transport {
         }
     }
 
-    /// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where nobody knows.
+    /// Bytes that were sent but not acknowledged by the peer's kernel; 0 if unknown.
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         match self {
             Transport::Plain(socket) => socket::unacknowledged_bytes(socket.as_fd()),

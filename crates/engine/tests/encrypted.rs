@@ -1,4 +1,4 @@
-//! What holds without TLS holds with it: the same tests once more, through a client that encrypts.
+//! Runs the plain tests again over TLS, through a client that encrypts.
 #![allow(clippy::duplicate_mod, reason = "each of these files has a module for what its tests share")]
 
 #[path = "forms.rs"]

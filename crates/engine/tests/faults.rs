@@ -1,4 +1,4 @@
-//! What the system refuses, and what Unix sockets do differently.
+//! System errors, and the differences of Unix sockets.
 
 mod support;
 
@@ -68,8 +68,8 @@ fn a_unix_client_that_sends_and_closes_at_once_is_served() {
 
 const CHILD: &str = "FLATOUT_FAULTS_CHILD";
 
-/// A server whose third thread cannot be started is none, and leaves nothing behind. In a process of its own: the limit
-/// concerns all of it.
+/// If the third thread of a server cannot be started, the start fails and leaves nothing behind. In a separate
+/// process, because the limit applies to the whole process.
 #[test]
 fn a_thread_that_cannot_be_started_is_an_error_and_frees_the_port() {
     if std::env::var_os(CHILD).is_some() {
@@ -79,7 +79,7 @@ fn a_thread_that_cannot_be_started_is_an_error_and_frees_the_port() {
         .args(["--exact", "a_thread_that_cannot_be_started_is_an_error_and_frees_the_port", "--nocapture"])
         .args(["--test-threads", "1"])
         .env(CHILD, "1")
-        // The test's own thread and two workers have room below the limit, a third worker has not.
+        // The test's own thread and two workers fit below the limit, a third worker does not.
         .env("RUST_MIN_STACK", (STACK_BYTES).to_string())
         .output()
         .unwrap();
@@ -121,7 +121,7 @@ fn many_come_and_go_and_leave_next_to_nothing() {
     let mut after_first = 0;
     for round in 0..8 {
         let mut crowd: Vec<TcpStream> = (0..2_500).map(|_| server.connect()).collect();
-        // Part of a head each, so that each has memory of its own.
+        // Send each a part of a head, so that each connection has its own memory.
         for stream in &mut crowd {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
         }

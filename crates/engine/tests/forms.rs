@@ -1,4 +1,4 @@
-//! The two forms of a path, and requests that are taken up again after they were parked.
+//! The two forms of a path, and requests that continue after they were parked.
 
 mod support;
 
@@ -7,7 +7,7 @@ use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::target::PathForm;
 use support::{Running, body_of, last};
 
-/// Says the path that it sees; `/later` does so when the request was parked and taken up again.
+/// Responds with the path that it sees; for `/later` after the request was parked and continued.
 struct Paths {
     form: PathForm,
     worker: Worker,

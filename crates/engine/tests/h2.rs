@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge over real sockets: everything that a service may answer.
+//! HTTP/2 with prior knowledge over real sockets: all kinds of responses.
 
 mod support;
 
@@ -179,7 +179,7 @@ impl Service for Streams {
                         let mut stream =
                             std::os::unix::net::UnixStream::from(taken.carrier.into_socket().unwrap());
                         stream.set_nonblocking(false).unwrap();
-                        // More than a socket holds: on another thread, for this one has to take it.
+                        // More than a socket buffer holds: write on another thread, because this one has to read it.
                         std::thread::spawn(move || stream.write_all(&much()).is_ok());
                     })
                 })));
@@ -333,7 +333,7 @@ fn interims_trailers_panics_and_broken_bodies() {
     let got = client.finish(stream);
     assert_eq!((got.status, got.reset, got.is_over), (200, Some(Code::INTERNAL_ERROR), false));
     assert!(matches!(ended(&heard, "/cut"), Seen::Ended { outcome: Outcome::Failed, .. }));
-    // A stream cannot become something else.
+    // A stream cannot be upgraded or taken over.
     for (path, code) in [("/upgrade", Code::INTERNAL_ERROR), ("/leave", Code::CANCEL)] {
         let stream = client.get(path);
         assert_eq!(client.finish(stream).reset, Some(code), "{path}");
@@ -364,7 +364,7 @@ fn bodies_of_requests_are_read_as_planned() {
             assert_eq!(got.interims, [100]);
         }
     }
-    // The response is complete and the body is not needed: the client is told to stop sending.
+    // The response is complete and the request body is not needed: the server asks the client to stop sending it.
     let stream = client.ask(Method::Post, "/none", &[], Some(&much));
     assert_eq!(client.finish(stream).status, 200);
     let stream = client.ask(Method::Post, "/small", &[], Some(&much));
@@ -461,7 +461,7 @@ fn slow_clients_are_ended() {
         ..Limits::default()
     };
     let (running, heard) = serving(limits);
-    // A preface that is not whole, no SETTINGS, a block that goes on, and nothing at all.
+    // An incomplete preface, no SETTINGS, an endless header block, and nothing at all.
     let block = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0][..], &[0, 0, 1, 1, 1, 0, 0, 0, 1, 0x82]].concat();
     for bytes in [&PREFACE[..20], PREFACE, &block, b""] {
         let mut socket = running.connect();
@@ -470,7 +470,7 @@ fn slow_clients_are_ended() {
         let _ = socket.read_to_end(&mut Vec::new());
         assert!(began.elapsed() < Duration::from_secs(8), "{bytes:?}");
     }
-    // A window that is never opened, with pings all the while.
+    // A window that is never opened, with pings all the time.
     let limits = MachineLimits { stream_window: 1, ..MachineLimits::default() };
     let mut client = H2Client::with(running.connect(), limits);
     client.consumes = false;
@@ -484,7 +484,7 @@ fn slow_clients_are_ended() {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
-            // Nothing has come for a while: another one.
+            // Nothing was received for a while: send another one.
             Err(_) => drop(client.socket.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8])),
         }
         assert!(began.elapsed() < Duration::from_secs(15));
@@ -506,7 +506,7 @@ fn a_server_without_it_speaks_http1_alone() {
     assert_eq!(body_of(&running.all(last("/a"))), "/a");
 }
 
-/// Over TLS, the handshake decides: before the client has said a word, and whatever it says then.
+/// Over TLS, the handshake decides before the client sends any data, whatever it sends afterwards.
 #[test]
 fn the_handshake_chooses_the_protocol() {
     let (seen, _heard) = channel();

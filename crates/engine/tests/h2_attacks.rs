@@ -1,4 +1,5 @@
-//! The known attacks on HTTP/2, over real sockets: each ends by a limit that has a name, and others are served meanwhile.
+//! The known attacks on HTTP/2, over real sockets: each is ended by a named limit, and other clients are served
+//! meanwhile.
 
 mod support;
 
@@ -15,7 +16,7 @@ use support::h2::H2Client;
 
 const GOAWAY: u8 = 7;
 
-/// The most bytes that the server may send in response to a flood.
+/// The maximum number of bytes that the server may send in response to a flood.
 const ANSWERS_MAX: usize = 100_000;
 
 /// Frames of a flood.
@@ -48,7 +49,7 @@ fn begin(running: &Running) -> TcpStream {
     socket
 }
 
-/// Kind, stream and payload of each whole frame.
+/// Type, stream and payload of each complete frame.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
     let mut found = Vec::new();
     while let [a, b, c, kind, _, s0, s1, s2, s3, rest @ ..] = bytes {
@@ -60,7 +61,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
     found
 }
 
-/// Code and reason of the GOAWAY.
+/// Error code and reason of the GOAWAY.
 fn goaway(bytes: &[u8]) -> Option<(u8, String)> {
     let frames = frames(bytes);
     let (_, _, payload) = frames.iter().find(|(kind, _, _)| *kind == GOAWAY)?;
@@ -151,7 +152,7 @@ fn a_head_over_a_limit_is_refused_alone() {
     let bytes = [
         frame(HEADERS, END_STREAM | END_HEADERS, 1, &crumbs),
         frame(HEADERS, END_STREAM | END_HEADERS, 3, &get("/a")),
-        // A fault of the connection, so that it ends.
+        // A connection error, which ends it.
         frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
     ];
     let answers = frames(&all(&running, &bytes.concat()));

@@ -1,4 +1,4 @@
-//! What an attacker, a slow peer or bad timing may do to the engine, one test for each.
+//! What attackers, slow peers and bad timing can do to the engine, with one test for each.
 
 mod support;
 
@@ -110,7 +110,7 @@ impl Service for Hostile {
                 response
             })),
             (b"/in-two", _) => {
-                // The last byte and the end of the body come in two turns.
+                // The last byte and the end of the body are received in two turns.
                 let key = request.park();
                 response.set_body(Body::Pushed).declare_length(5);
                 tokio::task::spawn_local(async move {
@@ -216,10 +216,10 @@ fn zeros(bytes: u64) -> Body {
     Body::File(FileRange { file, offset: 0, bytes, modified, witness: None })
 }
 
-/// Guests that push into bodies whenever there is room, and at no other time.
+/// Guests that push into bodies only when there is room.
 struct Pushers {
     lane: Lane,
-    /// Of each: its exchange, the bytes it has still to push, and the other end of its socket.
+    /// For each: its exchange, the bytes left to push, and the other end of its socket.
     left: RefCell<HashMap<GuestKey, (ExchangeKey, u64, UnixStream)>>,
 }
 
@@ -296,7 +296,7 @@ impl Test {
         self.server().connect()
     }
 
-    /// The next that was seen, but for the beginnings of requests.
+    /// The next event, except starts of requests.
     fn next(&self) -> Seen {
         loop {
             match self
@@ -321,14 +321,14 @@ impl Test {
         while self.seen.recv_timeout(Duration::from_secs(5)).unwrap() != Seen::Began(path.to_owned()) {}
     }
 
-    /// Time that the worker has been on a CPU.
+    /// CPU time of the worker.
     fn cpu_time(&self) -> Duration {
         let (sender, time) = channel();
         self.mailbox.run(move |_| sender.send(flatout_lane::clock::thread_cpu()).unwrap()).unwrap();
         time.recv().unwrap()
     }
 
-    /// Keeps the worker from taking events for so long, from when this returns on.
+    /// Blocks the worker for this long, starting when this returns.
     fn block(&self, milliseconds: u64) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(get(&format!("/block?{milliseconds}")).as_bytes()).unwrap();
@@ -341,7 +341,7 @@ impl Test {
 fn the_bytes_of_one_client_never_become_the_request_of_another() {
     let test = Test::new();
     let (mut attacker, mut victim) = (test.connect(), test.connect());
-    // Both are known to the worker before it is busy, and their requests come while it is.
+    // The worker knows both before it is blocked; their requests arrive while it is.
     for stream in [&mut attacker, &mut victim] {
         stream.write_all(get("/hello").as_bytes()).unwrap();
         read_until(stream, "/hello");
@@ -392,7 +392,7 @@ fn a_worker_whose_connections_all_expire_serves_on() {
         stream.write_all(get("/hello").as_bytes()).unwrap();
         read_until(stream, "/hello");
     }
-    // The table is full to its end; the next one goes where the first was.
+    // The table is full; the next connection gets the slot of the first.
     drop(crowd.remove(0));
     while test.server().handle.figures().connections == 1024 {
         std::thread::sleep(Duration::from_millis(5));
@@ -403,7 +403,7 @@ fn a_worker_whose_connections_all_expire_serves_on() {
     for stream in &mut crowd {
         assert_eq!(rest(stream), "", "it is closed when it was idle for too long");
     }
-    // They do not close their side: the worker does, all of them within one sweep or two.
+    // They do not close their side: the worker closes all of them within one or two sweeps.
     let began = Instant::now();
     while test.server().handle.figures().connections > 0 {
         assert!(began.elapsed() < Duration::from_secs(10), "the worker goes on");
@@ -446,7 +446,7 @@ fn a_file_that_is_answered_later_is_sent_to_its_end() {
     let test = Test::new();
     let mut stream = test.connect();
     let mut buffer = vec![0; 1 << 20];
-    // The buffers of both sides grow with each file, until the kernel takes more than one turn's share at a time.
+    // The buffers of both sides grow with each file, until the kernel accepts more than one turn's share at a time.
     for _ in 0..8 {
         stream.write_all(get("/late-file").as_bytes()).unwrap();
         read_until(&mut stream, "\r\n\r\n");
@@ -506,7 +506,7 @@ fn what_no_client_took_is_not_reported_as_sent() {
     std::thread::sleep(Duration::from_millis(50));
     stream.write_all(b"56789").unwrap();
     test.until_begun("/block");
-    // Reset while the service still works.
+    // Reset the connection while the service still works.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     drop(stream);
     assert_eq!(test.ended(), ("/block".to_owned(), Outcome::ClientGone));
@@ -579,7 +579,7 @@ fn who_sends_in_many_pieces_gets_no_more_turns() {
             std::thread::sleep(Duration::from_micros(300));
         }
     });
-    // Its responses have to be read: otherwise it waits for room.
+    // Its responses have to be read, otherwise it waits for room.
     let reader = std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         while pieces.read(&mut buffer).is_ok_and(|read| read > 0) {}
@@ -631,7 +631,7 @@ fn guests_and_jobs_end_with_their_worker() {
     let (ours, mut other) = UnixStream::pair().unwrap();
     let (done, registered) = channel();
     let run = test.mailbox.run(move |lane| {
-        /// Keeps the lane that keeps it.
+        /// Keeps the lane that keeps it: a reference cycle.
         struct Keeper(#[allow(dead_code, reason = "it is only kept")] Lane);
         impl Guests for Keeper {
             fn ready(&self, _: GuestKey, _: u64, _: GuestEvent) {}
@@ -671,7 +671,7 @@ fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
         let mut stream = test.connect();
         let head = "POST /none HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 3\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // The body comes while the service works: it is in the kernel, unread, when the response is sent.
+        // The body arrives while the service works: it is unread in the kernel when the response is sent.
         test.until_begun("/none");
         stream.write_all(b"abc").unwrap();
         assert!(rest(&mut stream).ends_with("\r\n\r\n/none"));

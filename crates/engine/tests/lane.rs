@@ -1,4 +1,4 @@
-//! The engine from the outside, over real sockets: everything that is not answered in one go.
+//! The engine from outside, over real sockets: everything that takes more than one turn.
 
 use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
@@ -144,7 +144,7 @@ fn text(text: &str) -> Response {
     response
 }
 
-/// Reads a body with a pause behind each frame, and answers with its length.
+/// Reads a body with a pause after each frame, and responds with its length.
 async fn sip(mut stream: flatout_engine::BodyStream, pause: Duration) -> Response {
     let mut bytes = 0;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut stream).poll_frame(context)).await {
@@ -157,7 +157,7 @@ async fn sip(mut stream: flatout_engine::BodyStream, pause: Duration) -> Respons
     text(&format!("{bytes} bytes"))
 }
 
-/// Panics when it is asked for its length.
+/// Panics in `size_hint`.
 struct Unmeasurable;
 
 impl http_body::Body for Unmeasurable {
@@ -323,7 +323,7 @@ fn a_client_is_not_cut_because_its_reader_is_slow() {
     let limits = Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1, ..Limits::default() };
     let server = serving(limits);
     std::thread::scope(|scope| {
-        // A pause per frame, and a body of several windows' time.
+        // A pause per frame, and a body that takes several windows.
         for (pause_ms, bytes) in [(700, 400 << 10), (100, 4 << 20), (10, 24 << 20)] {
             let mut stream = server.connect();
             scope.spawn(move || {
@@ -437,15 +437,16 @@ fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
             assert_eq!(answer.contains("0123456789"), good, "{head} {body}");
         }
     }
-    // A body that does not come behind an answer that is not read: cut, never a 408 in the answer's midst.
+    // If a client neither sends its body nor reads the response, it is cut, never with a 408 in the middle of the
+    // response.
     let mut stream = server.connect();
     let posted = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n01234";
     stream.write_all((get("/big") + posted).as_bytes()).unwrap();
-    // Two windows, each found by the sweep within a second.
+    // Two windows; the sweep notices each within a second.
     std::thread::sleep(Duration::from_millis(4500));
     let mut taken = Vec::new();
     let _ = stream.read_to_end(&mut taken);
-    // Where the kernel has taken the whole answer unread, the 408 may follow, behind its last byte.
+    // If the kernel has accepted the complete response unread, a 408 may follow its last byte.
     let first_bytes = taken.windows(4).position(|at| at == b"\r\n\r\n").unwrap() + 4;
     let answer_bytes = &taken[first_bytes..taken.len().min(first_bytes + BIG_BYTES)];
     assert!(answer_bytes.iter().all(|&byte| byte == b'x'), "other bytes in its midst");
@@ -481,7 +482,7 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
 fn a_large_file_goes_on_while_others_keep_the_lane_full() {
     let server = serving(Limits::default());
     let stop = AtomicBool::new(false);
-    // More connections than one look at the lane takes events, each with its next request there at every look.
+    // More connections than events per poll of the lane, each with its next request ready at every poll.
     let mut crowd: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -599,7 +600,7 @@ fn deadlines_hold() {
     let answer = server.all("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     within(began);
-    // The figures follow once a sweep.
+    // Figures are updated once per sweep.
     while server.handle.figures().connections > 0 {
         std::thread::sleep(Duration::from_millis(20));
         within(began);
@@ -628,7 +629,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     if support::is_encrypted() {
         return;
     }
-    // A window of loopback opens by 64 KiB at a time: at this pace about once a second.
+    // On loopback the window opens by 64 KiB at a time: at this pace about once a second.
     let limits =
         Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
     let server = serving(limits);
@@ -638,7 +639,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let began = Instant::now();
     let mut taken = 0;
     while began.elapsed() < Duration::from_secs(11) {
-        // On a busy machine it wakes up late, and has to catch up.
+        // On a busy host it wakes up late, and has to catch up.
         while taken < began.elapsed().as_millis() as usize * 60 {
             taken += stream.read(&mut buffer).unwrap();
         }
@@ -659,7 +660,7 @@ fn a_reader_is_judged_from_the_start_of_its_answer() {
         Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1000, ..Limits::default() };
     let server = serving(limits);
     std::thread::scope(|scope| {
-        // Handlers that take longer than a window, so that some answer begins just before the next one ends.
+        // Handlers that take longer than a window, so that one response starts just before the next ends.
         for pause_ms in (1000..2000).step_by(200) {
             let mut stream = server.connect_with_small_buffer();
             scope.spawn(move || {
@@ -757,12 +758,12 @@ fn draining_loses_nothing_that_was_read() {
 
 #[test]
 fn draining_serves_all_that_wait_to_be_accepted() {
-    // The client in between may not have connected all of them when the drain begins.
+    // The relay client may not have connected all of them when the drain starts.
     if support::is_encrypted() {
         return;
     }
     let server = serving(Limits::default());
-    // While the worker is held up, the kernel accepts connections, and they send their requests.
+    // While the worker is blocked, the kernel accepts connections, and they send their requests.
     let mut holding = server.connect();
     holding.write_all(get("/busy?300000").as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Where a server listens changes while it runs.
+//! Changes the listeners of a running server.
 
 mod support;
 
@@ -65,7 +65,7 @@ fn hello(address: SocketAddr) -> String {
     rest(&mut stream)
 }
 
-/// Whether nobody listens there, within a while.
+/// Waits until connections are refused.
 fn until_refused(mut connect: impl FnMut() -> std::io::Result<()>) {
     let began = Instant::now();
     loop {
@@ -98,7 +98,7 @@ fn listeners_come_and_go_and_connections_stay() {
     assert_eq!(running.handle.addresses(), [Address::Tcp(stays), Address::Tcp(comes)]);
     assert!(hello(stays).contains("200 OK") && hello(comes).contains("200 OK"));
     until_refused(|| TcpStream::connect_timeout(&goes, Duration::from_secs(5)).map(drop));
-    // Whoever was connected is served on.
+    // Existing connections are still served.
     for stream in &mut on {
         stream.write_all(GET_ON).unwrap();
         read_until(stream, "[hello 127.0.0.1]");
@@ -145,7 +145,7 @@ fn unix_sockets_come_and_go_with_their_files() {
         stream.write_all(GET).unwrap();
         assert!(rest(&mut stream).ends_with("[hello unix]"));
     }
-    // A file that is another program's by then is left alone.
+    // A socket file that belongs to another program by now is left alone.
     drop(running.handle.prepare(plan(&["127.0.0.1:0", &text])).unwrap().commit());
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "theirs").unwrap();
@@ -165,7 +165,7 @@ fn an_address_that_was_left_can_be_taken_again_at_once() {
     assert!(hello(other.parse().unwrap()).contains("200 OK"));
 }
 
-/// A client that was connected is never reset, also where its listener goes at that moment.
+/// An established connection is never reset, even if its listener is removed at that moment.
 #[test]
 fn no_connection_is_lost_with_its_listener() {
     let running = Running::new(&plan(&["127.0.0.1:0", "127.0.0.2:0"]));
@@ -214,7 +214,7 @@ fn limits_and_the_proxy_protocol_change_too() {
         let _ = stream.write_all(request.as_bytes());
         rest(&mut stream)
     };
-    // Each worker reads its mail for itself.
+    // Each worker reads its own messages.
     let began = Instant::now();
     while !(0..20).all(|_| ask("/").contains("Server: other\r\n")) {
         assert!(began.elapsed() < Duration::from_secs(20));

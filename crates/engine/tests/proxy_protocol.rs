@@ -1,4 +1,4 @@
-//! Connections that begin with a PROXY protocol header, over real sockets.
+//! Connections that start with a PROXY protocol header, over real sockets.
 
 mod support;
 
@@ -13,7 +13,7 @@ use flatout_engine::{
 use flatout_wire::proxy_protocol::{Version, write};
 use support::{read_until, rest};
 
-/// Responds with who the client is; believes everybody, or nobody.
+/// Responds with the client's address; trusts everybody or nobody.
 struct Who {
     believes: bool,
 }
@@ -56,7 +56,7 @@ impl Running {
         stream
     }
 
-    /// All that comes back for these bytes until the server closes.
+    /// Sends these bytes and reads until the server closes.
     fn all(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
@@ -93,7 +93,7 @@ fn header(version: Version, source: &str) -> Vec<u8> {
     bytes
 }
 
-/// What comes before a connection is closed or reset: a reset is as good, where there are bytes that nobody reads.
+/// Reads until the connection is closed or reset: a reset is fine if there are unread bytes.
 fn until_gone(stream: &mut TcpStream) -> String {
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
@@ -124,7 +124,7 @@ fn a_header_may_come_byte_by_byte_and_requests_follow_it() {
         for byte in header(version, "192.0.2.7:4711") {
             stream.write_all(&[byte]).unwrap();
         }
-        // It counts for all requests of the connection, and for pipelined ones.
+        // It applies to all requests of the connection, including pipelined ones.
         for _ in 0..2 {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
             read_until(&mut stream, "[192.0.2.7:4711]");
@@ -151,7 +151,7 @@ fn what_is_no_header_is_closed_without_a_response_and_counted() {
         assert_eq!(until_gone(&mut stream), "", "{bytes:?}");
         running.until_refused(count as u64 + 1);
     }
-    // One that breaks off, and one that never begins: that is what a health check of a port does.
+    // An incomplete header, and none at all, as port health checks do it.
     let mut stream = running.connect();
     stream.write_all(b"PROXY TC").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -184,7 +184,7 @@ fn a_header_has_to_come_in_time() {
     running.until_refused(2);
 }
 
-/// Behind a proxy all connections have its address: it is the clients' that have a limit.
+/// Behind a proxy all connections have its address: the limit applies to the clients' addresses.
 #[test]
 fn connections_are_counted_by_their_clients() {
     let limits = Limits { connections_per_address_max: Some(1), ..Limits::default() };
@@ -200,7 +200,7 @@ fn connections_are_counted_by_their_clients() {
     read_until(&mut other, "[192.0.2.8:1]");
     assert_eq!(until_gone(&mut begin("192.0.2.7:2")), "", "a second one of the same client");
     drop(first);
-    // Its place is free once the server has seen that.
+    // Its slot is free once the server has noticed.
     let began = Instant::now();
     loop {
         let mut stream = begin("192.0.2.7:3");

@@ -1,4 +1,4 @@
-//! Bodies that are pulled, and pushed from a socket of the service's, both through pipes where they are large.
+//! Pulled bodies, and bodies pushed from a service's own socket, both through pipes if they are large.
 
 mod support;
 
@@ -18,10 +18,10 @@ use flatout_engine::{
 use flatout_wire::{Framing, Head};
 use support::Running;
 
-/// More than twice what sockets hold on the way.
+/// More than twice what the sockets in between can buffer.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
-/// Sends the body of each request to a server that sends it back, and that is the response.
+/// Sends each request's body to an echo server, and responds with the result.
 struct Relay {
     links: Rc<Links>,
     echo: SocketAddr,
@@ -35,11 +35,11 @@ struct Links {
 /// One request and its connection to the other server.
 struct Link {
     exchange: ExchangeKey,
-    /// What was pulled and not sent.
+    /// Pulled but not sent yet.
     out: Option<Pull>,
-    /// What was received and not pushed.
+    /// Received but not pushed yet.
     back: Option<PooledPipe>,
-    /// Bytes still to come back.
+    /// Bytes still to be received.
     left: u64,
 }
 
@@ -108,7 +108,7 @@ impl Links {
 
     fn back(&self, guest: GuestKey, link: &mut Link) {
         while link.left > 0 && self.lane.has_room(link.exchange) {
-            // Now this way, now that way.
+            // Alternate between the two ways.
             let count = if link.left.is_multiple_of(2) {
                 let mut pipe = link.back.take().unwrap_or_else(|| self.lane.pipe().unwrap());
                 let moved = self.lane.fill_pipe(guest, &mut pipe, PIPE_BYTES);
@@ -157,7 +157,7 @@ fn relay() -> Running {
     })
 }
 
-/// Bytes that are nowhere like those before them.
+/// Bytes without repetitions.
 fn sample(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -219,7 +219,7 @@ fn a_slow_reader_holds_its_sender_back() {
     {
         taken += count;
     }
-    // Three connections keep what the kernel lets them, 36 MiB each unless the host says otherwise.
+    // The kernel buffers up to 36 MiB for the three connections, unless the host is configured otherwise.
     assert!(taken < BODY_BYTES_MAX / 2, "{taken} bytes were taken, and nobody reads them");
 }
 
@@ -252,7 +252,7 @@ fn a_body_that_is_cut_is_not_taken_for_whole() {
     let mut back = Vec::new();
     let _ = stream.read_to_end(&mut back);
     assert!(back.len() < 200_000, "{}", back.len());
-    // Too large: refused before anything of it is sent on.
+    // Too large: refused before any of it is forwarded.
     let answer = server.all(head(BODY_BYTES_MAX + 1, true));
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(server.all("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));

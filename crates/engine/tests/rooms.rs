@@ -21,7 +21,7 @@ use flatout_engine::{
 use flatout_wire::{Head, Status};
 use support::{Paths, Running, body_of, get, last, read_until, rest};
 
-/// What services of these tests tell the test.
+/// Events that services report to the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
     Dropped,
@@ -37,7 +37,7 @@ struct Rooms {
     count: AtomicUsize,
 }
 
-/// Tells when it is dropped.
+/// Reports when it is dropped.
 struct Bell(Sender<Seen>);
 
 impl Drop for Bell {
@@ -61,11 +61,11 @@ impl Service for Rooms {
             b"/parked" => {
                 let key = request.park();
                 assert_eq!(key, request.park(), "one request has one exchange");
-                // From this worker, later in this turn.
+                // From this worker, later in the same turn.
                 tokio::task::spawn_local(async move {
                     lane.inform(key, Status::EARLY_HINTS, b"Link: </a.css>\r\n");
                     assert!(lane.answer(key, text("parked")));
-                    // A second answer is nobody's.
+                    // A second response has no receiver.
                     lane.answer(key, text("twice"));
                 });
                 Reply::Parked
@@ -198,13 +198,13 @@ impl Service for Rooms {
 
 const PIECE_BYTES: usize = 50_000;
 
-/// Pushes so many pieces into a body, and ends it.
+/// Pushes this many pieces into a body, and ends it.
 async fn push_all(lane: Lane, key: ExchangeKey, pieces: usize) {
     push_pieces(&lane, key, pieces).await;
     lane.end(key, b"X-Pieces: all\r\n");
 }
 
-/// Pushes so many pieces into a body, no faster than they are sent.
+/// Pushes this many pieces into a body, no faster than they are sent.
 async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
     for _ in 0..pieces {
         let mut piece = Bytes::from(vec![b'p'; PIECE_BYTES]);
@@ -219,7 +219,7 @@ async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
     }
 }
 
-/// What came before the connection left HTTP, and what comes after it, as it is.
+/// Echoes the data received before the takeover and after it.
 async fn repeat(taken: Taken) {
     let socket =
         tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
@@ -242,7 +242,7 @@ fn text(text: &str) -> Response {
     response
 }
 
-/// A service's upstream in the lane: one connection for each request, to a server that sends back what it gets.
+/// A service's upstream in the lane: one connection for each request, to an echo server.
 struct Echo {
     address: std::net::SocketAddr,
     lane: Lane,
@@ -288,7 +288,7 @@ impl Guests for Echo {
     }
 }
 
-/// A server that sends back what it gets, but for `silent`.
+/// An echo server, except for `silent`.
 fn echo_server() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -370,7 +370,7 @@ fn a_body_is_pushed_by_its_key() {
     let answer = test.server.all(last("/pushed-exactly"));
     assert!(answer.contains(&format!("Content-Length: {bytes}\r\n")), "{}", &answer[..200]);
     assert_eq!(body_of(&answer).len(), bytes);
-    // Shorter than declared: cut, and never a clean end behind which another response could stand.
+    // Shorter than declared: the connection is cut, and never ends cleanly so that another response could follow.
     let mut stream = test.server.connect();
     stream.write_all((get("/pushed-short") + &get("/noted")).as_bytes()).unwrap();
     let mut answer = Vec::new();
@@ -392,7 +392,7 @@ fn a_body_that_breaks_off_is_sent_as_far_as_it_came() {
     let test = Test::new();
     let mut stream = test.server.connect_with_small_buffer();
     stream.write_all((get("/noted") + &get("/broken") + &get("/noted")).as_bytes()).unwrap();
-    // The client reads nothing until the body has broken off.
+    // The client reads nothing until the body was cut.
     std::thread::sleep(Duration::from_millis(300));
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -443,7 +443,7 @@ fn a_drain_waits_for_what_is_under_way() {
         let answer = rest(&mut stream);
         assert!(answer.contains("HTTP/1.1 200 OK") && answer.contains("Connection: close"), "{answer}");
     }
-    // What has left HTTP is given until it ends.
+    // A connection that has left HTTP keeps its slot until it ends.
     taken.write_all(b"still here").unwrap();
     assert_eq!(read_until(&mut taken, "still here"), "still here");
     drop(taken);
@@ -481,7 +481,7 @@ fn a_client_that_closes_its_side_is_gone_unless_half_closed_ones_are_served() {
     let mut stream = test.server.connect();
     stream.write_all(get("/waits").as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // Not reset: all that the server hears is the end of what the client sends.
+    // Not reset: the server only sees EOF from the client.
     stream.shutdown(Shutdown::Write).unwrap();
     assert!([test.next(), test.next()].contains(&Seen::Dropped), "the future is dropped");
     assert_eq!(rest(&mut stream), "");
@@ -543,7 +543,7 @@ fn a_connection_leaves_with_all_that_it_has_sent() {
         stream.write_all(b"then").unwrap();
         assert_eq!(read_until(&mut stream, "then"), "then");
     }
-    // What was collected comes as it would have come in one piece.
+    // A collected body arrives as if it came in one piece.
     let mut stream = test.server.connect();
     let head = "POST /leave HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all((head.to_owned() + "3\r\nand\r\n5\r\n more\r\n0\r\n\r\n").as_bytes()).unwrap();
@@ -560,12 +560,12 @@ fn a_service_without_bodies_answers_at_once() {
     let answer = read_until(&mut stream, "\r\n\r\n");
     assert!(answer.contains("Connection: close"), "what is left is too much to be skipped: {answer}");
     assert!(began.elapsed() < Duration::from_secs(2));
-    // What is small is skipped, and the next request served.
+    // A small body is skipped, and the next request served.
     let answer = test
         .server
         .all("POST /none HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc".to_owned() + &last("/noted"));
     assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
-    // Behind an answer to a client that waits for 100 it is unclear what comes.
+    // After a response to a client that waits for 100, it is unclear what follows.
     let waits = "POST /none HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     let answer = test.server.all(waits);
     assert!(answer.contains("Connection: close") && !answer.contains("100 Continue"), "{answer}");
@@ -595,7 +595,7 @@ fn collected_bodies_share_one_limit() {
     let mut first = test.server.connect();
     first.write_all((head.to_owned() + &half).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    // The second has to wait, and is served once the first has made room.
+    // The second has to wait, and is served once the first has released memory.
     let mut second = test.server.connect();
     let writer = {
         let (mut second, sent) = (second.try_clone().unwrap(), head.to_owned() + &"y".repeat(700_000));
@@ -606,7 +606,7 @@ fn collected_bodies_share_one_limit() {
     assert_eq!(body_of(&rest(&mut first)).len(), 700_000);
     assert_eq!(body_of(&rest(&mut second)).len(), 700_000);
     writer.join().unwrap().unwrap();
-    // A third, behind one that does not go on, gets 503 and Retry-After.
+    // A third, behind one that does not progress, gets 503 and Retry-After.
     let mut holder = test.server.connect();
     holder.write_all((head.to_owned() + &half).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -618,7 +618,7 @@ fn collected_bodies_share_one_limit() {
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
     drop(third);
     writer.join().unwrap();
-    // Small ones, which need next to nothing, go on.
+    // Small requests, which need almost no memory, continue.
     assert!(test.server.all(last("/noted")).starts_with("HTTP/1.1 200 "));
 }
 
@@ -626,7 +626,7 @@ fn collected_bodies_share_one_limit() {
 fn one_who_pipelines_without_end_leaves_others_their_turn() {
     let test = Test::new();
     let mut greedy = test.server.connect();
-    // 2 400 requests of a tenth of a millisecond: a quarter of a second for one who would serve them all.
+    // 2 400 requests of a tenth of a millisecond: a quarter of a second if all of them are served.
     greedy.write_all(get("/busy").repeat(2400).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let answer = test.server.all(last("/busy"));
@@ -671,7 +671,7 @@ fn a_file_that_is_not_in_memory_is_read_there_by_others() {
                 .all(|piece| piece.iter().enumerate().all(|(at, &byte)| byte == (at % 251) as u8))
         );
     }
-    // Threads have names, and a reader exists only where somebody had to wait for a disk.
+    // Threads have names, and a reader exists only if somebody had to wait for a disk.
     let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     assert!(names.any(|name| name.starts_with("flatout-read")), "the worker has read it itself");
@@ -700,7 +700,7 @@ fn the_last_response_is_not_reset_away() {
     for _ in 0..50 {
         let mut stream = test.server.connect();
         stream.write_all(get("/noted").as_bytes()).unwrap();
-        // The response is there; what comes behind the server's close must not take it away.
+        // The response was received; data that arrives after the server's close must not destroy it.
         std::thread::sleep(Duration::from_millis(5));
         let _ = stream.write_all(get("/noted").as_bytes());
         std::thread::sleep(Duration::from_millis(5));

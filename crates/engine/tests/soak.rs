@@ -1,5 +1,6 @@
-//! Many clients that do what they like, for a few seconds: every response is whole and in its place, every request is
-//! reported once, and nothing is left at the end. `FLATOUT_SOAK_SEED` repeats a run, `FLATOUT_SOAK_SECONDS` makes it longer.
+//! Many clients with random behaviour for a few seconds: every response is complete and in order, every request is
+//! reported once, and nothing is left at the end. `FLATOUT_SOAK_SEED` repeats a run, `FLATOUT_SOAK_SECONDS` makes it
+//! longer.
 
 mod support;
 
@@ -30,7 +31,7 @@ const REQUESTS_MAX: u64 = 12;
 
 const FILE_BYTES: u64 = 5 << 20;
 
-/// How often a request was handed to the service, and how often it was reported.
+/// How often a request reached the service, and how often it was reported.
 #[derive(Default)]
 struct Counts {
     called: HashMap<String, u32>,
@@ -45,7 +46,7 @@ struct Soak {
     file: Arc<std::fs::File>,
 }
 
-/// The body of a response: so many bytes that only this request has.
+/// The body of a response, of this length and unique to this request.
 fn body(id: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| b'a' + ((id + at / 7) % 26) as u8).collect()
 }
@@ -191,7 +192,7 @@ async fn say_goodbye(taken: Taken, id: u64) {
     let _ = socket.try_write(format!("left {id}").as_bytes());
 }
 
-/// A body in pieces, some of which take their time.
+/// A body in pieces, some of which are delayed.
 struct Pieces {
     bytes: Bytes,
     polls: u64,
@@ -233,7 +234,7 @@ impl http_body::Body for Echo {
     }
 }
 
-/// Small, fast, and the same everywhere.
+/// A small, fast and portable random number generator.
 struct Random(u64);
 
 impl Random {
@@ -253,7 +254,7 @@ impl Random {
     }
 }
 
-/// What a request is to be answered with.
+/// The expected response to a request.
 struct Expected {
     path: String,
     id: u64,
@@ -278,7 +279,7 @@ const KINDS: [&str; 12] = [
 
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// One request, the bytes of which are added to `out`.
+/// Generates a request and adds its bytes to `out`.
 fn ask(random: &mut Random, is_last: bool, out: &mut Vec<u8>) -> Expected {
     let id = IDS.fetch_add(1, Ordering::Relaxed);
     let kind = match is_last {
@@ -329,12 +330,12 @@ fn ask(random: &mut Random, is_last: bool, out: &mut Vec<u8>) -> Expected {
     Expected { path, id, bytes, is_head }
 }
 
-/// What comes from the server, read as slowly as it pleases.
+/// Data from the server, read at random speed.
 struct Incoming<'a> {
     stream: &'a TcpStream,
     random: Random,
     is_slow: bool,
-    /// Of the request whose response is read.
+    /// The path of the request whose response is read.
     path: String,
     bytes: Vec<u8>,
     at: usize,
@@ -374,7 +375,7 @@ impl Incoming<'_> {
         self.bytes[self.at - bytes..self.at].to_vec()
     }
 
-    /// One response, which has to be the expected one.
+    /// Reads a response, which must be the expected one.
     fn check(&mut self, expected: &Expected) {
         if expected.path.starts_with("/leave/") {
             let goodbye = format!("left {}", expected.id);
@@ -429,7 +430,7 @@ impl Incoming<'_> {
     }
 }
 
-/// One connection, from its beginning to its end.
+/// One connection, from start to end.
 fn visit(server: std::net::SocketAddr, random: &mut Random) {
     let mut sent = Vec::new();
     let count = 1 + random.below(REQUESTS_MAX);
@@ -448,7 +449,7 @@ fn visit(server: std::net::SocketAddr, random: &mut Random) {
             }
             let mut pieces = 0;
             while !left.is_empty() {
-                // Many small pieces first, then the rest: a long body in pieces of a few bytes takes too long.
+                // Many small pieces first, then the rest: a long body in pieces of a few bytes would take too long.
                 let piece = if pieces > 200 { left.len() } else { 1 + writing.below(piece_max) as usize };
                 let (now, rest) = left.split_at(piece.min(left.len()));
                 if (&stream).write_all(now).is_err() {

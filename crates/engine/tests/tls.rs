@@ -1,4 +1,4 @@
-//! TLS in the lane: handshakes, their time, ends that are announced, slow readers, and who leaves HTTP.
+//! TLS in the lane: handshakes and their time limit, announced ends, slow readers, and connections that leave HTTP.
 
 mod support;
 
@@ -68,7 +68,7 @@ impl Service for Pages {
     }
 }
 
-/// A body that breaks off.
+/// A body that fails.
 fn breaking_body(error: flatout_engine::BoxError) -> flatout_engine::BoxBody {
     struct Breaks(Option<flatout_engine::BoxError>);
     impl http_body::Body for Breaks {
@@ -84,7 +84,7 @@ fn breaking_body(error: flatout_engine::BoxError) -> flatout_engine::BoxBody {
     Box::pin(Breaks(Some(error)))
 }
 
-/// Says everything back in capitals.
+/// Echoes everything in upper case.
 async fn shout(taken: Taken) {
     let _seat = taken.seat;
     let stream =
@@ -158,7 +158,7 @@ impl Test {
         stream
     }
 
-    /// Asks, and reads until the server has announced its end.
+    /// Sends a request, and reads until the server has announced its end.
     fn all(&self, bytes: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
@@ -167,7 +167,7 @@ impl Test {
         all
     }
 
-    /// A hello as a client sends it.
+    /// A ClientHello.
     fn hello(&self) -> Vec<u8> {
         let mut session =
             ClientConnection::new(self.config.clone(), "localhost".try_into().unwrap()).unwrap();
@@ -186,7 +186,7 @@ impl Drop for Test {
     }
 }
 
-/// One response of known length.
+/// Reads one response of known length.
 fn read_answer(stream: &mut impl Read, ends: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(ends.as_bytes()) {
@@ -246,7 +246,7 @@ fn a_handshake_has_a_time_of_its_own() {
     let test = Test::new(limits);
     let hello = test.hello();
     let mut done = test.connect();
-    // Without a request: the handshake alone.
+    // Only the handshake, without a request.
     while done.conn.is_handshaking() {
         done.conn.complete_io(&mut done.sock).unwrap();
     }
@@ -320,7 +320,7 @@ fn a_client_that_ends_with_its_last_request_is_answered() {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     assert!(all.ends_with(b"hello"));
-    // One that only says so, and leaves its socket open, is closed too.
+    // A client that only sends close_notify and leaves its socket open is closed too.
     let mut stream = test.connect();
     stream.write_all(get("/hello").as_bytes()).unwrap();
     stream.conn.send_close_notify();
@@ -392,7 +392,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let began = Instant::now();
     let mut taken = 0;
     while began.elapsed() < Duration::from_secs(11) {
-        // On a busy machine it wakes up late, and has to catch up.
+        // On a busy host it wakes up late, and has to catch up.
         while taken < began.elapsed().as_millis() as usize * 60 {
             taken += stream.read(&mut buffer).unwrap();
         }

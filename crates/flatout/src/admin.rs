@@ -10,7 +10,7 @@ use flatout_serve::push::Hub;
 
 use crate::{Error, Result};
 
-/// What [`App::admin`](crate::App::admin) serves, and where. A text is an address.
+/// The settings of [`App::admin`](crate::App::admin). A string is converted to a listen address.
 ///
 /// ```no_run
 /// use flatout::metrics::{Counter, Figures};
@@ -97,7 +97,7 @@ impl From<&str> for Admin {
     }
 }
 
-/// Bound, and serving nobody yet.
+/// A bound listener that is not serving yet.
 pub(crate) struct Bound {
     bound: admin::Bound,
     metrics: Metrics,

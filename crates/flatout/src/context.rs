@@ -35,7 +35,7 @@ use crate::scope::{Place, WorkerLocal};
 /// # Ok::<(), flatout::Error>(())
 /// ```
 ///
-/// What an application has stored is found by its type:
+/// Stored values are looked up by type:
 ///
 /// ```
 /// use std::cell::Cell;

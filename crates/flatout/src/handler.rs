@@ -15,7 +15,7 @@ use crate::{Context, Problem, Respond};
 
 /// The handler of a route.
 ///
-/// A type of your own can be one, to respond without arguments and without [`Respond`]:
+/// Implement it for your own type to respond without arguments and without [`Respond`]:
 ///
 /// ```
 /// use flatout::engine::{Reply, Response};
@@ -47,7 +47,7 @@ pub trait Endpoint: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use(&self) -> BodyUse;
 
-    /// How the body behind this head is to be read, of at most so many bytes (`None`: the server's limit).
+    /// How the body after this head is to be read, up to this many bytes (`None`: the server's limit).
     #[doc(hidden)]
     fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         let _ = head;
@@ -77,7 +77,7 @@ pub trait Endpoint: Send + Sync + 'static {
 /// A function with the shape of a handler: up to eight arguments of any type, and a result that is [`Respond`]. With it
 /// the compiler infers the arguments, and can report which one is invalid and why.
 ///
-/// It is written beside [`Handler`] in functions that take handlers; see there.
+/// Functions that take handlers name it together with [`Handler`]; see there.
 ///
 /// ```
 /// use flatout::{App, Handler, Shape};

@@ -57,7 +57,7 @@ mod server;
 pub mod test;
 mod websocket;
 
-// The programs in the README and on pages of `docs/` are compiled with the examples; not in a package, which has no pages.
+// Compiles the programs in the README and in `docs/` as doctests. A package does not contain these pages.
 #[cfg(all(doctest, feature = "compression"))]
 mod pages {
     #[doc = include_str!("../../../README.md")]

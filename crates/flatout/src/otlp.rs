@@ -49,7 +49,7 @@ impl Otlp {
         Ok(Otlp(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build()))
     }
 
-    /// What goes into a `tracing_subscriber` registry.
+    /// The layer for a `tracing_subscriber` registry.
     pub fn layer<S: Subscriber + for<'s> LookupSpan<'s>>(&self) -> OpenTelemetryLayer<S, SdkTracer> {
         tracing_opentelemetry::layer().with_tracer(self.0.tracer("flatout"))
     }

@@ -82,7 +82,7 @@ impl Proxy {
         self
     }
 
-    /// Changes anything of how requests are passed on: `Host`, forwarding fields, `Via`.
+    /// Changes how requests are forwarded: `Host`, forwarding fields, `Via`.
     ///
     /// ```
     /// use flatout::{App, Proxy, proxy::Host};
@@ -144,10 +144,10 @@ impl ProxyEndpoint {
         ProxyEndpoint { segments: OnceLock::new(), plan, opened: OnceLock::new(), id: SpareId::new() }
     }
 
-    /// Starts what looks up names and asks for health.
+    /// Starts name resolution and health checks.
     ///
     /// # Errors
-    /// A thread that cannot be started, or a configuration of names that cannot be read.
+    /// The thread cannot be started, or the resolver's configuration cannot be read.
     pub(crate) fn open(&self) -> Result<()> {
         let name = &self.plan.upstream.name;
         let mut upstream = self.plan.upstream.clone();
@@ -159,14 +159,14 @@ impl ProxyEndpoint {
         }
         let opened = proxy::Proxy::open(vec![upstream], &self.plan.resolver)
             .map_err(|error| Error::Start(format!("cannot pass requests on to `{name}`: {error}")))?;
-        // Whoever opens it again gets the first.
+        // If it was opened before, the first one stays.
         let _ = self.opened.set(opened);
         Ok(())
     }
 }
 
 impl Endpoint for ProxyEndpoint {
-    /// What middleware that has copied the request would hand on.
+    /// The form of the body that middleware passes on if it has copied the request.
     fn body_use(&self) -> BodyUse {
         BodyUse::Whole
     }
@@ -217,7 +217,7 @@ impl Endpoint for ProxyEndpoint {
     }
 }
 
-/// What is said in an upstream's place, such as 502, is said as everywhere in an application.
+/// Error responses in place of the upstream's, such as 502, have the same form as the application's own.
 struct AsProblem;
 
 impl Finish for AsProblem {

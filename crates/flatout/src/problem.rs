@@ -20,7 +20,7 @@ use crate::Respond;
 /// # assert_eq!(problem.status(), Status::CONFLICT);
 /// ```
 ///
-/// What a client sees of one with everything:
+/// The response with all members:
 ///
 /// ```
 /// use flatout::{App, Problem, Status, test::Client};

@@ -15,7 +15,8 @@ use crate::handler::Endpoint;
 use crate::ready::SpareId;
 use crate::{Context, Problem, Respond};
 
-/// Channels, for [`App::push`](crate::App::push), and the way to publish to them from any thread. Clones are the same channels.
+/// Channels, for [`App::push`](crate::App::push), and publishing to them from any thread. Clones share the same
+/// channels.
 ///
 /// ```
 /// use flatout::push::{History, Plan, Publisher};
@@ -78,7 +79,7 @@ impl Default for Publisher {
 /// A route with channels.
 pub(crate) struct PushEndpoint {
     publisher: Publisher,
-    /// With what paths begin, once it is known where this was nested.
+    /// With the prefix of the paths, which is known once this is nested.
     plan: OnceLock<Arc<Plan>>,
     /// Of each worker's desk.
     id: SpareId,

@@ -40,7 +40,7 @@ impl Server {
         self.server.addresses()
     }
 
-    /// Where its admin listener is, with the ports that the kernel chose.
+    /// The addresses of the admin listener, with the ports that the kernel chose.
     ///
     /// ```no_run
     /// let server = flatout::App::new().listen("0.0.0.0:8080").admin("127.0.0.1:0").start()?;

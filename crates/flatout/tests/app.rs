@@ -338,7 +338,7 @@ fn an_axum_router_runs_unchanged() {
         let root = client.get(path).send();
         assert_eq!((root.text(), root.header("x-a")), ("root", Some("b")));
     }
-    // One normal form: what routing saw is what the service sees.
+    // One normal form: the service sees the path that was routed.
     for target in ["/%61xum/items/7", "/axum/%69tems/7", "http://other/axum/items/7"] {
         assert_eq!(client.get(target).send().json::<Value>()["id"], 7, "{target}");
     }

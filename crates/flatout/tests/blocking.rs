@@ -1,4 +1,4 @@
-//! Handlers that block, over real sockets.
+//! Blocking handlers, over real sockets.
 
 mod socket;
 
@@ -33,7 +33,7 @@ fn a_worker_goes_on_while_its_handlers_block() {
     for stream in &mut blocked {
         stream.write_all(get("/block/7").as_bytes()).unwrap();
     }
-    // The one worker serves others, and both run at once: neither passes the barrier alone.
+    // The only worker serves others meanwhile, and both handlers run at once: neither passes the barrier alone.
     assert!(ask(&server, &get("/")).ends_with("free"));
     both.wait();
     for mut stream in blocked {
@@ -51,7 +51,7 @@ fn a_panic_costs_one_connection() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let server = serve(App::new().get("/", blocking(|| -> &'static str { panic!("as the test wants it") })));
     for _ in 0..100 {
-        // More often than there are threads: none is lost.
+        // More panics than there are threads: none is lost.
         assert!(ask(&server, &get("/")).starts_with("HTTP/1.1 500 "));
     }
 }
@@ -65,13 +65,13 @@ fn who_waits_beyond_the_limit_is_turned_away() {
     let wait = move || gate.lock().map(|gate| gate.recv().is_err()).unwrap_or(false).to_string();
     let server = serve(App::new().get("/", blocking(wait)).get("/free", || "free"));
     let one = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
-    // Threads, places to wait, and one more.
+    // All threads, all queue slots, and one more.
     let mut streams: Vec<_> = (0..64 + 256 + 1).map(|_| connect(&server)).collect();
     let (last, waiting) = streams.split_last_mut().unwrap();
     for stream in waiting {
         stream.write_all(one.as_bytes()).unwrap();
     }
-    // Served behind all that were sent before it.
+    // Served after all that were sent before it.
     assert!(ask(&server, &get("/free")).ends_with("free"));
     last.write_all(get("/").as_bytes()).unwrap();
     let mut answer = String::new();

@@ -99,7 +99,7 @@ fn websockets_have_messages_of_all_kinds_and_an_end() {
     let refused =
         || std::panic::catch_unwind(AssertUnwindSafe(|| client.get("/echo").websocket().close(1000)));
     assert!(refused().is_err());
-    // With the cookie of the refusal.
+    // With the cookie that the refusal has set.
     let mut socket = client.get("/echo").websocket();
     let long = "κόσμε ".repeat(50_000);
     for text in ["", "hello", &long] {

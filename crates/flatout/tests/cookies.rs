@@ -1,4 +1,4 @@
-//! Cookies, also those of clients that cheat.
+//! Cookies, including those of clients that cheat.
 
 use flatout::cookie::{Cookie, Key};
 use flatout::test::Client;
@@ -12,7 +12,7 @@ fn name_and_value(set: &str) -> (&str, &str) {
     set.split(';').next().unwrap().split_once('=').unwrap()
 }
 
-/// `/sign`, `/hide` set the cookie `user`; `/signed/{name}`, `/hidden/{name}` tell what is believed of a cookie.
+/// `/sign`, `/hide` set the cookie `user`; `/signed/{name}`, `/hidden/{name}` return the verified value.
 fn app(key: &Key) -> App {
     App::new()
         .state(key.clone())
@@ -42,7 +42,7 @@ fn plain_cookies_come_and_go() {
     assert_eq!(get("/", "=; ;; a b c; %zz=%"), "None");
     let set = client.get("/set").send();
     assert_eq!(set.status(), Status::CREATED);
-    // A value cannot bring attributes or lines of its own.
+    // A value cannot add attributes or lines.
     assert_eq!(set.header("set-cookie"), Some("n=v%3B%20Domain%3Devil%0D%0A; Path=/"));
     // Eight KiB of cookies are read up to a number, and no further.
     let many: Vec<String> = (0..1500).map(|at| format!("c{at}=")).collect();
@@ -87,7 +87,7 @@ fn forged_cookies_and_those_of_another_name_or_key_are_not_believed() {
             ("user", "user=ada".to_owned()),
             ("user", "user=".to_owned()),
             ("user", format!("user={long}")),
-            // What was set as `user` is replayed as `admin`.
+            // The value set as `user` is replayed as `admin`.
             ("admin", format!("admin={value}")),
         ] {
             let answer = ours.get(&format!("{read}{name}")).header("Cookie", &cookie).send();

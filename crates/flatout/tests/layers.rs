@@ -180,7 +180,7 @@ fn limits_on_bodies_and_on_requests_in_flight() {
         assert_eq!(client.post(path).body("abcde").send().status(), Status::CONTENT_TOO_LARGE, "{path}");
     }
 
-    // One request at a time, and those beyond are answered 503 at once.
+    // One request at a time; further ones get 503 at once.
     let busy = tower::ServiceBuilder::new().load_shed().concurrency_limit(1).into_inner();
     let (enter, entered) = std::sync::mpsc::channel();
     let release = Arc::new(tokio::sync::Notify::new());

@@ -1,4 +1,4 @@
-//! WebSockets by a plain function, with a client of another author.
+//! WebSockets with a plain function, tested with another implementation's client.
 
 mod socket;
 
@@ -97,7 +97,7 @@ fn the_server_ends_connections_with_a_code() {
         let bad = Frame::message(vec![0xff], OpCode::Data(Data::Text), true);
         socket.send(Message::Frame(bad)).await.unwrap();
         assert_eq!(end(&mut socket).await, Some((1007, "invalid UTF-8".to_owned())));
-        // A panic costs its connection, and no other.
+        // A panic ends its own connection only.
         let mut other = open(&server, "/echo").await;
         let mut socket = open(&server, "/panics").await;
         socket.send(Message::text("a")).await.unwrap();
@@ -118,7 +118,7 @@ fn a_client_that_reads_nothing_is_not_read_either() {
                 write.send(Message::binary(vec![n; 100_000])).await.unwrap();
             }
         };
-        // It is held back until it reads, and nothing of it is lost.
+        // Its sending is blocked until it reads, and nothing is lost.
         tokio::pin!(sent);
         assert!(tokio::time::timeout(Duration::from_millis(500), &mut sent).await.is_err());
         let got = async {
@@ -138,7 +138,7 @@ fn a_client_that_is_silent_is_asked_and_then_ended() {
         for _ in 0..3 {
             assert_eq!(polite.next().await.unwrap().unwrap(), Message::Ping("".into()));
         }
-        // Nobody reads its pings, so that nothing answers them.
+        // Nobody reads its pings, so none is answered.
         let mut silent = open(&server, "/echo").await.into_inner();
         let mut bytes = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut bytes).await.unwrap();

@@ -21,7 +21,7 @@ fn client(app: App) -> Client {
     Client::new(app).unwrap()
 }
 
-/// Who ran, in which order.
+/// Which middleware ran, in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -121,7 +121,7 @@ impl ExtractAsync for User {
     }
 }
 
-/// What needs the request after its turn: the path, its parameters, the query, fields, the body.
+/// A handler that uses the request after its turn: the path, its parameters, the query, fields, the body.
 fn echo(app: App) -> App {
     #[derive(serde::Deserialize)]
     struct Page {
@@ -155,7 +155,7 @@ fn check_echo(client: &Client) {
 
 #[test]
 fn a_function_that_waits_first_has_the_whole_request_for_its_handler() {
-    // By an argument that waits, and by waiting itself.
+    // With an argument that waits, and with its own wait.
     let app = App::new().around(async |User(name): User, mut next: Next| {
         next.extensions_mut().insert(name);
         next.run().await
@@ -201,12 +201,12 @@ fn a_function_may_answer_by_itself_change_the_response_or_run_its_handler_elsewh
             _ => Ok(next.run().await),
         })
         .around(async |next: Next| {
-            // Polled by another task than that of the function.
+            // Polled by another task than the function's.
             let task = tokio::task::spawn_local(next.run());
             task.await.map_err(|_| Status::INTERNAL_SERVER_ERROR)
         })
         .around(async |next: Next| {
-            // Polled by an executor of its own, which wakes it only when it was woken.
+            // Polled by its own executor, which polls it only when it was woken.
             let (mut response, ()) = tokio::join!(next.run(), tokio::task::yield_now());
             response.header("X-Joined", "yes");
             response
@@ -287,12 +287,12 @@ fn preflights_are_answered_before_anything_else_runs() {
         (Status::NO_CONTENT, None)
     );
     assert_eq!(field(&refused, "Access-Control-Allow-Methods"), None);
-    // Errors can be read by scripts too.
+    // Scripts can read error responses too.
     let answer = client.get("/").header("Origin", "https://a.example").send();
     assert_eq!(answer.status(), Status::UNAUTHORIZED);
     assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("https://a.example"));
     assert_eq!(answer.header("Access-Control-Expose-Headers"), Some("X-Total"));
-    // Nobody else's request for the methods is a preflight.
+    // Without the preflight's fields, OPTIONS is not a preflight.
     assert_eq!(client.call("OPTIONS", "/").send().status(), Status::UNAUTHORIZED);
 
     let open = self::client(App::new().with(Cors::new().any_origin()).get("/", || "data"));
@@ -418,7 +418,7 @@ fn clients_that_send_too_much_are_told_when_to_come_again() {
     let wait: u64 = refused.header("Retry-After").unwrap().parse().unwrap();
     assert!((55..=60).contains(&wait), "{wait}");
     assert_eq!(ask("b").status(), Status::OK);
-    // Who is told apart by nothing is not limited.
+    // A client without a key is not limited.
     assert!((0..10).all(|_| client.get("/").send().status() == Status::OK));
 }
 

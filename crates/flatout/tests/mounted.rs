@@ -1,4 +1,4 @@
-//! Mounted services over real sockets: what their clients see of them.
+//! Mounted services over real sockets, as clients see them.
 
 mod socket;
 
@@ -14,7 +14,7 @@ use tower_http::services::ServeDir;
 
 const TEXT: &str = "0123456789abcdefghij";
 
-/// Says that it is `said` bytes long, by a field alone, or nothing, and yields `carried`.
+/// Declares `said` as its length in a field, or nothing, and sends `carried`.
 fn streaming(said: &'static str, carried: &'static str) -> axum::Router {
     struct Pieces(Option<&'static str>);
     impl http_body::Body for Pieces {
@@ -95,7 +95,7 @@ fn a_body_that_is_not_as_long_as_said_is_cut() {
     let exact = ask(&server, &twice("/exact"));
     assert_eq!(exact.matches("HTTP/1.1 200 ").count(), 2, "{exact}");
     for path in ["/short", "/long"] {
-        // The next request on the connection is not served: its response would be taken for the body.
+        // The next request on the connection is not served: its response would be read as the body.
         let cut = ask(&server, &twice(path));
         assert!(cut.matches("HTTP/1.1 ").count() <= 1, "{path}: {cut}");
         assert!(!cut.contains(&TEXT[10..]) || path == "/short", "{path}: {cut}");

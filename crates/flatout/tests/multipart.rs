@@ -1,4 +1,4 @@
-//! Forms with files, also those that were made to hurt.
+//! Multipart forms with files, including malicious ones.
 
 mod socket;
 
@@ -126,7 +126,7 @@ fn limits_of_parts() {
         |bytes: usize| part("name=\"a\"", "12345678") + &part("name=\"b\"", &"x".repeat(bytes)) + "--x--\r\n";
     assert_eq!(post(app(folder.clone()), "/small", two(8)).text(), "small");
     assert_eq!(post(app(folder.clone()), "/small", two(9)).status(), Status::CONTENT_TOO_LARGE);
-    // Held in memory, a part has a limit of its own.
+    // A part in memory has its own limit.
     assert_eq!(post(app(folder), "/list", two((1 << 20) + 1)).status(), Status::CONTENT_TOO_LARGE);
 }
 
@@ -145,14 +145,14 @@ fn files_are_saved_and_what_breaks_off_is_removed() {
     let answer = ask(&server, &format!("{}{body}", head("/save", &length)));
     assert!(answer.ends_with("3000000"), "{answer}");
     assert_eq!(std::fs::metadata(folder.join("whole.bin")).unwrap().len(), 3_000_000);
-    // It is there already.
+    // The file exists already.
     let small = part("name=\"f\"; filename=\"whole.bin\"", "other") + "--x--\r\n";
     let length = format!("Content-Length: {}", small.len());
     let again = ask(&server, &format!("{}{small}", head("/save", &length)));
     assert!(again.starts_with("HTTP/1.1 500 "), "{again}");
     assert_eq!(std::fs::metadata(folder.join("whole.bin")).unwrap().len(), 3_000_000);
 
-    // Without end: the body's own limit ends it.
+    // Endless: the limit of the body applies.
     let mut stream = connect(&server);
     stream.write_all(head("/save", "Transfer-Encoding: chunked").as_bytes()).unwrap();
     let start = part("name=\"f\"; filename=\"endless.bin\"", "x");

@@ -32,7 +32,7 @@ fn states_of_inner_applications_stay_their_own() {
     {
         assert_eq!(text(&client, path), expected, "{path}");
     }
-    // The outer application does not find what is the inner one's alone.
+    // The outer application does not see what only the inner one has.
     assert_eq!(client.get("/number").send().status(), Status::INTERNAL_SERVER_ERROR);
 }
 
@@ -106,7 +106,7 @@ fn a_nested_fallback_answers_below_its_prefix() {
     assert_eq!(answer.header("Api"), Some("yes"));
     assert_eq!(client.get("/api/secret").send().status(), Status::FORBIDDEN);
     assert_eq!(client.get("/elsewhere").send().header("Api"), None);
-    // A path that has a route is not the fallback's, whatever the method.
+    // A path that has a route does not go to the fallback, whatever the method.
     assert_eq!(client.post("/api/items").send().status(), Status::METHOD_NOT_ALLOWED);
     let many = format!("/{}", "a/".repeat(2000));
     assert_eq!(text(&client, &many), "outer");

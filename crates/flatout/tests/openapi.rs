@@ -53,7 +53,7 @@ fn the_document_and_its_page_are_served() {
     assert!(document["components"]["schemas"]["Item"]["properties"]["tags"].is_object());
     let page = client.get("/docs").send();
     assert_eq!(page.header("Content-Type"), Some("text/html; charset=utf-8"));
-    // Nothing of it comes from elsewhere.
+    // The page loads nothing from elsewhere.
     assert!(page.text().contains("openapi.json") && !page.text().contains("://"));
     assert_eq!(client.get("/api/items/7").send().json::<Value>()["id"], 7);
 }

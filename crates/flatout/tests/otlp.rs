@@ -10,7 +10,7 @@ use flatout::{App, Otlp};
 use socket::{ask, serve};
 use tracing_subscriber::layer::SubscriberExt;
 
-/// A collector that hands on what it was sent, and takes it.
+/// A collector that accepts everything and passes it to the test.
 fn collector() -> (String, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -45,7 +45,7 @@ fn take(mut stream: TcpStream, sender: &Sender<Vec<u8>>) {
 fn spans_of_requests_arrive_with_the_clients_trace() {
     let (address, bodies) = collector();
     let otlp = Otlp::to(&address, "the-shop").unwrap();
-    // One test in this program: workers are threads of their own, which only the global subscriber reaches.
+    // This program has a single test: workers are separate threads, which only the global subscriber reaches.
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(otlp.layer())).unwrap();
     let stopped = otlp.clone();
     let app = App::new()

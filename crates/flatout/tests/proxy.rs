@@ -1,4 +1,4 @@
-//! Requests that another server answers.
+//! Requests that another server responds to.
 
 mod socket;
 
@@ -12,7 +12,7 @@ use flatout::test::Client;
 use flatout::{App, ClientIp, Context, Headers, Host, Problem, Proxy, Status, Uri};
 use socket::{ask, get, serve};
 
-/// Says what it was asked.
+/// Responds with the request that it got.
 fn upstream() -> App {
     App::new()
         .get("/slow", async || {
@@ -122,7 +122,7 @@ fn a_server_that_is_none_is_found_at_the_start() {
         let Err(error) = Client::over_socket(App::new().proxy("/", server)) else { panic!("{server}") };
         assert!(error.to_string().contains("proxy: got"), "{error}");
     }
-    // Without a server there is nobody to pass it on.
+    // Without an upstream server.
     let client = Client::new(App::new().proxy("/", "127.0.0.1:1")).unwrap();
     assert_eq!(client.get("/").send().status(), Status::NOT_IMPLEMENTED);
 }

@@ -1,7 +1,7 @@
-//! What the compiler says of code that cannot be: the mistakes that authors make.
+//! Compiler messages for common mistakes of authors.
 //!
-//! The texts are those of one compiler. Where another says it differently, `TRYBUILD=overwrite cargo test --test refused`
-//! writes them anew.
+//! The texts are from one compiler version. For another one, `TRYBUILD=overwrite cargo test --test refused` rewrites
+//! them.
 
 #[test]
 fn mistakes_are_told_in_words_of_this_library() {

@@ -154,7 +154,7 @@ fn clients_that_have_a_representation_get_304() {
         ("GET", "/", "If-None-Match: \"v1\"", 304),
         ("HEAD", "/", "If-None-Match: \"v0\", W/\"v1\"", 304),
         ("GET", "/", "If-None-Match: \"v2\"", 200),
-        // The tag goes before the date.
+        // The tag takes precedence over the date.
         ("GET", "/", &format!("If-None-Match: \"v2\"\r\nIf-Modified-Since: {DATE}"), 200),
         ("GET", "/dated", &format!("If-Modified-Since: {DATE}"), 304),
         ("GET", "/dated", "If-Modified-Since: Sun, 06 Nov 1994 08:49:36 GMT", 200),
@@ -169,7 +169,7 @@ fn clients_that_have_a_representation_get_304() {
             assert!(answer.ends_with("\r\n\r\n"), "{answer}");
         }
     }
-    // Not for what was not modified: one whole, and two of another tag.
+    // Not made for a 304: only for one complete response, and two of another tag.
     assert_eq!(made.load(Ordering::Relaxed), 3);
     assert!(!ask(&server, &get("/odd")).contains("ETag"));
     assert!(!ask(&server, &get("/none")).contains("ETag"));

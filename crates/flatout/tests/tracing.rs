@@ -10,7 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps the fields of all spans, and the names of those that events were heard in.
+/// Keeps the fields of all spans, and the names of spans with events.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<State>>);
 
@@ -115,7 +115,7 @@ fn each_request_has_a_span_with_the_names_of_opentelemetry() {
     has(1, &[("http.response.status_code", "503"), ("error.type", "503"), ("otel.status_code", "ERROR")]);
     has(2, &[("otel.name", "POST"), ("http.response.status_code", "404")]);
     assert!(!state.spans[2].contains_key("http.route") && !state.spans[2].contains_key("error.type"));
-    // What a handler says belongs to its request, also after it has waited.
+    // Events of a handler belong to its request, also after a wait.
     assert_eq!(state.events, [Some(1), Some(2), Some(2)]);
     assert!(state.entered.is_empty());
 }

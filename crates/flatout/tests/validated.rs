@@ -1,4 +1,4 @@
-//! Arguments whose values are checked.
+//! Validated arguments.
 
 use flatout::test::Client;
 use flatout::{App, Form, Json, Query, Status, Validated};
@@ -37,7 +37,7 @@ fn every_field_that_breaks_a_rule_is_named() {
     let form = client.post("/form").header("Content-Type", "application/x-www-form-urlencoded");
     assert_eq!(form.body("name=a&age=36").send().json::<Value>()["errors"][0]["field"], "name");
     assert_eq!(client.get("/query?name=ada&age=1").send().status(), Status::UNPROCESSABLE_CONTENT);
-    // What the inner argument refuses stays as it is.
+    // A refusal by the inner argument is unchanged.
     assert_eq!(client.post("/json").body("{}").send().status(), Status::UNSUPPORTED_MEDIA_TYPE);
     assert_eq!(client.get("/query?name=ada").send().status(), Status::BAD_REQUEST);
 }

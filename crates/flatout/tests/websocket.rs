@@ -29,7 +29,7 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// Says goodbye when the server wants to end.
+/// Closes with a message when the server shuts down.
 async fn polite(mut socket: WebSocket, mut shutdown: Shutdown) {
     shutdown.begun().await;
     let _ = socket.send(Sent::Text("goodbye".into())).await;
@@ -74,7 +74,7 @@ async fn open(server: &Served, path: &str) -> Result<WebSocketStream<tokio::net:
     client_async(format!("ws://t{path}"), stream).await.map(|(socket, _)| socket)
 }
 
-/// Reads a response's head, and what has come behind it.
+/// Reads a response's head, and the bytes received after it.
 fn read_head(stream: &mut TcpStream) -> (String, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -101,7 +101,7 @@ fn messages_are_echoed() {
         socket.close(None).await.unwrap();
         while socket.next().await.is_some_and(|message| message.is_ok()) {}
     });
-    // The connection is counted until it has ended, and no longer.
+    // The connection is counted until it has ended, and not longer.
     assert!(ask(&server, &socket::get("/own")).ends_with("own"));
 }
 
@@ -208,7 +208,7 @@ fn draining_ends_them() {
         server.handle().drain();
         assert_eq!(polite.next().await.unwrap().unwrap(), Message::text("goodbye"));
         assert!(matches!(polite.next().await, Some(Ok(Message::Close(_)))));
-        // Who knows nothing of the drain finds its client gone.
+        // A handler that ignores the drain finds its client disconnected.
         while silent.next().await.is_some_and(|message| message.is_ok()) {}
     });
     server.wait().unwrap();

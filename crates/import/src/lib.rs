@@ -1,5 +1,5 @@
-//! Brings a site over from another server: its configuration as a site file, with a comment where something does not come
-//! along, and the question whether both answer the same.
+//! Converts the configuration of another server into a site file, with a comment for everything that could not be
+//! converted, and compares the responses of both servers.
 //!
 //! ```text
 //! nginx.conf ── nginx ──> directives ── site ──> a site file, with comments and a count

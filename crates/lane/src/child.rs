@@ -1,5 +1,5 @@
-//! Other programs: commands that are run to their end, and servers that are started and ended. Each has a process group of
-//! its own, so that whatever it starts in turn ends with it.
+//! Other programs: commands that run until they exit, and servers that are started and stopped. Each has its own
+//! process group, so that its children end with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,10 +14,10 @@ use rustix::io::{Errno, ioctl_fionbio, read, write};
 
 use crate::process::{Ending, signal_group, with_own_descriptor_limit};
 
-/// What a command printed, and how it ended.
+/// The output of a command, and how it exited.
 #[derive(Debug)]
 pub struct Ran {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// At most 4 MiB of its standard output.
     pub stdout: String,
@@ -25,7 +25,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// Why a command did not run to its end. What had started of it was killed.
+/// Why a command did not finish. It was killed with its children.
 #[derive(Debug)]
 pub enum Unfinished {
     /// It could not be started.
@@ -34,7 +34,7 @@ pub enum Unfinished {
     Stopped,
     /// It took too long.
     Late,
-    /// The system lost it.
+    /// The system reported an error.
     System(io::Error),
 }
 
@@ -42,28 +42,28 @@ pub enum Unfinished {
 #[derive(Debug)]
 pub struct ProcessGroup(Child);
 
-/// Bytes that are kept of each output; the rest is read and forgotten.
+/// Bytes that are kept of each output; the rest is discarded.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// How often a child is looked at while it says nothing.
+/// How often to check a child that prints nothing.
 const LOOK_TIME: Duration = Duration::from_millis(2);
 
 /// Bytes of one read.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Reads of an output before everything else has its turn: more than a pipe holds, so that nothing is missed of a child that
-/// has ended, and no end to one that writes faster than we read.
+/// Reads of one output before other work: more than a pipe holds, so that nothing of an exited child is missed, but
+/// limited for one that writes faster than we read.
 const PIECES_MAX: usize = 8;
 
-/// A shell command. It may open as many files as it could without us.
+/// A shell command, with the original limit of open files.
 pub fn shell(command: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
     with_own_descriptor_limit(&mut shell).args(["-c", command]);
     shell
 }
 
-/// Runs a command to its end, hands it `input`, and collects its output. Processes that it leaves in the background are left
-/// alone, and nothing more is read of them.
+/// Runs a command until it exits, passes it `input`, and collects its output. Background processes that it leaves are
+/// not killed, and their output is not read.
 ///
 /// # Errors
 /// It could not be started, `stop` was set, or `time_max` has passed; then its whole group is killed.
@@ -107,7 +107,7 @@ fn finish(
 }
 
 impl ProcessGroup {
-    /// Starts a command in a group of its own.
+    /// Starts a command in its own process group.
     ///
     /// # Errors
     /// The system's.
@@ -115,25 +115,25 @@ impl ProcessGroup {
         command.process_group(0).spawn().map(ProcessGroup)
     }
 
-    /// The group's id, which is its first process's.
+    /// The group's id, which is the id of its first process.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// The reading end of its standard error, once, if it was started with a pipe.
+    /// Takes the reading end of its stderr, if it was started with a pipe.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.0.stderr.take()
     }
 
-    /// How its first process ended, if it has.
+    /// The exit status of its first process, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
 
-    /// Asks the group to end, gives it `patience`, and kills what is left.
+    /// Terminates the group, waits for `patience`, and kills the rest.
     ///
     /// # Errors
-    /// The system's; `NotFound` where nothing is left of it.
+    /// The system's; `NotFound` if nothing of it is left.
     pub fn end(&mut self, patience: Duration) -> io::Result<()> {
         signal_group(self.id(), Ending::Asked)?;
         let deadline = Instant::now() + patience;
@@ -142,7 +142,7 @@ impl ProcessGroup {
         }
         let _ = signal_group(self.id(), Ending::Forced);
         self.0.wait()?;
-        // Those that outlived their parent hold its port until they are gone too.
+        // Children that outlive their parent hold its port until they have exited too.
         let deadline = Instant::now() + patience;
         while signal_group(self.id(), Ending::Forced).is_ok() && Instant::now() < deadline {
             thread::sleep(LOOK_TIME);
@@ -156,14 +156,14 @@ impl ProcessGroup {
     }
 }
 
-/// The pipes of a child. None of them makes us wait.
+/// The pipes of a child. All are non-blocking.
 struct Talk<'i> {
     input: &'i [u8],
     stdin: Option<OwnedFd>,
     outputs: [Output; 2],
 }
 
-/// What was read of one output.
+/// What was read from one output.
 struct Output {
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
@@ -184,7 +184,7 @@ impl<'i> Talk<'i> {
         Ok(Talk { input, stdin, outputs })
     }
 
-    /// Waits until something can be read or written, but not longer than this, and does it.
+    /// Waits until something can be read or written, for at most this long, and does it.
     fn turn(&mut self, time_max: Duration) -> io::Result<()> {
         let reading = self.outputs.iter().filter_map(|output| output.pipe.as_ref());
         let mut pipes: Vec<PollFd<'_>> = reading.map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
@@ -199,7 +199,7 @@ impl<'i> Talk<'i> {
         Ok(())
     }
 
-    /// Writes as much of the input as the pipe takes. A program that does not read it ends without it; its answer says why.
+    /// Writes as much of the input as the pipe accepts. A program may exit without reading it; its output says why.
     fn hand_over(&mut self) {
         while let Some(pipe) = &self.stdin {
             match write(pipe.as_fd(), self.input) {
@@ -211,7 +211,8 @@ impl<'i> Talk<'i> {
         }
     }
 
-    /// What a child that has ended said: all of it is in the pipes, even if another process still holds them open.
+    /// The output of a child that has exited: all of it is in the pipes, even if another process still holds them
+    /// open.
     fn end(mut self) -> [String; 2] {
         self.outputs.iter_mut().for_each(Output::take);
         self.outputs.map(|output| String::from_utf8_lossy(&output.bytes).into_owned())
@@ -219,7 +220,7 @@ impl<'i> Talk<'i> {
 }
 
 impl Output {
-    /// Takes what is there.
+    /// Reads what is available.
     fn take(&mut self) {
         let mut piece = [0; PIECE_BYTES];
         for _ in 0..PIECES_MAX {
@@ -257,7 +258,7 @@ mod tests {
         );
     }
 
-    /// More than the pipes hold, in both directions at once, and to a program that does not read it.
+    /// More than the pipes hold, in both directions at once, and to a program that does not read its input.
     #[test]
     fn large_inputs_and_outputs_block_nobody() {
         let input = vec![b'x'; 300_000];
@@ -277,7 +278,7 @@ mod tests {
         assert!(begun.elapsed() < PATIENCE);
     }
 
-    /// It holds the pipe open, and what the command itself said is there all the same.
+    /// It holds the pipe open, but the command's own output is available.
     #[test]
     fn what_is_left_in_the_background_holds_nobody_up() {
         let mut group_of = shell("sleep 20 & echo $$");
@@ -290,7 +291,7 @@ mod tests {
     fn a_group_ends_with_those_that_do_not_want_to() {
         let mut stubborn = shell("trap '' TERM; echo ready >&2; sleep 60 & wait");
         let mut group = ProcessGroup::start(stubborn.stderr(Stdio::piped())).unwrap();
-        // A trap that is set survives the start of `sleep`: it is there once something was said.
+        // The trap is set before any output, and survives the start of `sleep`.
         let mut said = [0; 6];
         io::Read::read_exact(&mut group.stderr().unwrap(), &mut said).unwrap();
         assert!(group.ended().is_none());

@@ -1,4 +1,4 @@
-//! The clocks: a server's, read once a turn, and a measurer's, exact to the nanosecond.
+//! Clocks: a server's, read once per turn, and a load generator's, exact to the nanosecond.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -9,25 +9,25 @@ use rustix::time::{ClockId, clock_gettime};
 /// A point in time or a length of time, in steps of [`TICK`].
 pub type Ticks = u32;
 
-/// What a deadline is exact to.
+/// The precision of deadlines.
 pub const TICK: Duration = Duration::from_millis(125);
 
-/// A moment, by both clocks that a server needs.
+/// A moment on both clocks that a server needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// Monotonic time since boot.
     pub ticks: Ticks,
     /// Seconds since 1970, for the `Date` field.
     pub unix_seconds: u64,
-    /// What is added to [`nanoseconds`] to get nanoseconds since 1970, as of the last tick.
+    /// Offset from [`nanoseconds`] to nanoseconds since 1970, as of the last tick.
     pub unix_offset_ns: u64,
 }
 
 const TICK_NS: u64 = TICK.as_nanos() as u64;
 
 impl Moment {
-    /// Goes on to `now_ns`, which [`nanoseconds`] gave. The seconds since 1970 are read with each tick, and are late by one at
-    /// the most: no call into the vDSO for most turns.
+    /// Advances to `now_ns`, a value of [`nanoseconds`]. The seconds since 1970 are read once per tick, and are at
+    /// most one tick late: most turns do not call the vDSO.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
         let ticks = (now_ns / TICK_NS) as Ticks;
@@ -58,24 +58,24 @@ pub fn nanoseconds() -> u64 {
     since(clock_gettime(ClockId::Monotonic))
 }
 
-/// Nanoseconds since 1970, for times that are compared with another program's.
+/// Nanoseconds since 1970, for comparison with times of other programs.
 pub fn unix_nanoseconds() -> u64 {
     since(clock_gettime(ClockId::Realtime))
 }
 
-/// Milliseconds since 1970, by the kernel's coarse clock: late by 4 at the most. One call into the vDSO, the cheapest there is.
+/// Milliseconds since 1970 from the kernel's coarse clock: at most 4 late. One call into the vDSO, the cheapest one.
 #[inline]
 pub fn unix_milliseconds() -> u64 {
     since(clock_gettime(ClockId::RealtimeCoarse)) / 1_000_000
 }
 
-/// How long this thread has been on a CPU, in user and kernel together. Costs one system call.
+/// CPU time of this thread, user and kernel. Costs one system call.
 pub fn thread_cpu() -> Duration {
     Duration::from_nanos(since(clock_gettime(ClockId::ThreadCPUTime)))
 }
 
-/// How long a process has been on a CPU, with all its threads, also those that have ended, in user and kernel together;
-/// exact to the nanosecond. Costs one system call.
+/// CPU time of a process with all its threads, including exited ones, user and kernel; exact to the nanosecond. Costs
+/// one system call.
 ///
 /// # Errors
 /// There is no such process.
@@ -94,8 +94,8 @@ pub fn process_cpu(pid: u32) -> io::Result<Duration> {
     }
 }
 
-/// Lets the timers of this thread fire when they are due, instead of up to 50 µs later (`PR_SET_TIMERSLACK`).
-/// A kernel that refuses leaves them as they were.
+/// Makes this thread's timers fire on time, instead of up to 50 µs late (`PR_SET_TIMERSLACK`). If the kernel refuses,
+/// they stay as they were.
 pub fn sharpen_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }

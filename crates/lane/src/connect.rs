@@ -1,4 +1,4 @@
-//! Connections that we begin: without waiting for them, to TCP and Unix sockets.
+//! Outgoing connections, without blocking, to TCP and Unix sockets.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use crate::socket::set_int_option;
 
-/// Where to connect to.
+/// The address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remote {
     /// An IP address and port.
@@ -31,11 +31,11 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Begins a connection, from one of our own addresses if one is given (TCP only). The socket does not block; it
-/// becomes writable when [`outcome`] can say what it came to. Costs two to five system calls.
+/// Starts a connection, from one of our own addresses if given (TCP only). The socket is non-blocking; it becomes
+/// writable when [`outcome`] can report the result. Costs two to five system calls.
 ///
 /// # Errors
-/// What the kernel knows at once: no descriptors, no free port (`AddrNotAvailable`), a Unix socket without a
+/// Errors that the kernel reports at once: no descriptors, no free port (`AddrNotAvailable`), a Unix socket without a
 /// listener or with a full queue.
 pub fn begin(remote: &Remote, source: Option<IpAddr>) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -45,7 +45,7 @@ pub fn begin(remote: &Remote, source: Option<IpAddr>) -> io::Result<OwnedFd> {
             let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
             sockopt::set_tcp_nodelay(&socket, true)?;
             if let Some(source) = source {
-                // The port is chosen when the remote is known, so that each remote has all ports to itself.
+                // The port is chosen when the remote is known, so that all ports are available for each remote.
                 set_int_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
                 net::bind(&socket, &SocketAddr::new(source, 0))?;
             }
@@ -62,18 +62,18 @@ pub fn begin(remote: &Remote, source: Option<IpAddr>) -> io::Result<OwnedFd> {
     }
 }
 
-/// What a connection came to, once its socket is writable or broken.
+/// The result of a connection attempt, once its socket is writable or broken.
 ///
 /// # Errors
-/// The reason why there is none: `ConnectionRefused`, `TimedOut`, …
+/// The reason for its failure: `ConnectionRefused`, `TimedOut`, …
 pub fn outcome(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(sockopt::socket_error(socket)??)
 }
 
-/// Connects once, waits for the outcome and closes: whether anybody is there.
+/// Connects once, waits for the result and closes: checks whether anybody accepts.
 ///
 /// # Errors
-/// Those of [`begin`] and [`outcome`], and `TimedOut` after `patience`.
+/// As [`begin`] and [`outcome`], and `TimedOut` after `patience`.
 pub fn probe(remote: &Remote, source: Option<IpAddr>, patience: Duration) -> io::Result<()> {
     let socket = begin(remote, source)?;
     let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };

@@ -1,52 +1,53 @@
-//! Which CPUs there are for us, and on which one a thread runs.
+//! Which CPUs we may use, and pinning threads to them.
 
 use std::io;
 use std::thread::available_parallelism;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The CPUs that the process may run on, in ascending order; CPU 0 where the kernel does not tell.
+/// The CPUs that the process may run on, in ascending order; CPU 0 if the kernel does not report them.
 pub fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// The CPUs that run, in ascending order, whether the process may use them or not; those it may use where the kernel
-/// does not tell.
+/// The online CPUs, in ascending order, whether the process may use them or not; the allowed ones if the kernel does
+/// not report them.
 pub fn online() -> Vec<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let cpus = ranges(text.trim());
     if cpus.is_empty() { allowed() } else { cpus }
 }
 
-/// A worker for each CPU that the process may use: affinity and the CPU quota of its cgroup (v1 and v2) both count.
+/// One worker per CPU that the process may use: affinity and the CPU quota of its cgroup (v1 and v2) both count.
 pub fn worker_count_default() -> usize {
     available_parallelism().map_or(1, Into::into)
 }
 
-/// The CPU of each worker, in CPU order. More workers than CPUs are not pinned at all: the scheduler knows better.
+/// The CPU of each worker, in CPU order. More workers than CPUs are not pinned: the scheduler knows better.
 pub fn worker_cpus(workers: usize) -> Vec<Option<usize>> {
     let cpus = allowed();
     let pinned = workers <= cpus.len();
     (0..workers).map(|worker| cpus.get(worker).copied().filter(|_| pinned)).collect()
 }
 
-/// Keeps this thread on one CPU.
+/// Pins this thread to one CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Lets this thread run wherever the process's first thread may: a thread that a pinned one has started is pinned with it.
+/// Lets this thread run wherever the process's first thread may: threads inherit the pinning of the thread that
+/// starts them.
 pub fn unpin() {
     if let Ok(cpus) = sched_getaffinity(Some(rustix::process::getpid())) {
-        // Where it is refused the thread stays where it is.
+        // If this is refused, the thread stays where it is.
         let _ = sched_setaffinity(None, &cpus);
     }
 }
 
-/// `0-3,6`, as the kernel writes sets of CPUs; what is malformed is left out.
+/// `0-3,6`, as the kernel writes sets of CPUs; malformed parts are skipped.
 fn ranges(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

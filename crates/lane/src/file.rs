@@ -1,5 +1,5 @@
-//! What the kernel knows of a file beyond its contents: whether its pages are in memory, and whether it is open for
-//! writing.
+//! What the kernel knows about a file besides its content: whether its pages are in memory, and whether it is open
+//! for writing.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -8,38 +8,38 @@ use std::os::unix::fs::FileExt;
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// How far apart two looks at a range are. The kernel reads ahead in windows of this size unless told otherwise
-/// (`read_ahead_kb`), so what is in memory comes in runs that are rarely shorter.
+/// Distance between two probes of a range. The kernel reads ahead in windows of this size by default
+/// (`read_ahead_kb`), so cached runs are rarely shorter.
 const PROBE_STRIDE_BYTES: u64 = 128 << 10;
 
-/// Looks at one range; a longer range is looked at in steps that are longer.
+/// Most probes of one range; longer ranges are probed at larger distances.
 const PROBES_MAX: u64 = 32;
 
-/// Bytes read with one call by [`warm`].
+/// Bytes per read of [`warm`].
 const WARM_BYTES: usize = 128 << 10;
 
 /// `F_SETSIG` of fcntl(2), which libc leaves out; the same on all of Linux's own architectures that we build for.
 const F_SETSIG: libc::c_int = 10;
 
-/// Who writes a file now.
+/// Whether a file is being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// No process has it open for writing.
     None,
     /// A process has it open for writing.
     Some,
-    /// The kernel does not tell: the file belongs to another user, or its file system has no leases.
+    /// The kernel cannot tell: the file belongs to another user, or its file system has no leases.
     Unknown,
 }
 
-/// Whether `bytes` bytes from `offset` on can be read without waiting for a disk. Looks at samples, so a range with small
-/// holes may pass for one that is there. `false` also where the file system cannot tell.
+/// Whether `bytes` bytes from `offset` on can be read without waiting for a disk. Probes samples, so a range with
+/// small holes may pass as cached. Also `false` if the file system cannot tell.
 ///
-/// Costs one system call for each 128 KiB, at most 33.
+/// Costs one system call per 128 KiB, at most 33.
 ///
 /// # Source
-/// `RWF_NOWAIT`, preadv2(2), Linux 4.14. (`cachestat` is exact and cheaper, but newer kernels refuse it to those who may
-/// not write the file.)
+/// `RWF_NOWAIT`, preadv2(2), Linux 4.14. (`cachestat` is exact and cheaper, but newer kernels refuse it without write
+/// permission on the file.)
 pub fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
     let Some(last) = bytes.checked_sub(1).and_then(|bytes| offset.checked_add(bytes)) else { return true };
     let stride = PROBE_STRIDE_BYTES.max(bytes / PROBES_MAX);
@@ -57,7 +57,7 @@ fn is_byte_cached(file: &File, at: u64) -> bool {
     let mut byte = [0];
     loop {
         match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
-            // At the end there is nothing to wait for.
+            // At the end of the file there is nothing to wait for.
             Ok(_) => return true,
             Err(Errno::INTR) => {}
             Err(_) => return false,
@@ -65,10 +65,10 @@ fn is_byte_cached(file: &File, at: u64) -> bool {
     }
 }
 
-/// Reads `bytes` bytes from `offset` on into the page cache. Blocks for the disk: for a thread that may wait.
+/// Reads `bytes` bytes from `offset` on into the page cache. Blocks on the disk: for threads that may wait.
 ///
 /// # Errors
-/// The disk's. A file that ends earlier is none.
+/// The disk's. A shorter file is not an error.
 pub fn warm(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0; WARM_BYTES];
     let end = offset.saturating_add(bytes);
@@ -85,12 +85,12 @@ pub fn warm(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Who has this file open for writing; `file` itself must be open for reading only. A writer that opens it in the same
-/// microseconds waits for them, or is refused where it asked not to wait (`O_NONBLOCK`).
+/// Whether this file is open for writing; `file` itself must be open for reading only. A writer that opens it in the
+/// same microseconds waits that long, or is refused if it asked not to wait (`O_NONBLOCK`).
 ///
 /// # Source
-/// `F_SETLEASE`, fcntl(2): a read lease is refused with `EAGAIN` while there is a writer. Network file systems refuse for
-/// reasons of their own, so only file systems of this machine are asked.
+/// `F_SETLEASE`, fcntl(2): a read lease is refused with `EAGAIN` while there is a writer. Network file systems refuse
+/// for other reasons, so only local file systems are asked.
 pub fn writer(file: &File) -> Writer {
     if !has_leases(file) {
         return Writer::Unknown;
@@ -113,7 +113,7 @@ pub fn writer(file: &File) -> Writer {
     }
 }
 
-/// Whether its file system is one of this machine alone, whose leases tell of writers and of nothing else.
+/// Whether its file system is local, so that its leases depend on writers only.
 #[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
 fn has_leases(file: &File) -> bool {
     const EXT: i64 = 0xef53;

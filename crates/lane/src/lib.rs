@@ -1,7 +1,6 @@
-//! One worker's talk with the kernel: sockets, readiness, clocks, CPU placement, the process around them, and samples
-//! of what runs.
+//! Access to the kernel for one worker: sockets, readiness, clocks, CPU placement, the process, and stack samples.
 //!
-//! All `unsafe` of the project is in this crate, one SAFETY sentence each. It knows nothing of HTTP: bytes go in and
+//! All `unsafe` of the project is in this crate, one SAFETY sentence each. It does not know HTTP: bytes go in and
 //! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
 //!
 //! ```

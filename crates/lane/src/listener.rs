@@ -1,4 +1,4 @@
-//! Listening sockets: bound, set up, and grouped so that each worker has its own.
+//! Listening sockets: bound, configured, and grouped so that each worker has its own.
 
 use std::io;
 use std::mem::size_of_val;
@@ -17,7 +17,7 @@ use crate::socket::set_int_option;
 /// Options of a listening socket; its connections inherit those that concern TCP.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
-    /// Connections that wait to be accepted, for each socket; the kernel caps it at `net.core.somaxconn`.
+    /// Connections that wait to be accepted, per socket; the kernel caps it at `net.core.somaxconn`.
     pub backlog: u32,
     /// `TCP_NODELAY`.
     pub nodelay: bool,
@@ -27,20 +27,20 @@ pub struct ListenOptions {
     pub congestion: Option<String>,
     /// Whether other processes of this user may listen on the same port.
     pub share_port: bool,
-    /// `SO_KEEPALIVE`: a connection that has been silent for so long is probed, and ends when the peer's host does not
-    /// reply to [`KEEPALIVE_PROBES`] of them.
+    /// `SO_KEEPALIVE`: a connection that has been silent for this long is probed, and is closed when the peer's host
+    /// does not reply to [`KEEPALIVE_PROBES`] probes.
     pub keepalive: Option<Duration>,
-    /// The mode of the file of a Unix socket, less the umask.
+    /// The mode of a Unix socket's file, less the umask.
     pub unix_mode: Option<u32>,
 }
 
-/// Probes without a reply after which the kernel ends a connection (`TCP_KEEPCNT`).
+/// Probes without a reply after which the kernel closes a connection (`TCP_KEEPCNT`).
 pub const KEEPALIVE_PROBES: u32 = 4;
 
 /// Time between two of them (`TCP_KEEPINTVL`).
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What a socket that was handed over is bound to.
+/// The address of an inherited socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalAddress {
     /// An IP address and port.
@@ -49,12 +49,12 @@ pub enum LocalAddress {
     Unix(PathBuf),
 }
 
-/// Binds one listening socket for each of `workers`, in their order, and says where: port 0 is resolved.
+/// Binds one listening socket for each of `workers`, in order, and returns the address: port 0 is resolved.
 ///
-/// The sockets are one `SO_REUSEPORT` group, whose indices follow the order of binding.
+/// The sockets form one `SO_REUSEPORT` group, whose indices follow the order of binding.
 ///
 /// # Errors
-/// The system's, among them `AddrInUse` where another process has the port and it is not to be shared.
+/// The system's, such as `AddrInUse` if another process has the port and it must not be shared.
 pub fn bind_tcp(
     address: SocketAddr,
     workers: usize,
@@ -62,7 +62,8 @@ pub fn bind_tcp(
 ) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
     let mut address = address;
     if !options.share_port {
-        // A group of our own would be joined to anybody's: only a bind outside any group finds the port taken.
+        // With `SO_REUSEPORT` we would join any existing group: only a bind without it detects that the port is in
+        // use.
         let alone = tcp_socket(address)?;
         net::bind(&alone, &address)?;
         address = local_tcp(&alone)?;
@@ -94,7 +95,7 @@ pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
         None,
     )?;
     if let Some(mode) = options.unix_mode {
-        // The file gets the mode that its socket has before it is bound: there is no moment with another one.
+        // The file gets the mode that its socket has before the bind, so it never has another one.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     }
     let address = SocketAddrUnix::new(path)?;
@@ -109,10 +110,10 @@ pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes over a socket that another program bound, such as systemd, and gives it the options of a socket of ours.
+/// Takes over a socket that another program has bound, such as systemd, and sets our options on it.
 ///
 /// # Errors
-/// `InvalidInput` where it is not a listening stream socket; the system's where it refuses an option.
+/// `InvalidInput` if it is not a listening stream socket; the system's if it refuses an option.
 pub fn adopt(socket: OwnedFd, options: &ListenOptions) -> io::Result<(OwnedFd, LocalAddress)> {
     if sockopt::socket_type(&socket)? != SocketType::STREAM || !sockopt::socket_acceptconn(&socket)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a listening stream socket"));
@@ -126,13 +127,13 @@ pub fn adopt(socket: OwnedFd, options: &ListenOptions) -> io::Result<(OwnedFd, L
         set_tcp_options(&socket, options)?;
         LocalAddress::Tcp(local_tcp(&socket)?)
     };
-    // A second listen(2) changes nothing but the backlog.
+    // A second listen(2) only changes the backlog.
     listen(&socket, options)?;
     Ok((socket, address))
 }
 
-/// Lets the kernel hand each connection to the group's member for the CPU on which its packets arrive: member
-/// `n` is for `cpus[n]`. On any other CPU the kernel's hash decides, as without this.
+/// Makes the kernel give each connection to the group's member for the CPU on which its packets arrive: member `n` is
+/// for `cpus[n]`. On any other CPU the kernel's hash decides, as without this.
 ///
 /// # Source
 /// `SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5; socket(7).
@@ -140,12 +141,12 @@ pub fn attach_cpu_selection(group: BorrowedFd<'_>, cpus: &[usize]) -> io::Result
     attach(group, libc::SO_ATTACH_REUSEPORT_CBPF, &cpu_selection(cpus))
 }
 
-/// Has a TCP listener take no new connections, while handshakes that have begun come to their end and wait to be accepted. A
-/// client that comes now hears nothing, tries again after a second, and is refused when the listener was closed by then. Does
-/// nothing for a Unix socket.
+/// Makes a TCP listener ignore new connections, while started handshakes complete and can be accepted. A new client
+/// gets no reply, retries after a second, and is refused if the listener is closed by then. Does nothing for a Unix
+/// socket.
 ///
 /// # Source
-/// `SO_ATTACH_FILTER`, socket(7); on a TCP socket the filter sees segments from their TCP header on (`tcp_filter`).
+/// `SO_ATTACH_FILTER`, socket(7); on a TCP socket the filter sees segments starting at the TCP header (`tcp_filter`).
 pub fn refuse_new(listener: BorrowedFd<'_>) -> io::Result<()> {
     if sockopt::socket_domain(listener)? == AddressFamily::UNIX {
         return Ok(());
@@ -168,7 +169,7 @@ fn attach(socket: BorrowedFd<'_>, option: libc::c_int, program: &[libc::sock_fil
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The largest number of receive queues that one of this host's physical NICs has; 0 without any.
+/// The largest number of receive queues of this host's physical NICs; 0 without any.
 pub fn nic_queues() -> usize {
     let Ok(interfaces) = std::fs::read_dir("/sys/class/net") else { return 0 };
     let queues =
@@ -185,7 +186,7 @@ fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if let IpAddr::V6(ip) = address.ip() {
-        // `[::]` means every address, IPv4's too, whatever the host's default is.
+        // `[::]` means every address, including IPv4, whatever the host's default is.
         sockopt::set_ipv6_v6only(&socket, !ip.is_unspecified())?;
     }
     Ok(socket)
@@ -232,8 +233,8 @@ fn named(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// `A = cpu; return A` where member and CPU are the same number, else a comparison for each; a CPU without a worker gets
-/// an index out of range, for which the kernel falls back to its hash.
+/// `A = cpu; return A` if member and CPU have the same number, otherwise a comparison for each. A CPU without a
+/// worker gets an index out of range, for which the kernel falls back to its hash.
 fn cpu_selection(cpus: &[usize]) -> Vec<libc::sock_filter> {
     // linux/bpf_common.h and linux/filter.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K, BPF_RET|BPF_A.
     const LOAD: u16 = 0x20;
@@ -255,14 +256,14 @@ fn cpu_selection(cpus: &[usize]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Drops segments that have SYN and not ACK.
+/// Drops segments with SYN and without ACK.
 fn without_syn() -> [libc::sock_filter; 5] {
     // linux/bpf_common.h: BPF_LD|BPF_B|BPF_ABS, BPF_ALU|BPF_AND|BPF_K, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K.
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
-    /// Of a TCP header (RFC 9293 section 3.1).
+    /// In the TCP header (RFC 9293 section 3.1).
     const FLAGS_AT: u32 = 13;
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;
@@ -400,7 +401,7 @@ mod tests {
     fn connections_go_to_the_member_of_their_cpu() {
         let cpus = cpu::allowed();
         let order: Vec<usize> = (0..cpus.len()).collect();
-        // In order, and in reverse, which is a set for which member and CPU differ.
+        // In order, and in reverse, so that member and CPU differ.
         for map in [order.clone(), order.iter().rev().copied().collect()] {
             let (actual, sockets) = bind_tcp("127.0.0.1:0".parse().unwrap(), map.len(), &OPTIONS).unwrap();
             attach_cpu_selection(sockets[0].as_fd(), &map).unwrap();

@@ -1,4 +1,4 @@
-//! Network namespaces: networks of our own beside the host's, which go away with the last thread that is in them.
+//! Network namespaces: separate networks, which disappear with the last thread in them.
 
 use std::fs::File;
 use std::io;
@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// A network namespace that is held open.
+/// An open network namespace.
 #[derive(Debug)]
 pub struct Network(OwnedFd);
 
 impl Network {
-    /// The one that this thread is in.
+    /// The namespace of this thread.
     ///
     /// # Errors
-    /// A kernel without namespaces, or no descriptor left.
+    /// The kernel has no namespaces, or no descriptor is left.
     pub fn of_this_thread() -> io::Result<Network> {
         Ok(Network(File::open("/proc/thread-self/ns/net")?.into()))
     }
@@ -35,8 +35,8 @@ impl AsFd for Network {
     }
 }
 
-/// Moves this thread into a network namespace of its own, which has nothing but a loopback device that is down, and
-/// puts that network's `/sys` over the host's, for this thread and what it starts alone.
+/// Moves this thread into a new network namespace, which has only a loopback device that is down, and mounts its
+/// `/sys` over the host's, only for this thread and its children.
 ///
 /// # Errors
 /// `PermissionDenied` without CAP_SYS_ADMIN; a kernel without namespaces.
@@ -44,7 +44,7 @@ pub fn enter_new() -> io::Result<()> {
     // SAFETY: network and mount namespaces belong to the thread that the kernel runs; no descriptor and no memory of
     // this process is unshared, so nothing that other threads rely on changes.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) }?;
-    // What is mounted from here on must not reach the host.
+    // Mounts from here on must not propagate to the host.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None)?)
 }
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// Needs root, and says nothing without.
+    /// Needs root, and is skipped without.
     #[test]
     fn a_network_of_its_own_ends_with_its_thread() {
         if !rustix::process::geteuid().is_root() {

@@ -1,6 +1,7 @@
-//! Descriptors that go from one process to another: packets over a pair of Unix sockets (`SOCK_SEQPACKET`, `SCM_RIGHTS`).
+//! Passes descriptors from one process to another: packets over a pair of Unix sockets (`SOCK_SEQPACKET`,
+//! `SCM_RIGHTS`).
 //!
-//! A packet arrives whole or not at all, and its descriptors arrive with it.
+//! A packet arrives completely or not at all, and its descriptors arrive with it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,16 +16,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Bytes of a packet: with the kernel's own bookkeeping, a send buffer of the default size holds some of them.
+/// Bytes per packet: a send buffer of the default size holds several, including the kernel's overhead.
 pub const PACKET_BYTES_MAX: usize = 32 << 10;
 
-/// Descriptors of a packet. The kernel takes no more than 253 (`SCM_MAX_FD`).
+/// Descriptors per packet. The kernel allows 253 (`SCM_MAX_FD`).
 pub const DESCRIPTORS_MAX: usize = 64;
 
 const _: () = assert!(DESCRIPTORS_MAX <= 253);
 
-/// Times that a packet is sent again, and how long after another, while too many descriptors of the user are on their way
-/// (`ETOOMANYREFS`): others of the same user pass descriptors too.
+/// How often a packet is sent again, and at what interval, while the user has too many descriptors in flight
+/// (`ETOOMANYREFS`): other processes of the same user pass descriptors too.
 const SENDS_MAX: usize = 50;
 const SEND_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
@@ -33,7 +34,7 @@ const SEND_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub struct Passing(OwnedFd);
 
 impl Passing {
-    /// Two ends; each belongs to one process.
+    /// Creates a pair; each end belongs to one process.
     ///
     /// # Errors
     /// The kernel's: no descriptors, no memory.
@@ -43,7 +44,7 @@ impl Passing {
         Ok((Passing(one), Passing(other)))
     }
 
-    /// The end that a process was started with as its standard input.
+    /// The end that this process got as its standard input.
     ///
     /// # Errors
     /// `InvalidInput` if the standard input is something else.
@@ -57,19 +58,19 @@ impl Passing {
         }
     }
 
-    /// No call waits longer than this for the other side; then it fails with `WouldBlock`. `None` waits for ever.
+    /// Limits how long a call waits for the other side; then it fails with `WouldBlock`. `None` waits forever.
     ///
     /// # Errors
-    /// A time that the kernel does not take, such as zero.
+    /// A time that the kernel rejects, such as zero.
     pub fn set_patience(&self, time: Option<Duration>) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.0, Timeout::Recv, time)?;
         Ok(sockopt::set_socket_timeout(&self.0, Timeout::Send, time)?)
     }
 
-    /// Sends a packet with these descriptors. The sender keeps its own.
+    /// Sends a packet with these descriptors. The sender keeps its own copies.
     ///
     /// # Errors
-    /// The other side is gone or does not read, or the packet is empty or too large.
+    /// The other side has closed or does not read, or the packet is empty or too large.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.is_empty() || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
             return Err(ErrorKind::InvalidInput.into());
@@ -93,11 +94,12 @@ impl Passing {
         }
     }
 
-    /// Receives a packet into `buffer`: its length and its descriptors; a length of 0 means that the other side is gone.
+    /// Receives a packet into `buffer` and returns its length and descriptors; a length of 0 means that the other
+    /// side has closed.
     ///
     /// # Errors
-    /// Nothing came in time (`WouldBlock`). The packet was larger than the buffer, or this process may not have as many
-    /// descriptors (`InvalidData`): then those that came are closed.
+    /// `WouldBlock` if nothing came in time. `InvalidData` if the packet was larger than the buffer, or if this
+    /// process may not have that many descriptors: those that came are closed.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,11 +1,11 @@
-//! Samples taken by the kernel: `perf_event_open`, the ring it writes to, and the call chains therein.
+//! Sampling by the kernel: `perf_event_open`, its ring buffer, and the call chains in it.
 //!
 //! ```text
 //! one event for a CPU or a thread ── every so often ──> ring: [sample][sample][lost 3][sample] …
 //!                                                              ^tail, ours            ^head, the kernel's
 //! ```
 //!
-//! An event of a CPU sees whatever runs there, interrupts included; one of a thread follows the thread alone.
+//! An event of a CPU sees everything that runs there, including interrupts; one of a thread follows only the thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,21 +14,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::param::page_size;
 
-/// Room for samples of one ring, in bytes; a power of two. With its head page it is what the kernel lets anybody
-/// lock for each CPU (`kernel.perf_event_mlock_kb`, 516), and a second of deep stacks at 1 000 Hz.
+/// Size of one ring's sample area, in bytes; a power of two. With its head page it is what the kernel lets any user
+/// lock per CPU (`kernel.perf_event_mlock_kb`, 516), and holds a second of deep stacks at 1 000 Hz.
 pub const RING_BYTES: usize = 512 << 10;
 
-/// What is counted; a sample's weight is in it.
+/// The sampling clock; each sample's weight is in its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// Cycles of the CPU's own counter: also sees code that runs with interrupts off. Few virtual machines have one.
+    /// Cycles of the CPU's own counter: also counts code with interrupts off. Few virtual machines have one.
     Cycles,
-    /// Nanoseconds of a kernel timer (`cpu-clock`), which every kernel has. What ran with interrupts off is charged
-    /// to the instruction that turned them on again.
+    /// Nanoseconds of a kernel timer (`cpu-clock`), which every kernel has. Time with interrupts off is charged to
+    /// the instruction that turned them on again.
     CpuTime,
 }
 
-/// Whose stacks are taken.
+/// What is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Everything that runs on a CPU.
@@ -40,13 +40,13 @@ pub enum Scope {
 /// An event to open.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// What is counted.
+    /// The clock.
     pub clock: Clock,
-    /// Whose stacks are taken.
+    /// What is sampled.
     pub scope: Scope,
-    /// Samples a second.
+    /// Samples per second.
     pub rate_hz: u32,
-    /// Whether the kernel's part is sampled too.
+    /// Whether kernel stacks are included.
     pub kernel: bool,
 }
 
@@ -57,25 +57,25 @@ pub struct Ring {
     unread: Vec<u8>,
 }
 
-/// What the kernel wrote.
+/// A record of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'r> {
     /// A stack.
     Sample(Sample<'r>),
-    /// How many records found no room.
+    /// The number of records that were lost because the ring was full.
     Lost(u64),
 }
 
-/// One stack, the innermost address first; all but the innermost are return addresses.
+/// One stack, the innermost address first; all others are return addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample<'r> {
     /// The process; 0 is the idle task.
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// What it stands for, in the clock's unit.
+    /// Its weight, in the clock's unit.
     pub weight: u64,
-    /// Addresses in the kernel; empty where user code ran.
+    /// Addresses in the kernel; empty if user code was running.
     pub kernel: &'r [u64],
     /// Addresses in the process.
     pub user: &'r [u64],
@@ -125,17 +125,17 @@ pub fn open(event: Event) -> io::Result<Ring> {
 }
 
 impl Ring {
-    /// Begins to sample.
+    /// Starts sampling.
     pub fn start(&self) -> io::Result<()> {
         self.control(PERF_EVENT_IOC_ENABLE)
     }
 
-    /// Ends sampling; what is in the ring can still be taken.
+    /// Stops sampling; the content of the ring can still be read.
     pub fn stop(&self) -> io::Result<()> {
         self.control(PERF_EVENT_IOC_DISABLE)
     }
 
-    /// Takes all that is in the ring. Costs two copies of it and no system call.
+    /// Reads everything in the ring. Costs two copies of it and no system call.
     pub fn take(&mut self, mut each: impl FnMut(Record<'_>)) {
         self.copy_unread();
         let mut chain = Chain::default();
@@ -163,7 +163,7 @@ impl Ring {
         }
     }
 
-    /// Copies what lies between tail and head, which may wrap, and gives its room back.
+    /// Copies the data between tail and head, which may wrap, and frees its room.
     fn copy_unread(&mut self) {
         let (head, tail) = (self.position(DATA_HEAD), self.position(DATA_TAIL));
         let end = head.load(Ordering::Acquire);
@@ -179,7 +179,7 @@ impl Ring {
         self.unread = unread;
     }
 
-    /// Bytes of the ring that the kernel has finished and will not touch before the tail moves.
+    /// Bytes of the ring that the kernel has completed and will not touch before the tail moves.
     fn data(&self, first: usize, length: usize) -> &[u8] {
         assert!(first + length <= RING_BYTES, "the ring ends there");
         // SAFETY: the range lies in the mapping behind its head page, and between tail and head nobody writes.
@@ -219,15 +219,15 @@ const ATTRIBUTE_EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const ATTRIBUTE_FREQUENCY: u64 = 1 << 10;
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_SAMPLE: u32 = 9;
-/// Where the head page has its two positions.
+/// Offsets of the two positions in the head page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
-/// Values from here on are no addresses but say whose addresses follow.
+/// Values from here on are markers of the context of the following addresses.
 const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
 const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;
 const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
 
-/// `struct perf_event_attr` as it was first published (`PERF_ATTR_SIZE_VER0`), which all kernels take.
+/// `struct perf_event_attr` as first published (`PERF_ATTR_SIZE_VER0`), which all kernels accept.
 #[repr(C)]
 struct Attributes {
     kind: u32,
@@ -267,14 +267,14 @@ impl Attributes {
     }
 }
 
-/// The addresses of one sample, apart by whose they are.
+/// The addresses of one sample, by context.
 #[derive(Default)]
 struct Chain {
     kernel: Vec<u64>,
     user: Vec<u64>,
 }
 
-/// The first record's kind and body, and what follows it; nothing where no whole record is left.
+/// The first record's kind and body, and the rest; `None` if there is no complete record.
 fn split_record(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     const HEAD_BYTES: usize = 8;
     let head = word(bytes, 0)?.to_ne_bytes();
@@ -297,7 +297,7 @@ fn read_sample<'c>(body: &[u8], chain: &'c mut Chain) -> Option<Sample<'c>> {
         match address {
             PERF_CONTEXT_KERNEL => part = Some(&mut chain.kernel),
             PERF_CONTEXT_USER => part = Some(&mut chain.user),
-            // A guest's or a hypervisor's addresses mean nothing here.
+            // Addresses of a guest or a hypervisor are not used.
             PERF_CONTEXT_MAX.. => part = None,
             _ => part.iter_mut().for_each(|part| part.push(address)),
         }

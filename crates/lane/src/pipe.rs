@@ -1,4 +1,4 @@
-//! Bytes from one socket to another without passing through the program (`splice(2)`): they wait in a pipe.
+//! Moves bytes from one socket to another through a pipe, without copying them to user space (`splice(2)`).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 use crate::socket::{Moved, moved};
 
-/// A pipe, and how many bytes are in it.
+/// A pipe, and the number of bytes in it.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
@@ -17,26 +17,26 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe: two descriptors, 64 KiB of room unless the host says otherwise.
+    /// An empty pipe: two descriptors, 64 KiB of room unless the host is configured otherwise.
     pub fn new() -> io::Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         Ok(Pipe { reader, writer, bytes: 0 })
     }
 
-    /// An empty pipe with room for so many bytes, or for as many as the host allows.
+    /// An empty pipe with room for this many bytes, or as many as the host allows.
     pub fn with_room(bytes: usize) -> io::Result<Pipe> {
         let pipe = Pipe::new()?;
-        // Refused where the user has too many pages in pipes already: then it has the usual room.
+        // If the user's pipes already have too many pages, it keeps the default size.
         let _ = fcntl_setpipe_size(&pipe.writer, bytes);
         Ok(pipe)
     }
 
-    /// Bytes that have come in and not gone out.
+    /// Bytes in the pipe.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes up to `bytes` bytes in from a socket. [`Moved::Bytes`]`(0)` is the end of what the peer sends;
+    /// Receives up to `bytes` bytes from a socket. [`Moved::Bytes`]`(0)` is the end of the peer's stream;
     /// [`Moved::WouldBlock`] also means that the pipe is full.
     pub fn fill(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
@@ -47,7 +47,7 @@ impl Pipe {
         filled
     }
 
-    /// Takes out what is in it, behind `out`. Returns whether that was all.
+    /// Appends its content to `out`. Returns whether that was all.
     pub fn empty_into(&mut self, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         out.resize(start + self.bytes, 0);
@@ -66,7 +66,7 @@ impl Pipe {
         self.bytes == 0
     }
 
-    /// Gives what is in it to a socket. `more` holds back a packet that is not full, because other bytes follow.
+    /// Sends its content to a socket. `more` delays an incomplete packet, because other bytes follow.
     pub fn drain(&mut self, socket: BorrowedFd<'_>, more: bool) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let flags = if more { flags | SpliceFlags::MORE } else { flags };
@@ -77,7 +77,7 @@ impl Pipe {
         drained
     }
 
-    /// Takes bytes in from a buffer, from a socket that cannot be taken from.
+    /// Copies bytes into it, for a socket that cannot be spliced from.
     pub fn copy_in(&mut self, bytes: &[u8]) -> Moved {
         let copied = moved(|| rustix::io::write(&self.writer, bytes));
         if let Moved::Bytes(count) = copied {
@@ -86,7 +86,7 @@ impl Pipe {
         copied
     }
 
-    /// Copies what is in it to a buffer, for a socket that cannot be given it. It counts as in the pipe until
+    /// Copies its content to a buffer, for a socket that cannot be spliced to. It counts as in the pipe until
     /// [`Pipe::count_out`].
     pub fn copy_out(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -97,7 +97,7 @@ impl Pipe {
         }
     }
 
-    /// So many of the bytes that were copied out have found their way.
+    /// This many of the bytes that were copied out have been sent.
     pub fn count_out(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }

@@ -1,11 +1,11 @@
-//! Readiness: an epoll set whose descriptor can itself be watched by another one.
+//! Readiness: an epoll set that can itself be watched by another one.
 //!
 //! ```text
 //! tokio's epoll ── AsyncFd ──> Poll's epoll ──> sockets, edge-triggered
 //! ```
 //!
-//! There the set is only ever asked with a timeout of 0; waiting is the outer one's work. A thread that does nothing
-//! but its connections needs no outer set: it calls [`Poll::wait`].
+//! In that case the set is only polled with a timeout of 0; waiting is done by the outer one. A thread that handles
+//! nothing but its connections needs no outer set: it calls [`Poll::wait`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,35 +19,35 @@ use tokio::io::unix::AsyncFd;
 
 use crate::slab::Key;
 
-/// Events taken at a time. A full batch means that there may be more.
+/// Events taken at a time. After a full batch there may be more.
 pub const EVENTS_MAX: usize = 256;
 
-/// From here on a wait may be late by the millisecond that `epoll_wait` rounds up to.
+/// From this length on, a wait may be late by the millisecond that `epoll_wait` rounds up to.
 pub const COARSE_WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// No wait is longer: milliseconds have to fit 31 bits.
+/// The longest wait: its milliseconds have to fit 31 bits.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// An epoll set, and the events that were taken from it last.
+/// An epoll set, and the last events that were taken from it.
 pub struct Poll {
     set: Set,
     events: Vec<Event>,
 }
 
-/// What an epoll set watches; clones are the same set, on the same thread.
+/// The interest list of an epoll set; clones refer to the same set, on the same thread.
 #[derive(Debug, Clone)]
 pub struct Set(Rc<OwnedFd>);
 
-/// What a descriptor in a set is: its kind in the top bits of epoll's 64, its key in the rest.
+/// Identifies a descriptor in a set: its kind in the top bits of epoll's 64, its key in the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     /// The listener with this index.
     Listener(u32),
-    /// A connection that was accepted.
+    /// An accepted connection.
     Client(Key),
     /// A connection that belongs to a service.
     Guest(Key),
-    /// Other threads have something to say ([`Wake`]).
+    /// A wake-up by other threads ([`Wake`]).
     Wake,
 }
 
@@ -56,7 +56,7 @@ impl Token {
     const GUEST: u64 = 2;
     const WAKE: u64 = 3;
 
-    /// As epoll keeps it.
+    /// As epoll stores it.
     #[inline]
     pub fn to_u64(self) -> u64 {
         match self {
@@ -67,7 +67,7 @@ impl Token {
         }
     }
 
-    /// From what [`Token::to_u64`] gave.
+    /// Converts back from [`Token::to_u64`].
     #[inline]
     pub fn from_u64(bits: u64) -> Token {
         let key = bits & ((1 << Key::BITS) - 1);
@@ -85,18 +85,18 @@ impl Token {
 pub struct Wake(OwnedFd);
 
 impl Wake {
-    /// A wake-up that was not requested yet.
+    /// Without a pending wake-up.
     pub fn new() -> io::Result<Wake> {
         Ok(Wake(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
-    /// Wakes who waits on the set that watches it. Costs one system call.
+    /// Wakes the waiter on the set that watches it. Costs one system call.
     pub fn wake(&self) {
-        // The one error is a full counter, and then it is readable already.
+        // The only error is a full counter, and then it is already readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it quiet again.
+    /// Clears the wake-up.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
@@ -108,16 +108,16 @@ impl AsFd for Wake {
     }
 }
 
-/// What happened to one descriptor.
+/// The events of one descriptor.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// What the descriptor was added with.
+    /// The token that the descriptor was added with.
     pub token: u64,
     flags: EventFlags,
 }
 
 impl Ready {
-    /// The peer's end, of which a layer above the socket knows.
+    /// The peer's end of stream, reported by a layer above the socket.
     pub fn end(token: u64) -> Ready {
         Ready { token, flags: EventFlags::IN | EventFlags::RDHUP }
     }
@@ -142,13 +142,13 @@ impl Ready {
         Ready { flags: self.flags | EventFlags::IN | EventFlags::OUT, ..self }
     }
 
-    /// There is something to read: bytes, or the end of what the peer sends.
+    /// Readable: bytes, or the peer's end of stream.
     #[inline]
     pub fn readable(self) -> bool {
         self.flags.intersects(EventFlags::IN | EventFlags::RDHUP)
     }
 
-    /// The peer has closed its side: after the bytes that are there, reads find the end.
+    /// The peer has closed its side: after the available bytes, reads return the end.
     #[inline]
     pub fn read_closed(self) -> bool {
         self.flags.contains(EventFlags::RDHUP)
@@ -160,7 +160,7 @@ impl Ready {
         self.flags.contains(EventFlags::OUT)
     }
 
-    /// The connection was reset, or ended by the kernel.
+    /// The connection was reset, or closed by the kernel.
     #[inline]
     pub fn broken(self) -> bool {
         self.flags.contains(EventFlags::ERR)
@@ -180,13 +180,13 @@ impl Poll {
         Ok(Poll { set, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
-    /// What it watches.
+    /// The set.
     pub fn set(&self) -> &Set {
         &self.set
     }
 
-    /// Registers the set with the runtime of this thread: readable while there are events to take.
-    /// It is a second descriptor of the same set, so that the set itself stays free to be changed.
+    /// Registers the set with the runtime of this thread: readable while there are events. It is a duplicated
+    /// descriptor of the same set, so that the set itself can still be changed.
     pub fn watched(&self) -> io::Result<AsyncFd<OwnedFd>> {
         let copy = self.set.0.try_clone()?;
         // SAFETY: the `AsyncFd` owns the descriptor and deregisters it before it is closed; nobody else has it.
@@ -199,16 +199,15 @@ impl Poll {
         self.set.add_connection(socket, token)
     }
 
-    /// Takes up to [`EVENTS_MAX`] events that are there now, without waiting, and returns how many.
-    /// Costs one system call.
+    /// Takes up to [`EVENTS_MAX`] available events without waiting, and returns how many. Costs one system call.
     #[inline]
     pub fn take(&mut self) -> io::Result<usize> {
         self.take_within(Timespec { tv_sec: 0, tv_nsec: 0 })
     }
 
-    /// Waits until there are events, `timeout` has passed or a signal arrives, and takes the events as [`Poll::take`]
-    /// does. Costs one system call; with a timeout under [`COARSE_WAIT_MIN`] two more when nothing is there yet, because
-    /// `epoll_wait` counts in whole milliseconds.
+    /// Waits until there are events, `timeout` has passed or a signal arrives, and takes the events like
+    /// [`Poll::take`]. Costs one system call; with a timeout below [`COARSE_WAIT_MIN`] two more if there are no
+    /// events yet, because `epoll_wait` counts in whole milliseconds.
     #[inline]
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let time = Timespec {
@@ -239,7 +238,7 @@ impl Poll {
         }
     }
 
-    /// The `index`th of the events taken last.
+    /// Event number `index` of those taken last.
     #[inline]
     pub fn event(&self, index: usize) -> Option<Ready> {
         let event = *self.events.get(index)?;
@@ -249,14 +248,14 @@ impl Poll {
 }
 
 impl Set {
-    /// Watches a connection, edge-triggered, for both directions, for as long as it is open: no other call
-    /// is paid for it. Closing the descriptor ends the watch.
+    /// Watches a connection, edge-triggered, for both directions, while it is open: no other call is needed. Closing
+    /// the descriptor ends the watch.
     pub fn add_connection(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&*self.0, socket, EventData::new_u64(token), flags)?)
     }
 
-    /// Watches a listener, level-triggered. A listener that several sets watch wakes only one of them.
+    /// Watches a listener, level-triggered. If several sets watch a listener, only one of them is woken.
     pub fn add_listener(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
         Ok(epoll::add(&*self.0, socket, EventData::new_u64(token), flags)?)
@@ -267,7 +266,7 @@ impl Set {
         Ok(epoll::add(&*self.0, wake, EventData::new_u64(token), EventFlags::IN)?)
     }
 
-    /// Ends the watch of a descriptor that stays open.
+    /// Stops watching a descriptor that stays open.
     pub fn remove(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&*self.0, socket)?)
     }

@@ -1,4 +1,4 @@
-//! What a process is and may: its descriptors, its user, and what systemd hands it.
+//! This process's descriptors and user, signals to others, and systemd's socket activation.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -12,14 +12,14 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, setrlimit,
 };
 
-/// The limit of open descriptors that this process was started with.
+/// The original limit of open descriptors of this process.
 static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the limit of open descriptors as far as the kernel lets it: to the hard limit, and as root to
-/// `fs.nr_open`. What is refused stays as it was.
+/// Raises the limit of open descriptors as far as possible: to the hard limit, and as root to `fs.nr_open`. If it is
+/// refused, the limit stays as it was.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // A second call finds what the first one raised.
+    // In a second call, the limit is already the raised one.
     let _ = STARTED_WITH.set(limit);
     let nr_open =
         std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
@@ -32,15 +32,15 @@ pub fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// How many descriptors may be open.
+/// The limit of open descriptors.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How a process is brought to its end.
+/// How to end a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// SIGTERM: it may finish what it does.
+    /// SIGTERM: it may finish its work.
     Asked,
     /// SIGKILL.
     Forced,
@@ -58,7 +58,7 @@ impl Ending {
 /// Ends all processes of a group that was made for a child of ours; `group` is that child's id.
 ///
 /// # Errors
-/// `NotFound` where no process of it is left, `InvalidInput` for what is no id.
+/// `NotFound` if it has no process left, `InvalidInput` for an invalid id.
 pub fn signal_group(group: u32, end: Ending) -> io::Result<()> {
     let group = i32::try_from(group).ok().and_then(Pid::from_raw);
     let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -75,13 +75,13 @@ pub fn signal_process(id: u32, end: Ending) -> io::Result<()> {
     Ok(kill_process(id, end.signal())?)
 }
 
-/// Has a process, once started, asked to end (SIGTERM) when the thread that started it ends, however that comes about:
-/// a server that was started for a measurement does not outlive it. Its own children are not asked.
+/// Makes a process receive SIGTERM when the thread that starts it ends, for whatever reason: a server that was
+/// started for a measurement does not outlive it. The server's own children get no signal.
 pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
     let parent = rustix::process::getpid();
     let ask = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-        // Ended between the fork and the line above, the parent can no longer be the cause of a signal.
+        // If the parent has ended before the call above, no signal will come.
         match rustix::process::getppid() {
             now if now == Some(parent) => Ok(()),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
@@ -91,8 +91,8 @@ pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(ask) }
 }
 
-/// Has a process, once started, open as many descriptors as it could have without
-/// [`raise_descriptor_limit`]: a server under test is to have the limit that it has in production.
+/// Starts a process with the descriptor limit that it would have without [`raise_descriptor_limit`]: a server under
+/// test has the same limit as in production.
 pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
     let Some(limit) = STARTED_WITH.get().copied() else { return command };
     let lower = move || Ok(setrlimit(Resource::Nofile, limit)?);
@@ -100,11 +100,11 @@ pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(lower) }
 }
 
-/// Becomes `name` for good, in all threads: supplementary groups, group, user. A process that is this user already, and not root,
-/// stays as it is.
+/// Switches to user `name` permanently, in all threads: supplementary groups, group, user. Does nothing if the
+/// process already runs as this user, and not as root.
 ///
 /// # Errors
-/// `NotFound` for a user that does not exist, `PermissionDenied` where we are not root.
+/// `NotFound` for a user that does not exist, `PermissionDenied` if we are not root.
 pub fn become_user(name: &str) -> io::Result<()> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let (uid, gid) = look_up(&name)?;
@@ -125,7 +125,7 @@ pub fn become_user(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The ids of a user and of its group, for files that it is to have.
+/// The ids of a user and of its group, for changing the owner of files.
 ///
 /// # Errors
 /// `NotFound` for a user that does not exist.
@@ -134,7 +134,7 @@ pub fn user_ids(name: &str) -> io::Result<(u32, u32)> {
     look_up(&name)
 }
 
-/// The listening sockets that systemd handed over (`LISTEN_PID`, `LISTEN_FDS`); none at a second call.
+/// The listening sockets passed by systemd (`LISTEN_PID`, `LISTEN_FDS`); none in a second call.
 ///
 /// # Errors
 /// Malformed variables, or a descriptor that is not open.
@@ -148,21 +148,22 @@ pub fn listen_fds() -> io::Result<Vec<OwnedFd>> {
     Ok(descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect())
 }
 
-/// Tells systemd that connections are accepted. Does nothing without `NOTIFY_SOCKET`.
+/// Tells systemd that the service is ready. Does nothing without `NOTIFY_SOCKET`.
 pub fn notify_ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Another process has taken this one's place.
+/// Another process has replaced this one.
 static IS_REPLACED: AtomicBool = AtomicBool::new(false);
 
-/// Tells systemd that another process is the main one of the service from now on; what this one does no longer concerns it.
+/// Tells systemd that another process is now the main one of the service; from then on this one sends no
+/// notifications.
 pub fn notify_replaced_by(pid: u32) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid)]);
     IS_REPLACED.store(true, Ordering::Relaxed);
 }
 
-/// Tells systemd that the end has begun.
+/// Tells systemd that the service is stopping.
 pub fn notify_stopping() {
     if IS_REPLACED.load(Ordering::Relaxed) {
         return;

@@ -1,22 +1,21 @@
-//! A table of entries under stable keys, in chunks that never move.
+//! A table with stable keys, in chunks that never move.
 //!
-//! A `Vec` that doubles would hold up to twice the memory of its entries and copy them all while it grows;
-//! chunks of [`CHUNK_ENTRIES`] grow by what is needed, and a chunk without entries gives its memory back. A [`Key`]
-//! names an index and a generation, so that an event for a connection that was closed in the same turn finds nothing
-//! instead of its successor.
+//! A growing `Vec` would hold up to twice the memory of its entries and copy all of them; chunks of [`CHUNK_ENTRIES`]
+//! grow as needed, and an empty chunk releases its memory. A [`Key`] consists of an index and a generation, so that
+//! an event for a connection that was closed in the same turn matches nothing, instead of its successor.
 
 use std::num::NonZeroU64;
 
 /// Entries allocated at a time.
 pub const CHUNK_ENTRIES: usize = 256;
 
-/// Names one entry for as long as it lives. It fits in [`Key::BITS`] bits, so that an epoll token has room for a kind
-/// beside it, and `Option<Key>` is as small as a key.
+/// Identifies one entry for its lifetime. It fits in [`Key::BITS`] bits, so that an epoll token has room for a kind,
+/// and `Option<Key>` is as small as a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(NonZeroU64);
 
 impl Key {
-    /// Bits that a key takes of the 64 that epoll keeps for each descriptor.
+    /// Bits of a key, of the 64 that epoll stores per descriptor.
     pub const BITS: u32 = 61;
 
     /// The key as a number below 2^[`Key::BITS`].
@@ -25,7 +24,7 @@ impl Key {
         self.0.get()
     }
 
-    /// The key that [`Key::to_u64`] gave; a number that it never gives names nothing.
+    /// The key from [`Key::to_u64`]; other numbers match no entry.
     #[inline]
     pub fn from_u64(bits: u64) -> Key {
         Key(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
@@ -50,14 +49,14 @@ impl Key {
 /// A table of `T`s.
 pub struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    /// The chunk that the next entry goes into, if it has room.
+    /// The chunk for the next entry, if it has room.
     filling: usize,
     occupied_count: usize,
-    /// The first generation in newly allocated memory: above all that was ever given out there.
+    /// The first generation in newly allocated memory: above all earlier ones there.
     generation_start: u32,
 }
 
-/// Slots, or no memory at all while none is occupied.
+/// Slots; without memory while none is occupied.
 struct Chunk<T> {
     slots: Box<[Slot<T>]>,
     occupied_count: u32,
@@ -82,12 +81,12 @@ const NONE: u32 = u32::MAX;
 const GENERATION_MAX: u32 = (1 << (Key::BITS - 32)) - 1;
 
 impl<T> Slab<T> {
-    /// An empty table, without memory of its own.
+    /// An empty table, without allocation.
     pub fn new() -> Slab<T> {
         Slab { chunks: Vec::new(), filling: 0, occupied_count: 0, generation_start: 1 }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.occupied_count
     }
@@ -97,12 +96,12 @@ impl<T> Slab<T> {
         self.occupied_count == 0
     }
 
-    /// How many slots there are, vacant ones too: the range that [`Slab::slot`] takes.
+    /// The number of slots, including vacant ones: the range of [`Slab::slot`].
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_ENTRIES
     }
 
-    /// Adds an entry. Allocates once for [`CHUNK_ENTRIES`] of them.
+    /// Adds an entry. Allocates once per [`CHUNK_ENTRIES`].
     pub fn insert(&mut self, entry: T) -> Key {
         if !self.chunks.get(self.filling).is_some_and(Chunk::has_room) {
             self.filling = self.chunks.iter().position(Chunk::has_room).unwrap_or_else(|| self.grow());
@@ -122,7 +121,7 @@ impl<T> Slab<T> {
         Key::new((self.filling * CHUNK_ENTRIES) as u32 + at, slot.generation)
     }
 
-    /// The entry under this key, if it still lives.
+    /// The entry with this key, if it still exists.
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let index = key.index() as usize;
@@ -133,8 +132,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes the entry out; its key finds nothing from now on. A chunk that becomes empty is freed, unless it is the
-    /// one that is being filled: a table with few entries must not allocate for each.
+    /// Removes the entry; its key matches nothing from now on. A chunk that becomes empty is freed, unless it is the
+    /// one being filled: a table with few entries must not allocate for each.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get_mut(key)?;
         let index = key.index() as usize;
@@ -156,7 +155,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry in this slot with its key, for sweeps.
+    /// The entry in this slot and its key, for sweeps.
     #[inline]
     pub fn slot(&self, slot: usize) -> Option<(Key, &T)> {
         let found = self.chunks.get(slot / CHUNK_ENTRIES)?.slots.get(slot % CHUNK_ENTRIES)?;
@@ -166,19 +165,19 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The first slot from this one on that a sweep has to look at: chunks without entries are stepped over.
+    /// The next slot for a sweep, from this one on: empty chunks are skipped.
     pub fn skip_empty(&self, slot: usize) -> usize {
         let at = slot / CHUNK_ENTRIES;
         let rest = self.chunks.get(at..).unwrap_or_default();
         match rest.iter().position(|chunk| chunk.occupied_count > 0) {
             Some(0) => slot,
             Some(skipped) => (at + skipped) * CHUNK_ENTRIES,
-            // Never back: the table may have become shorter during an iteration.
+            // Never backwards: the table may have shrunk during an iteration.
             None => self.slots().max(slot),
         }
     }
 
-    /// Slots that memory is held for.
+    /// Slots with allocated memory.
     pub fn allocated_slots(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.slots.len()).sum()
     }

@@ -1,4 +1,4 @@
-//! One connection's talk with the kernel. Every call is one system call on a non-blocking socket.
+//! I/O on one connection. Every function is one system call on a non-blocking socket.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -8,19 +8,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
 
-/// What a read or a write came to.
+/// The result of a read or a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// So many bytes. Of a read, 0 is the end of what the peer sends.
+    /// This many bytes. For a read, 0 is the end of the peer's stream.
     Bytes(usize),
-    /// Nothing can be moved now; readiness will tell.
+    /// Nothing can be moved now; an event will report readiness.
     WouldBlock,
-    /// The connection is broken: reset, timed out, or closed under our hands.
+    /// The connection has failed: reset, timed out, or closed locally.
     Broken,
 }
 
-/// Makes a call that moves bytes. One that a signal interrupted is made again: edge-triggered readiness would not come a
-/// second time. Out of kernel memory (ENOBUFS, ENOMEM) is the end of the connection for the same reason.
+/// Makes a call that moves bytes. After a signal it is repeated: edge-triggered readiness is not reported twice. Out
+/// of kernel memory (ENOBUFS, ENOMEM) ends the connection for the same reason.
 #[inline]
 pub(crate) fn moved(mut call: impl FnMut() -> Result<usize, Errno>) -> Moved {
     loop {
@@ -39,19 +39,19 @@ pub fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
     moved(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes))
 }
 
-/// Copies what the socket has into `buffer`, and leaves it in the socket.
+/// Copies bytes from the socket into `buffer` without removing them.
 pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
     moved(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::PEEK).map(|(bytes, _)| bytes))
 }
 
-/// Sends `bytes`, or the start of them.
+/// Sends `bytes`, or a part from their start.
 #[inline]
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Moved {
     moved(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
 }
 
-/// Sends the slices one after another, or the start of them. `more` holds back a packet that is not full,
-/// because other bytes follow at once.
+/// Sends the slices in order, or a part from their start. `more` delays an incomplete packet, because other bytes
+/// follow at once.
 pub fn send_slices(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -> Moved {
     let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
     moved(|| rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags))
@@ -61,12 +61,12 @@ pub fn send_slices(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -
 /// [`Moved::Bytes`]`(0)` means that the file ends there.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -> Moved {
     let mut offset = offset;
-    // Linux moves at most 0x7ffff000 bytes a call (sendfile(2)).
+    // Linux moves at most 0x7ffff000 bytes per call (sendfile(2)).
     let bytes = bytes.min(0x7fff_f000) as usize;
     moved(|| rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
 }
 
-/// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where the kernel does not tell.
+/// Bytes that were sent but not acknowledged by the peer's kernel; 0 if the kernel does not report it.
 ///
 /// # Source
 /// `SIOCOUTQ`, tcp(7).
@@ -77,20 +77,20 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> u64 {
     if result == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// Says that nothing more will be sent; what was sent still arrives.
+/// Shuts down our sending side; sent bytes still arrive.
 pub fn shutdown_write(socket: BorrowedFd<'_>) {
-    // The one error is that the connection is gone already, which is what was wanted.
+    // The only error is that the connection is already gone.
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
-/// Has the kernel end a connection whose peer acknowledges nothing for so long of what was sent (`TCP_USER_TIMEOUT`, tcp(7)). A socket
-/// that is not TCP's stays as it is. Costs one system call.
+/// Makes the kernel close a connection whose peer acknowledges no sent data for this long (`TCP_USER_TIMEOUT`,
+/// tcp(7)). Has no effect on other sockets. Costs one system call.
 pub fn give_up_after(socket: BorrowedFd<'_>, time: std::time::Duration) {
     let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, milliseconds);
 }
 
-/// Sets an option whose value is an int and that rustix does not wrap.
+/// Sets an int option that rustix does not wrap.
 pub(crate) fn set_int_option(
     socket: &OwnedFd,
     level: libc::c_int,
@@ -104,12 +104,12 @@ pub(crate) fn set_int_option(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What an accept came to.
+/// The result of an accept.
 #[derive(Debug)]
 pub enum Accepted {
     /// A connection, non-blocking, and its peer: `None` on a Unix socket.
     Connection(OwnedFd, Option<SocketAddr>),
-    /// No task waits.
+    /// The queue is empty.
     Empty,
     /// Accepting must pause: the process or the host is out of descriptors or memory, or the listener is broken.
     Exhausted(io::Error),
@@ -117,12 +117,12 @@ pub enum Accepted {
     Aborted,
 }
 
-/// Takes one connection off the listener's queue.
+/// Accepts one connection from the listener's queue.
 pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
     match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         Ok((socket, peer)) => Accepted::Connection(socket, peer.and_then(|peer| peer.try_into().ok())),
         Err(Errno::AGAIN) => Accepted::Empty,
-        // accept(2): errors of the new connection itself are passed on, to be treated like "try again".
+        // accept(2): errors of the new connection itself are reported here, to be treated like "try again".
         Err(
             Errno::CONNABORTED
             | Errno::INTR

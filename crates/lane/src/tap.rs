@@ -1,10 +1,10 @@
-//! A packet tap of our own, as DHCP clients and monitoring agents hold one: the kernel hands it every packet.
+//! Our own packet tap, like those of DHCP clients and monitoring agents: the kernel copies every packet to it.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// A packet socket that sees every packet of the network it was opened in, until it is dropped. It is never read, so once
-/// its queue is full it costs as much as any tap, without the work of a program.
+/// A packet socket that sees every packet of the network it was opened in, until it is dropped. It is never read, so
+/// once its queue is full it costs as much as any tap, without the work of a program.
 #[derive(Debug)]
 pub struct Tap {
     _socket: OwnedFd,
@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
 
-    /// Needs CAP_NET_RAW, and says nothing without.
+    /// Needs CAP_NET_RAW, and is skipped without.
     #[test]
     fn a_tap_is_there_until_it_is_dropped() {
         let count = thread::spawn(|| {

@@ -1,8 +1,8 @@
-//! Answers out of the bytes of one connection, without copying them.
+//! Parses the responses of one connection, without copying them.
 //!
-//! A head that came whole is read where it lies. Most servers send the same head thousands of times, so a thread
-//! remembers the last one: where the bytes are the same the meaning is too, and comparing costs a tenth of parsing.
-//! A body is counted and, if one is expected, compared, never kept.
+//! A complete head is parsed in place. Most servers send the same head thousands of times, so a thread remembers the
+//! last one: identical bytes have the same meaning, and comparing costs a tenth of parsing. A body is counted and, if
+//! one is expected, compared, never kept.
 
 use std::borrow::Cow;
 
@@ -13,34 +13,34 @@ use crate::plan::Expect;
 use crate::subscribe::{Heard, Subscriber, Transport};
 use crate::tally::ErrorKind;
 
-/// Where one connection is in its answers. Owns memory only within a cut head or a chunked body.
+/// The parser state of one connection. Owns memory only within an incomplete head or a chunked body.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     client: Client,
     status: u16,
     body_fits: bool,
     body_at: u64,
-    /// The start of a head that did not come whole.
+    /// The start of an incomplete head.
     partial: Vec<u8>,
-    /// It has become a WebSocket.
+    /// The connection has become a WebSocket.
     is_switched: bool,
     subscriber: Option<Box<Subscriber>>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answered {
-    /// What is wrong with it, if anything is.
+    /// Its error, if any.
     pub(crate) error: Option<ErrorKind>,
     /// Whether the connection can take the next request.
     pub(crate) keep_alive: bool,
 }
 
-/// What a thread knows about the answers it waits for.
+/// What a thread knows about the responses it expects.
 pub(crate) struct Expected<'p> {
     expect: &'p Expect,
     head_bytes_max: usize,
-    /// What subscribers have received; none where connections are no subscribers.
+    /// What subscribers have received; `None` if connections are not subscribers.
     pub(crate) heard: Option<Heard>,
     last_head: Vec<u8>,
     last_answer: Option<(Answer, bool)>,
@@ -51,8 +51,8 @@ impl<'p> Expected<'p> {
         Expected { expect, head_bytes_max, heard, last_head: Vec::new(), last_answer: None }
     }
 
-    /// Reads a head from the start of `bytes`. A head ends at its first empty line, so bytes that begin with a whole
-    /// head are known by that head alone.
+    /// Parses a head at the start of `bytes`. A head ends at its first empty line, so bytes that start with a known
+    /// head have exactly that head.
     #[inline]
     fn head(&mut self, bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
         if let Some((answer, to)) = self.last_answer
@@ -70,14 +70,14 @@ impl<'p> Expected<'p> {
         Ok(found)
     }
 
-    /// Whether bytes of a body, from this place on, are those that are expected.
+    /// Whether these bytes of a body, at this offset, are the expected ones.
     pub(crate) fn fits(&self, at: u64, bytes: &[u8]) -> bool {
         let Some(body) = &self.expect.body else { return true };
         let rest = usize::try_from(at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
         rest.starts_with(bytes)
     }
 
-    /// What is wrong with a whole answer, if anything is: of this status, and with so many bytes that all fit.
+    /// The error of a complete response, if any, from its status and its body.
     #[inline]
     pub(crate) fn judge(&self, status: u16, body_fits: bool, body_bytes: u64) -> Option<ErrorKind> {
         let fits = match &self.expect.body {
@@ -100,16 +100,16 @@ impl<'p> Expected<'p> {
 }
 
 impl Reader {
-    /// So many requests alike were sent.
+    /// This many identical requests were sent.
     #[inline]
     pub(crate) fn sent(&mut self, sent: Sent, count: u32) {
         self.client.sent(sent, count);
     }
 
-    /// Takes bytes until an answer is whole or they end: how many were taken, and the answer.
+    /// Consumes bytes until a response is complete or they run out. Returns how many were consumed, and the response.
     ///
     /// # Errors
-    /// What the answer is instead of whole. The connection is of no use afterwards.
+    /// The response is invalid. The connection is not usable afterwards.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -138,10 +138,10 @@ impl Reader {
         }
     }
 
-    /// The server has closed its side: the answer that ends there.
+    /// The server has closed its side. Returns the response that ends with the connection, if any.
     ///
     /// # Errors
-    /// What the answer is instead of whole.
+    /// The response is incomplete.
     pub(crate) fn close(&mut self, expected: &Expected<'_>) -> Result<Answered, ErrorKind> {
         let cut = if self.client.is_in_body() { ErrorKind::ShortBody } else { ErrorKind::Closed };
         match self.client.finish() {
@@ -150,27 +150,27 @@ impl Reader {
         }
     }
 
-    /// The status of the last answer.
+    /// The status of the last response.
     #[inline]
     pub(crate) fn status(&self) -> u16 {
         self.status
     }
 
-    /// Whether a body has begun and not ended; a WebSocket is one, too.
+    /// Whether a body has started and not ended; a WebSocket counts too.
     pub(crate) fn is_in_body(&self) -> bool {
         self.client.is_in_body() || self.is_switched
     }
 
-    /// Whether it has become a WebSocket.
+    /// Whether the connection has become a WebSocket.
     #[inline]
     pub(crate) fn is_switched(&self) -> bool {
         self.is_switched
     }
 
-    /// Takes bytes of a WebSocket.
+    /// Consumes bytes of a WebSocket.
     ///
     /// # Errors
-    /// It has ended.
+    /// The WebSocket has ended.
     pub(crate) fn frames(&mut self, bytes: &mut [u8], expected: &mut Expected<'_>) -> Result<(), ErrorKind> {
         match (&mut self.subscriber, &mut expected.heard) {
             (Some(subscriber), Some(heard)) => subscriber.frames(bytes, heard),
@@ -178,7 +178,7 @@ impl Reader {
         }
     }
 
-    /// The request as this connection sends it: a subscriber that was there before goes on where it was.
+    /// The request as this connection sends it: a returning subscriber resumes at its position.
     #[inline]
     pub(crate) fn resume<'b>(&self, request: &'b [u8]) -> Cow<'b, [u8]> {
         match &self.subscriber {
@@ -187,7 +187,7 @@ impl Reader {
         }
     }
 
-    /// Forgets everything, for a new connection; a subscriber knows how far it has come.
+    /// Resets the state for a new connection; a subscriber keeps its position.
     pub(crate) fn reset(&mut self) {
         let mut subscriber = self.subscriber.take();
         if let Some(subscriber) = &mut subscriber {
@@ -196,7 +196,7 @@ impl Reader {
         *self = Reader { subscriber, ..Reader::default() };
     }
 
-    /// How many bytes were taken, and whether a body follows now.
+    /// Returns how many bytes were consumed, and whether a body follows.
     #[inline]
     fn take_head(&mut self, bytes: &[u8], expected: &mut Expected<'_>) -> Result<(usize, bool), ErrorKind> {
         let mut at = 0;
@@ -278,7 +278,7 @@ impl Reader {
     }
 }
 
-/// What a fault counts as, where the server has not closed.
+/// The error kind of a fault, unless the server has closed.
 fn kind(fault: ClientFault) -> ErrorKind {
     match fault {
         ClientFault::Switch => ErrorKind::BadStatus,
@@ -290,7 +290,7 @@ fn kind(fault: ClientFault) -> ErrorKind {
 mod tests {
     use super::*;
 
-    /// The answers in `text`, read in pieces of `piece` bytes, and what the end of the connection came to.
+    /// The responses in `text`, read in pieces of `piece` bytes, and the result of closing.
     fn read(text: &str, piece: usize, expect: &Expect) -> (Vec<Answered>, Result<(), ErrorKind>) {
         let mut expected = Expected::new(expect, 1 << 10, None);
         let mut reader = Reader::default();

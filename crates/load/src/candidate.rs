@@ -1,4 +1,4 @@
-//! One of two things that are compared: a server that runs, or a command that starts one.
+//! One of two candidates of a comparison: a running server, or a command that starts one.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStderr, ExitStatus, Stdio};
@@ -13,16 +13,16 @@ use flatout_lane::process::end_with_this_thread;
 
 use crate::plan::{Error, Plan};
 
-/// What is measured, and what must run for that.
+/// What to measure, and what to start for it.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// The measurement.
     pub plan: Plan,
-    /// A shell command that starts the server and stays in the foreground; none where it runs already.
+    /// A shell command that starts the server and stays in the foreground; `None` if it is already running.
     pub command: Option<String>,
 }
 
-/// A server that was started; it is ended with its children when this is dropped.
+/// A started server; it is stopped with its children when this is dropped.
 pub struct Running {
     group: ProcessGroup,
     command: String,
@@ -30,19 +30,19 @@ pub struct Running {
     listener: JoinHandle<Option<()>>,
 }
 
-/// How long a command may take until its server accepts a connection.
+/// How long until a started server has to accept a connection.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// How long a server may take to end by itself.
+/// How long a server may take to exit.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long the last words of a server that has ended are waited for.
+/// How long to wait for the last output of a server that has exited.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a line that a server says; a longer one counts as several.
+/// Bytes of an output line; a longer one counts as several.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// How often both are looked at.
+/// How often both are checked.
 const LOOK_TIME: Duration = Duration::from_millis(5);
 
 impl Candidate {
@@ -53,11 +53,12 @@ impl Candidate {
 }
 
 impl Running {
-    /// Starts a server by a shell command that stays in the foreground, in a process group of its own, and waits until
-    /// somebody accepts on `remote`.
+    /// Starts a server by a shell command that stays in the foreground, in its own process group, and waits until
+    /// `remote` accepts connections.
     ///
     /// # Errors
-    /// Somebody accepts there already, the command ended before, or nobody accepted in time or before `stop` was set.
+    /// Another server already accepts there, the command exited, or nothing accepted in time or before `stop` was
+    /// set.
     pub fn start(command: &str, remote: &Remote, stop: &AtomicBool) -> Result<Running, Error> {
         if connect::probe(remote, None, LOOK_TIME).is_ok() {
             return Err(Error::Plan(format!(
@@ -90,14 +91,14 @@ impl Running {
         &self.command
     }
 
-    /// The id of its process group.
+    /// Its process group id.
     pub fn id(&self) -> u32 {
         self.group.id()
     }
 
-    /// The last line that it said on stderr, as the end of a message; empty where it said nothing.
+    /// The last line of its stderr, as the end of a message; empty if there is none.
     pub fn last_words(&self) -> String {
-        // What it said with its last breath may still be on its way; a child of its may hold the line open.
+        // The last output may still be in the pipe; a child may hold the pipe open.
         let deadline = Instant::now() + LAST_WORDS_TIME_MAX;
         while !self.listener.is_finished() && Instant::now() < deadline {
             thread::sleep(LOOK_TIME);
@@ -106,13 +107,13 @@ impl Running {
         if line.is_empty() { line } else { format!(": {line}") }
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.group.ended()
     }
 }
 
-/// Reads what a server says for as long as it says something, and remembers the last line.
+/// Reads a server's stderr until its end, and keeps the last line.
 fn listen_to(stderr: Option<ChildStderr>) -> (Arc<Mutex<String>>, JoinHandle<Option<()>>) {
     let last = Arc::new(Mutex::new(String::new()));
     let (heard, limit) = (last.clone(), LINE_BYTES_MAX);
@@ -135,7 +136,7 @@ fn listen_to(stderr: Option<ChildStderr>) -> (Arc<Mutex<String>>, JoinHandle<Opt
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A group that is gone already is what was wanted.
+        // If the group is already gone, there is nothing to do.
         let _ = self.group.end(END_TIME_MAX);
     }
 }

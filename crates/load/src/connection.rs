@@ -1,5 +1,5 @@
-//! One connection of a thread: a table entry of at most [`CONNECTION_BYTES_MAX`] bytes that owns no buffer unless an
-//! answer's head or a request was cut.
+//! One connection of a thread: a table entry of at most [`CONNECTION_BYTES_MAX`] bytes. It owns a buffer only while a
+//! response head or a request is incomplete.
 
 use std::os::fd::OwnedFd;
 
@@ -9,45 +9,45 @@ use crate::answers::Reader;
 use crate::socket::Socket;
 use crate::streams::Session;
 
-/// What holding a connection may cost this process, the kernel's share, TLS and HTTP/2 apart.
+/// Memory per connection in this process, not counting the kernel, TLS and HTTP/2.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 300;
 
 const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
 
-/// An entry in a thread's table. Its place in the table stays while sockets come and go.
+/// An entry in a thread's table. It stays in place while its sockets come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
-    /// Which socket of this place it is, so that an event for the one before finds nothing.
+    /// The number of its current socket, so that events of earlier ones are ignored.
     pub(crate) generation: u32,
-    /// Requests sent and not yet answered.
+    /// Requests without a response so far.
     pub(crate) in_flight: u32,
-    /// Which of the mix they are.
+    /// Which request of the mix they are.
     pub(crate) kind: u32,
-    /// Since when latency counts.
+    /// Start of their latency.
     pub(crate) due_ns: u64,
-    /// When the requests were sent, or the connection was begun.
+    /// When the requests were sent, or the connection attempt started.
     pub(crate) since_ns: u64,
     pub(crate) reader: Reader,
-    /// What the socket did not take of the requests.
+    /// The part of the requests that the socket has not accepted.
     pub(crate) unsent: Vec<u8>,
-    /// Its streams, where it is one of HTTP/2. They have their times themselves.
+    /// The HTTP/2 session, if there is one. Its streams have their own times.
     pub(crate) session: Option<Box<Session>>,
-    /// Its place is in the thread's queue, where it is one of HTTP/2.
+    /// It is in the thread's queue (HTTP/2).
     pub(crate) is_queued: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum State {
-    /// No socket; the next is begun at this time.
+    /// No socket; the next attempt starts at this time.
     Resting { until_ns: u64 },
-    /// Begun, and not yet known whether it comes to something.
+    /// Connecting.
     Connecting(OwnedFd),
-    /// The handshake of TLS goes on.
+    /// In the TLS handshake.
     Shaking(Box<Channel>),
-    /// Made.
+    /// Connected.
     Open(Socket),
-    /// The server has said that it closes. It goes first, so that the port is not ours to wait for (TIME_WAIT).
+    /// The server has announced that it closes. It closes first, so that TIME_WAIT does not occupy our port.
     Ending(Socket),
 }
 
@@ -58,7 +58,7 @@ impl Default for State {
 }
 
 impl Connection {
-    /// Drops the socket and all that belonged to it.
+    /// Drops the socket and its state.
     pub(crate) fn close(&mut self, until_ns: u64) {
         if let State::Open(socket) = &mut self.state {
             socket.end();
@@ -71,12 +71,12 @@ impl Connection {
         self.session = None;
     }
 
-    /// Open, and nothing is asked.
+    /// Open, without a pending request.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Open(_)) && self.in_flight == 0
     }
 
-    /// What it sends and receives by, and its streams.
+    /// Its socket and its HTTP/2 session.
     #[inline]
     pub(crate) fn multiplexed(&mut self) -> Option<(&mut Socket, &mut Session)> {
         match (&mut self.state, &mut self.session) {
@@ -85,18 +85,18 @@ impl Connection {
         }
     }
 
-    /// Whether it is not known yet what it comes to.
+    /// Still connecting, or in the TLS handshake.
     pub(crate) fn is_beginning(&self) -> bool {
         matches!(self.state, State::Connecting(_) | State::Shaking(_))
     }
 
-    /// What epoll keeps for the socket at place `at` of the table.
+    /// The epoll token of the socket at index `at` of the table.
     pub(crate) fn token(&self, at: usize) -> u64 {
         u64::from(self.generation) << 32 | at as u64
     }
 }
 
-/// The place and the generation of a token.
+/// The table index and generation of a token.
 #[inline]
 pub(crate) fn place(token: u64) -> (usize, u32) {
     (token as u32 as usize, (token >> 32) as u32)

@@ -1,24 +1,25 @@
-//! The search for the highest rate that still meets an objective, without running anything.
+//! The search for the highest rate that meets an objective, without running anything.
 //!
-//! Rates double until one misses; then the gap between the highest that met and the lowest that missed is halved,
-//! geometrically, until it is small. What was found so is the best of many noisy runs, so it is better than the truth: the
-//! rate is run again until it has met [`CONFIRMATIONS`] times in all, and one that misses twice before gives way to a lower one.
+//! The rate doubles until one misses. Then the gap between the highest rate that met and the lowest that missed is
+//! halved, geometrically, until it is small. The result is the best of many noisy runs, so it is too optimistic: the
+//! rate is run again until it has met [`CONFIRMATIONS`] times in all. If it misses twice before, a lower one is
+//! tried.
 
 use std::time::Duration;
 
-/// A service level objective: so many percent of the requests within this time, and no errors.
+/// A service level objective: this percentage of requests within this time, and no errors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slo {
     /// Percent of the requests, over 0 and at most 100.
     pub percent: f64,
-    /// How long they may take.
+    /// Their longest latency.
     pub latency_max: Duration,
 }
 
 /// One rate that was tried.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateStep {
-    /// Requests a second that were asked for.
+    /// The requested rate, in requests per second.
     pub rate_per_s: f64,
     /// The latency at the objective's percentile.
     pub latency_ns: u64,
@@ -26,26 +27,26 @@ pub struct RateStep {
     pub is_met: bool,
 }
 
-/// How close the answer is: the rate that missed is at most so many times the one that met.
+/// Precision: the rate that missed is at most this many times the one that met.
 pub const PRECISION: f64 = 1.05;
 
 /// How often the reported rate has to meet the objective.
 pub const CONFIRMATIONS: usize = 3;
 
-/// A rate that has missed so often before is too high.
+/// A rate that has missed this often is too high.
 const MISSES_MAX: usize = 2;
 
-/// Runs that confirm, at most.
+/// Most runs for the confirmation.
 const CONFIRMING_STEPS_MAX: usize = 30;
 
-/// Rates that are tried at most: enough for a start that is wrong by a factor of a million.
+/// Most rates to try: enough for a start that is wrong by a factor of a million.
 pub const STEPS_MAX: usize = 40;
 
 impl Slo {
-    /// Reads `p99=5ms`, given the reading of its time.
+    /// Parses `p99=5ms`, given a parser for the time.
     ///
     /// # Errors
-    /// What was got and what is needed.
+    /// The value, and the expected form.
     pub fn parse(text: &str, time: fn(&str) -> Result<Duration, String>) -> Result<Slo, String> {
         let wrong = || format!("got `{text}`, need an objective such as p99=5ms or p99.9=20ms");
         let (percent, latency) =
@@ -58,7 +59,7 @@ impl Slo {
     }
 }
 
-/// The rate to try next after these steps; none when the answer is close enough. `start_per_s` is tried first.
+/// The rate to try next after these steps; `None` when the result is close enough. `start_per_s` is tried first.
 pub fn next_rate(steps: &[RateStep], start_per_s: f64) -> Option<f64> {
     if steps.len() >= STEPS_MAX {
         return None;
@@ -69,14 +70,14 @@ pub fn next_rate(steps: &[RateStep], start_per_s: f64) -> Option<f64> {
     match (best, missed) {
         (None, None) => Some(start_per_s),
         (Some(best), None) => Some(best * 2.0),
-        // Under one request a second there is nothing to search.
+        // Below one request per second there is nothing to search.
         (None, Some(missed)) => (missed > 1.0).then_some((missed / 4.0).max(1.0)),
         (Some(best), Some(missed)) => (missed / best > PRECISION).then(|| (best * missed).sqrt()),
     }
 }
 
-/// The rate to run again after a search whose steps these are, its confirming ones last; none where the highest is
-/// confirmed, or where none can be.
+/// The rate to run again after these search steps, with the confirming ones last; `None` if the highest is confirmed,
+/// or none can be.
 pub fn rate_to_confirm(searched: &[RateStep], confirming: &[RateStep]) -> Option<f64> {
     if confirming.len() >= CONFIRMING_STEPS_MAX {
         return None;
@@ -88,7 +89,7 @@ pub fn rate_to_confirm(searched: &[RateStep], confirming: &[RateStep]) -> Option
         match (met >= CONFIRMATIONS, missed >= MISSES_MAX) {
             (true, _) => return None,
             (false, false) => return Some(rate),
-            // Under one request a second there is nothing to confirm.
+            // Below one request per second there is nothing to confirm.
             (false, true) if rate <= 1.0 => return None,
             (false, true) => rate = (rate / PRECISION).max(1.0),
         }
@@ -138,7 +139,7 @@ mod tests {
         assert!(best(&search(0.1, 1000.0)).is_none(), "and where there is none, the search ends");
     }
 
-    /// Searches, and confirms, against a server whose limit is another one at each run.
+    /// Searches and confirms against a server whose limit differs in each run.
     fn confirm(limits: &mut dyn FnMut() -> f64, start: f64) -> Vec<RateStep> {
         let mut steps = Vec::new();
         let mut step = |steps: &mut Vec<RateStep>, rate_per_s: f64| {
@@ -163,8 +164,8 @@ mod tests {
         assert_eq!(confirmed(&confirm(&mut || 0.1, 1000.0)), None, "where none meets, none is confirmed");
     }
 
-    /// A server that bears 10 000 a second, and in one run of ten, by luck, half as many again. The best single run of a
-    /// search is often such a run.
+    /// A server that can serve 10 000 per second, and by chance half as many more in one run of ten. The best single
+    /// run of a search is often such a run.
     #[test]
     fn a_lucky_run_is_not_the_result() {
         let mut random = flatout_trial::Random::new(5);

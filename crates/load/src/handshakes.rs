@@ -1,56 +1,57 @@
-//! What TLS came to: what both sides agreed on, and how many handshakes there were.
+//! TLS handshakes: their count, and what was negotiated.
 
 use flatout_tls::{Channel, ClientPlan, Connector};
 
-/// The names of protocols (ALPN).
+/// ALPN protocol names.
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// How connections are encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Security {
-    /// The server's name: what its certificate has to be for, and what it is asked for (SNI).
+    /// The server's name, for SNI and for the verification of its certificate.
     pub name: String,
-    /// Whom we trust, and what we offer. The protocol follows from [`Plan::streams`](crate::Plan::streams), and how many sessions
-    /// are kept from the number of connections, where it is not 0.
+    /// Which certificates we trust, and what we offer. The protocol follows from
+    /// [`Plan::streams`](crate::Plan::streams). If sessions are kept, their number follows from the number of
+    /// connections.
     pub client: ClientPlan,
 }
 
-/// Handshakes of a run.
+/// TLS handshakes of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Handshakes {
-    /// With a key exchange and a certificate; those of the preparation and of the warm-up too.
+    /// Full handshakes, including those before counting starts.
     pub full: u64,
-    /// Going on from an earlier session; those of the preparation and of the warm-up too.
+    /// Resumed sessions, including those before counting starts.
     pub resumed: u64,
-    /// Of either kind, in the counted time.
+    /// Both kinds, in the counted time.
     pub counted: u64,
-    /// What the first one of a thread has agreed on.
+    /// What was negotiated in a thread's first handshake.
     pub agreed: Option<Agreed>,
 }
 
-/// What both sides have agreed on.
+/// Negotiated parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
     /// Such as `TLSv1.3`.
     pub version: &'static str,
     /// Such as `TLS_AES_128_GCM_SHA256`.
     pub cipher: String,
-    /// Such as `X25519`; none where the secret of an earlier session was used alone.
+    /// Such as `X25519`; `None` for a resumption with the old secret alone.
     pub key_exchange: Option<String>,
     /// Such as `h2` (ALPN).
     pub protocol: Option<String>,
 }
 
-/// Sessions that a thread keeps at least and at most: one for each connection, between these.
+/// Fewest and most sessions that a thread keeps: one per connection, within these limits.
 const SESSIONS_MIN: usize = 256;
 const SESSIONS_MAX: usize = 16 << 10;
 
 impl Security {
-    /// Begins connections of HTTP/2 or HTTP/1.1, so many at a time.
+    /// A connector for HTTP/2 or HTTP/1.1 and this many connections.
     ///
     /// # Errors
-    /// What is wrong with a name or a file.
+    /// An invalid name or file.
     pub(crate) fn connector(&self, is_http2: bool, connections: usize) -> Result<Connector, String> {
         let protocol = if is_http2 { HTTP2 } else { HTTP1 };
         let sessions_max = match self.client.sessions_max {
@@ -63,7 +64,7 @@ impl Security {
 }
 
 impl Handshakes {
-    /// Notes one that is done.
+    /// Counts a completed handshake.
     pub(crate) fn note(&mut self, channel: &Channel, is_counted: bool) {
         match channel.is_resumed() {
             true => self.resumed += 1,

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Threads share nothing while they measure: each has its own epoll set, connections, read buffer and histogram, and
-//! reads the clock once for each connection that is ready. It knows neither the server nor how anything is printed.
+//! reads the clock once for each ready connection. This crate does not know the server or how anything is printed.
 //!
-//! TLS lies below the reader of answers (`socket`), HTTP/2 in its place (`streams`).
+//! TLS lies below the response reader (`socket`); HTTP/2 replaces it (`streams`).
 #![forbid(unsafe_code)]
 
 mod answers;

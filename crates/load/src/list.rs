@@ -1,11 +1,11 @@
-//! A list of paths with weights, as text: one a line, `3 /often` or `/seldom`, `#` begins a comment.
+//! A list of paths with weights, as text: one per line, `3 /often` or `/seldom`; `#` starts a comment.
 
 use crate::target::Target;
 
-/// A line that is not empty: its weight and its path.
+/// A non-empty line: its weight and its path.
 type Line = (u32, String);
 
-/// Reads the list. Whole URLs are allowed where they lead to `base`'s address.
+/// Parses the list. Whole URLs are allowed if they lead to `base`'s address.
 ///
 /// # Errors
 /// The line's number, what was got, and what is allowed.

@@ -1,13 +1,13 @@
-//! The CPU time of the whole machine, less the load generator's.
+//! The CPU time of the whole machine, minus the load generator's.
 //!
-//! The time that CPUs were idle is exact: the kernel stops a clock when a CPU leaves its idle loop, also for an interrupt
-//! (`tick_nohz_irq_enter`). The times of user, system and softirq in `/proc/stat` are sampled by the timer on many kernels,
-//! so what was busy is taken as what was not idle, not stolen by the hypervisor, and not waiting for a disk. The kernel
-//! tells it in steps of 10 ms over all CPUs: half a second on two CPUs is exact to 1 or 2 %.
+//! The idle time of CPUs is exact: the kernel stops a clock when a CPU leaves its idle loop, also for an interrupt
+//! (`tick_nohz_irq_enter`). The user, system and softirq times in `/proc/stat` are sampled by the timer on many
+//! kernels. So busy time is computed as the time that was not idle, not stolen by the hypervisor, and not waiting for
+//! a disk. The kernel reports it in steps of 10 ms over all CPUs: half a second on two CPUs is exact to 1 or 2 %.
 //!
-//! Whatever else runs is in it. It runs with a change and without it alike, so that it makes differences smaller, not larger;
-//! and a generator on this machine does a part of the server's work on loopback: the packets that it sends are received
-//! by the same call, and count as its own.
+//! It includes everything else that runs. That runs with and without a change alike, so it makes differences smaller,
+//! not larger. A generator on this machine does part of the server's work on loopback: the packets that it sends are
+//! received within the same call, and count as its own.
 
 use std::fs;
 use std::process;
@@ -23,7 +23,7 @@ pub(crate) struct MachineCpu {
     cpus: u32,
     /// Over all CPUs: idle, waiting for a disk, stolen.
     unused: Duration,
-    /// Of this process and of its children that have ended.
+    /// Of this process and of its children that have exited.
     ours: Duration,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct MachineCpu {
 const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 
 impl MachineCpu {
-    /// Reads the times; none where the kernel does not tell them.
+    /// Reads the times; `None` if the kernel does not report them.
     pub(crate) fn now() -> Option<MachineCpu> {
         let (cpus, unused) = unused(&fs::read_to_string("/proc/stat").ok()?)?;
         let own = clock::process_cpu(process::id()).ok()?;
@@ -39,7 +39,7 @@ impl MachineCpu {
         Some(MachineCpu { now_ns: clock::nanoseconds(), cpus, unused, ours: own + children })
     }
 
-    /// What others than we used since `before`; none if CPUs came or went meanwhile.
+    /// CPU time that others used since `before`; `None` if CPUs came or went.
     pub(crate) fn since(&self, before: &MachineCpu) -> Option<Duration> {
         let wall = Duration::from_nanos(self.now_ns.saturating_sub(before.now_ns)) * self.cpus;
         let used = wall.saturating_sub(self.unused.saturating_sub(before.unused));
@@ -47,7 +47,7 @@ impl MachineCpu {
     }
 }
 
-/// The number of CPUs that are online, and how long all of them together were idle, waited or were stolen.
+/// The number of online CPUs, and their total idle, wait and steal time.
 fn unused(stat: &str) -> Option<(u32, Duration)> {
     let mut lines = stat.lines();
     let all = lines.next()?.strip_prefix("cpu ")?;
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// On two CPUs a second has two seconds; half of them idle, and a quarter of one ours.
+    /// On two CPUs a second has two CPU seconds; half of them is idle, and a quarter of one is ours.
     #[test]
     fn what_is_left_is_neither_idle_nor_ours() {
         let at = |now_ns: u64, unused_ms: u64, ours_ms: u64| MachineCpu {
@@ -89,8 +89,8 @@ mod tests {
         assert_eq!(MachineCpu { cpus: 4, ..at(1, 0, 0) }.since(&at(0, 0, 0)), None, "CPUs came meanwhile");
     }
 
-    /// Work that is moved to another process, as RPS moves it to another CPU, is not gone. What we do ourselves, and our
-    /// children that have ended, is left out.
+    /// Work that is moved to another process, as RPS moves it to another CPU, still counts. Our own work, and that of
+    /// our exited children, does not.
     #[test]
     fn work_in_other_processes_counts() {
         let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";

@@ -1,4 +1,4 @@
-//! The result of a measurement, and what makes it doubtful.
+//! The result of a measurement, and its warnings.
 
 use std::time::Duration;
 
@@ -10,115 +10,114 @@ use crate::tally::{ErrorKind, Errors, Latency};
 /// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Whole answers in the counted time, of any status.
+    /// Complete responses in the counted time, with any status.
     pub requests: u64,
-    /// What went wrong.
+    /// Errors by kind.
     pub errors: Errors,
-    /// Whole answers by their status.
+    /// Complete responses by status.
     pub statuses: Statuses,
     /// The counted time.
     pub elapsed: Duration,
-    /// Bytes of answers, those of the warm-up too.
+    /// Bytes of responses, including the warm-up's.
     pub bytes_read: u64,
-    /// Connections made, those of the preparation too.
+    /// Connections made, including those of the preparation.
     pub connections_made: u64,
-    /// Handshakes of TLS, where connections are encrypted.
+    /// TLS handshakes, if connections are encrypted.
     pub handshakes: Option<Handshakes>,
-    /// Where the server allows fewer streams on a connection than were asked for (HTTP/2): how many.
+    /// How many streams per connection the server allows, if fewer than the plan's (HTTP/2).
     pub streams_allowed: Option<u32>,
     /// Connections open at the end.
     pub connections_held: u64,
     /// From when requests were due; in the closed loop that is when they were sent.
     pub latency: Latency,
-    /// In the open loop: from when requests were sent, as most tools tell it.
+    /// In the open loop: from when requests were sent, as most tools report it.
     pub latency_raw: Option<Latency>,
     /// In the open loop: how late requests were sent although a connection was free.
     pub lag: Latency,
-    /// Whole answers in each second.
+    /// Complete responses in each second.
     pub series: Vec<u64>,
-    /// Of subscribers: whether they received every message once.
+    /// For subscribers: whether they received every message once.
     pub sequence: Option<Sequence>,
-    /// Sent, and not answered when the run ended.
+    /// Sent, but without a response when the run ended.
     pub unanswered: u64,
-    /// In the open loop: due, and never sent because no connection was free. Their wait so far is in the latencies.
+    /// In the open loop: due, but never sent because no connection was free. The latencies include their wait so far.
     pub unsent: u64,
-    /// What each thread of ours used.
+    /// CPU use of our threads.
     pub threads: Vec<ThreadUse>,
-    /// What the server used, where it could be read.
+    /// CPU use of the server, if it could be read.
     pub server_cpu: Option<ServerCpu>,
-    /// Whether it was ended before its time.
+    /// Whether it was stopped early.
     pub is_stopped: bool,
 }
 
-/// What a thread used.
+/// CPU use of a thread.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadUse {
     /// Time on a CPU.
     pub cpu: Duration,
-    /// Time in all.
+    /// Wall time.
     pub elapsed: Duration,
 }
 
-/// What the server's processes used in the counted time.
+/// CPU use of the server's processes in the counted time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerCpu {
     /// The processes.
     pub pids: Vec<u32>,
-    /// Time in their own code.
+    /// User time.
     pub user: Duration,
-    /// Time in the kernel on their behalf.
+    /// Kernel time.
     pub kernel: Duration,
-    /// Time of all CPUs of the machine, less that of this process and of its children that have ended: what the server
-    /// costs together with the kernel's threads and interrupts that work for it, and with whatever else runs. None where
-    /// `/proc/stat` does not tell.
+    /// CPU time of the whole machine, minus this process and its exited children: the server, the kernel's threads
+    /// and interrupts that work for it, and whatever else runs. `None` if `/proc/stat` does not report it.
     pub machine: Option<Duration>,
 }
 
-/// A thread that is on its CPU for a larger share of the time measures itself.
+/// A thread that is on its CPU for more than this share of the time measures itself.
 pub const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
 
-/// Requests that are sent later than this, at p99, distort the figures of the server.
+/// Requests that are sent later than this, at p99, distort the server's figures.
 const LAG_MAX: Duration = Duration::from_millis(1);
 
 impl ThreadUse {
-    /// The share of its time that it was on a CPU.
+    /// The share of its time that it spent on a CPU.
     pub fn share(&self) -> f64 {
         self.cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
 impl Outcome {
-    /// Whole answers a second.
+    /// Complete responses per second.
     pub fn requests_per_s(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Handshakes of TLS a second, where connections are encrypted.
+    /// TLS handshakes per second, if connections are encrypted.
     pub fn handshakes_per_s(&self) -> Option<f64> {
         let counted = self.handshakes.as_ref()?.counted;
         Some(counted as f64 / self.elapsed.as_secs_f64().max(1e-9))
     }
 
-    /// Microseconds of the server's CPU for one request: user, kernel.
+    /// The server's CPU time per request in microseconds: user, kernel.
     pub fn server_cpu_us_per_request(&self) -> Option<(f64, f64)> {
         let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
         let each = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;
         Some((each(used.user), each(used.kernel)))
     }
 
-    /// Microseconds of the machine's CPU for one request, ours left out: [`ServerCpu::machine`].
+    /// The machine's CPU time per request in microseconds, without ours: [`ServerCpu::machine`].
     pub fn machine_cpu_us_per_request(&self) -> Option<f64> {
         let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
         Some(used.machine?.as_secs_f64() * 1e6 / self.requests as f64)
     }
 
-    /// Microseconds of our own CPU for one request.
+    /// Our own CPU time per request in microseconds.
     pub fn client_cpu_us_per_request(&self) -> f64 {
         let cpu: Duration = self.threads.iter().map(|thread| thread.cpu).sum();
         cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
     }
 
-    /// What the reader of the figures has to know, a sentence each.
+    /// Warnings for the reader of the figures, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         let busiest = self.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);

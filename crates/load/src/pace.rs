@@ -1,19 +1,19 @@
-//! When requests are sent: as soon as a connection is free, or when a schedule says so.
+//! When to send requests: as soon as a connection is free, or according to a schedule.
 //!
-//! In the closed loop a slow answer holds the next request back, so a stall of the server is seen once for each
-//! connection. In the open loop requests become due whatever the server does; one that finds no free connection waits,
-//! and its latency counts from when it was due ("coordinated omission" is the name for leaving that out).
+//! In the closed loop a slow response delays the next request, so a stall of the server shows up once per connection.
+//! In the open loop requests become due whatever the server does. One that finds no free connection waits, and its
+//! latency counts from when it was due. Ignoring this wait is called "coordinated omission".
 
 use flatout_trial::Random;
 
 /// How requests follow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
-    /// The next request of a connection follows its answer.
+    /// The next request of a connection follows its response.
     Closed,
-    /// So many requests a second over all connections.
+    /// This many requests per second over all connections.
     Open {
-        /// Requests a second, over 0.
+        /// Requests per second, above 0.
         per_s: f64,
         /// How they are spread.
         arrival: Arrival,
@@ -23,13 +23,13 @@ pub enum Pacing {
 /// How the requests of an open loop are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// At equal distances.
+    /// At equal intervals.
     Constant,
-    /// Independently of each other, with exponentially distributed distances, as many users are.
+    /// Independently, with exponentially distributed intervals, like many users.
     Poisson,
 }
 
-/// What one thread's requests are paced by.
+/// The pacing of one thread's requests.
 #[derive(Debug)]
 pub(crate) enum Pace {
     Closed {
@@ -44,7 +44,7 @@ pub(crate) enum Pace {
 pub(crate) struct Schedule {
     start_ns: u64,
     end_ns: u64,
-    /// Between two requests of this thread, in the mean.
+    /// Mean interval between two requests of this thread.
     interval_ns: f64,
     /// From the start to the next request.
     next_ns: f64,
@@ -85,7 +85,7 @@ impl Pace {
         }
     }
 
-    /// Takes the next request if it is due at `now_ns`: the time from which its latency counts.
+    /// Takes the next request if it is due at `now_ns`. Returns the start of its latency.
     #[inline]
     pub(crate) fn next(&mut self, now_ns: u64, is_counted: bool) -> Option<u64> {
         match self {
@@ -98,7 +98,7 @@ impl Pace {
         }
     }
 
-    /// When the next request is due, if that is known beforehand.
+    /// When the next request is due, if that is known.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         match self {
             Pace::Closed { .. } => None,
@@ -106,7 +106,7 @@ impl Pace {
         }
     }
 
-    /// Whether nothing is left to be sent.
+    /// Whether there is nothing left to send.
     pub(crate) fn is_exhausted(&self) -> bool {
         match self {
             Pace::Closed { left } => *left == 0,
@@ -114,7 +114,7 @@ impl Pace {
         }
     }
 
-    /// Whether requests are due by a schedule.
+    /// Whether requests follow a schedule.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Pace::Open(_))
     }
@@ -128,7 +128,7 @@ impl Schedule {
         self.left -= 1;
         self.next_ns = match &mut self.poisson {
             Some(random) => self.next_ns + exponential(random, self.interval_ns),
-            // By multiplication, because a sum of rounded distances would drift.
+            // By multiplication, because adding up rounded intervals would drift.
             None => self.offset_ns + self.interval_ns * self.count as f64,
         };
         Some(due_ns)
@@ -175,7 +175,7 @@ mod tests {
         let seed = 7;
         let due = all(Pacing::Open { per_s: 100_000.0, arrival: Arrival::Poisson }, 2, seed);
         assert!(due.len().abs_diff(100_000) < 1_500, "seed {seed}: {}", due.len());
-        // A gap longer than the mean comes with probability 1/e.
+        // An interval longer than the mean has probability 1/e.
         let long = due.windows(2).filter(|pair| pair[1] - pair[0] > 10_000).count() as f64 / due.len() as f64;
         assert!((0.36..0.376).contains(&long), "seed {seed}: {long}");
     }

@@ -1,4 +1,4 @@
-//! What is to be measured, as plain values.
+//! The plan of a measurement, as plain values.
 
 use std::fmt;
 use std::io;
@@ -14,57 +14,58 @@ use crate::pace::Pacing;
 use crate::request::Request;
 use crate::subscribe::Transport;
 
-/// A whole measurement. Made by hand or from flags; [`Plan::check`] says what is wrong with it.
+/// A complete plan. Made by hand or from flags; [`Plan::check`] reports what is wrong with it.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where all connections go.
+    /// The target of all connections.
     pub remote: Remote,
-    /// How connections are encrypted; none where they are not.
+    /// How connections are encrypted; `None`: not at all.
     pub tls: Option<Security>,
-    /// HTTP/2 with so many streams at a time on each connection; none: HTTP/1.1.
+    /// HTTP/2 with this many concurrent streams per connection; `None`: HTTP/1.1.
     pub streams: Option<usize>,
-    /// What is sent; picked by weight.
+    /// The requests, picked by weight.
     pub requests: Vec<Request>,
-    /// Threads, at most one for each connection.
+    /// Threads, at most one per connection.
     pub threads: usize,
     /// Connections over all threads.
     pub connections: usize,
-    /// The CPU of each thread, in turn; empty leaves them to the scheduler.
+    /// The CPU of each thread, in turn; if empty, the scheduler decides.
     pub cpus: Vec<usize>,
-    /// The counted time. In the closed loop answers count until its end, in the open one requests that became due.
+    /// The counted time. In the closed loop, responses until its end count; in the open loop, requests that became
+    /// due in it.
     pub duration: Duration,
-    /// Ends the counted time early, once so many requests were sent and answered or failed.
+    /// Ends the counted time early, after this many responses or errors.
     pub requests_max: Option<u64>,
     /// Load before the counted time.
     pub warmup: Duration,
     /// How requests follow each other.
     pub pacing: Pacing,
-    /// Requests sent at once on a connection; the next follow when all are answered.
+    /// Requests sent at once on a connection; the next follow after all their responses.
     pub pipeline: usize,
-    /// A new connection for each request. In the closed loop its latency has the making of the connection in it.
+    /// A new connection for each request. In the closed loop, latency includes connecting.
     pub close: bool,
-    /// Our own addresses, used in turn; empty leaves them to the system. A source address has some 28 000 ports.
+    /// Our source addresses, used in turn; if empty, the system decides. A source address has about 28 000 ports.
     pub sources: Vec<IpAddr>,
-    /// Each connection is a subscriber and reads on. A message counts as a request, and its latency from the send time that
-    /// it carries.
+    /// Each connection is a subscriber and keeps reading. A message counts as a request, and its latency starts at
+    /// the send time that it contains.
     pub subscribe: Option<Transport>,
-    /// What a good answer is.
+    /// What a correct response is.
     pub expect: Expect,
-    /// A connection must be made within this time.
+    /// Time limit of connecting.
     pub connect_time_max: Duration,
-    /// An answer must be whole within this time from when its request was sent.
+    /// Time limit of a response, from sending its request.
     pub answer_time_max: Duration,
-    /// An answer's head; at most 64 KiB.
+    /// Largest response head; at most 64 KiB.
     pub head_bytes_max: usize,
-    /// The processes whose CPU time is the server's; without any, those that listen on the port.
+    /// The server's processes, for its CPU time; if empty, those that listen on the port.
     pub server_pids: Vec<u32>,
-    /// Whether percentiles are reported while it runs, at the cost of a pause of some 40 µs of each thread each second.
+    /// Whether percentiles are reported during the run. This pauses each thread for about 40 µs every second.
     pub live: bool,
-    /// What random numbers begin with: the same seed sends the same requests at the same times.
+    /// The random seed: the same seed sends the same requests at the same times.
     pub seed: u64,
 }
 
-/// What a good answer is.
+/// What a correct response is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expect {
     /// The status code; any of 200 to 399 without one.
@@ -73,40 +74,40 @@ pub struct Expect {
     pub body: Option<Vec<u8>>,
 }
 
-/// What is wrong with a plan: in which of its fields, what was got, and what is allowed.
+/// An invalid field of a plan: the value, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongField {
     /// The field of [`Plan`].
     pub field: &'static str,
-    /// What to tell.
+    /// The message.
     pub message: String,
 }
 
 /// Why nothing was measured.
 #[derive(Debug)]
 pub enum Error {
-    /// The plan cannot be carried out; the user must change it.
+    /// The plan is invalid; the user must change it.
     Plan(String),
-    /// Nobody can be reached there; perhaps the server is not up yet.
+    /// The server cannot be reached; perhaps it is not running yet.
     Connect(Remote, io::Error),
-    /// The handshake of TLS failed; perhaps the server is not trusted here.
+    /// The TLS handshake failed, for example because the server's certificate is not trusted.
     Handshake(Remote, Fault),
-    /// The server does not support HTTP/2: in which way it shows.
+    /// The server does not support HTTP/2, and how it shows this.
     NotHttp2(Remote, String),
     /// This machine refused a thread or an epoll set.
     System(io::Error),
 }
 
-/// Threads that make sense on any machine.
+/// A reasonable limit for any machine.
 const THREADS_MAX: usize = 1024;
 
-/// Pipelined requests: what servers read at once.
+/// Pipelined requests: servers read no more at once.
 const PIPELINE_MAX: usize = 1024;
 
-/// Streams of a connection: what our machine for HTTP/2 keeps.
+/// Streams per connection: what our HTTP/2 state machine supports.
 const STREAMS_MAX: usize = STREAMS_MAX_CEILING as usize;
 
-/// Requests a second over which an interval is shorter than the clock is exact.
+/// Requests per second above which an interval is shorter than the clock's precision.
 const RATE_MAX_PER_S: f64 = 1e8;
 
 /// A longer measurement is a mistake in the unit.
@@ -145,7 +146,7 @@ impl Plan {
     }
 
     /// # Errors
-    /// The first thing that cannot be: what, the value, the values allowed.
+    /// The first invalid setting: its name, its value, the allowed values.
     pub fn check(&self) -> Result<(), WrongField> {
         within("threads", self.threads, 1, THREADS_MAX)?;
         within("connections", self.connections, self.threads, u32::MAX as usize)?;
@@ -206,7 +207,7 @@ impl Plan {
         self.requests.iter().try_for_each(check)
     }
 
-    /// What goes with HTTP/2, and what does not.
+    /// Which other settings HTTP/2 requires or excludes.
     fn check_streams(&self) -> Result<(), WrongField> {
         let Some(streams) = self.streams else { return Ok(()) };
         within("streams", streams, 1, STREAMS_MAX)?;

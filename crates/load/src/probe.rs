@@ -1,4 +1,4 @@
-//! Whether anybody is there, and speaks what is to be measured: one connection before the load.
+//! Checks with one connection before the load that the server can be reached and supports the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,20 +14,20 @@ use crate::handshakes::HTTP2;
 use crate::plan::{Error, Plan};
 use crate::socket::Socket;
 
-/// Bytes that are received at a time: a frame of HTTP/2, and more.
+/// Size of the receive buffer: more than one HTTP/2 frame.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A connection that is waited for.
+/// A connection attempt.
 struct Probe<'p> {
     plan: &'p Plan,
     poll: Poll,
     deadline: Instant,
 }
 
-/// Connects as the plan wants it, and closes the connection.
+/// Connects according to the plan, and closes the connection.
 ///
 /// # Errors
-/// Nobody is there, the server is not trusted, or does not support HTTP/2.
+/// The server cannot be reached, is not trusted, or does not support HTTP/2.
 pub(crate) fn probe(plan: &Plan) -> Result<(), Error> {
     let source = plan.sources.first().copied();
     let refused = |error| Error::Connect(plan.remote.clone(), error);
@@ -54,7 +54,7 @@ pub(crate) fn probe(plan: &Plan) -> Result<(), Error> {
 }
 
 impl Probe<'_> {
-    /// Waits until something happens to the socket.
+    /// Waits for an event of the socket.
     fn wait(&mut self) -> io::Result<()> {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());

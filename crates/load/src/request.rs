@@ -1,8 +1,8 @@
-//! What is sent: requests encoded beforehand, templates filled in as they go, and the mix that picks among them.
+//! The requests: encoded in advance, templates filled in when they are sent, and the mix that picks among them.
 
 use crate::template::{Filler, Piece, is_plain, pieces};
 
-/// One kind of request.
+/// A request of the mix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The method's token.
@@ -13,13 +13,13 @@ pub struct Request {
     pub host: String,
     /// Further fields, in order; one named Host replaces [`Request::host`].
     pub fields: Vec<(String, String)>,
-    /// The body; with none, no Content-Length is sent.
+    /// The body; without one, no Content-Length is sent.
     pub body: Option<Vec<u8>>,
-    /// How often it is picked, beside the weights of the others.
+    /// Its weight, relative to the weights of the others.
     pub weight: u32,
 }
 
-/// Requests in the form in which a thread sends them.
+/// Requests as a thread sends them.
 #[derive(Debug, Clone)]
 pub struct Mix {
     kinds: Vec<Kind>,
@@ -30,10 +30,10 @@ pub struct Mix {
 
 #[derive(Debug, Clone)]
 struct Kind {
-    /// Weights up to and with this one.
+    /// Sum of the weights up to and including this one.
     weight_end: u64,
     is_head: bool,
-    /// The bytes of a whole batch, where nothing is to be filled in.
+    /// The bytes of a whole batch, if there are no markers.
     ready: Option<Vec<u8>>,
     head: Vec<Piece>,
     body: Option<Vec<Piece>>,
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// # Errors
-    /// A method or field that would break the message, or that HTTP/2 does not have.
+    /// A method or field that would break the message, or that HTTP/2 does not allow.
     pub(crate) fn check(&self, is_http2: bool) -> Result<(), String> {
         let is_token = |text: &str| {
             !text.is_empty()
@@ -116,7 +116,7 @@ impl Mix {
         Mix { kinds, weight_sum: weight_end, filler: Filler::new(thread, seed), scratch: Vec::new() }
     }
 
-    /// Picks a kind by its weight.
+    /// Picks a request by weight.
     #[inline]
     pub fn pick(&mut self) -> usize {
         if self.kinds.len() == 1 {
@@ -126,13 +126,13 @@ impl Mix {
         self.kinds.partition_point(|kind| kind.weight_end <= at)
     }
 
-    /// Whether requests of this kind are HEAD, whose answers have no body.
+    /// Whether this request is HEAD, whose responses have no body.
     #[inline]
     pub fn is_head(&self, kind: usize) -> bool {
         self.kinds[kind].is_head
     }
 
-    /// The bytes of `depth` requests of this kind.
+    /// The bytes of `depth` copies of this request.
     #[inline]
     pub fn bytes(&mut self, kind: usize, depth: usize) -> &[u8] {
         let kind = &self.kinds[kind];
@@ -167,7 +167,7 @@ impl Kind {
     }
 }
 
-/// Fields that concern one connection are none of HTTP/2's (RFC 9113 section 8.2.2).
+/// HTTP/2 has no connection-specific fields (RFC 9113 section 8.2.2).
 fn is_http2_field(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_of_connection =

@@ -1,4 +1,4 @@
-//! Carries out a plan: starts the threads, watches them, and merges what they bring.
+//! Runs a plan: starts the threads, watches them, and merges their results.
 
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, ScopedJoinHandle};
@@ -14,12 +14,12 @@ use crate::shared::{Brought, Counted, Detail, Shared, Times, sum};
 use crate::tally::Tally;
 use crate::worker::Worker;
 
-/// How a run stands, reported about ten times a second.
+/// The progress of a run, reported about ten times per second.
 #[derive(Debug, Clone, Copy)]
 pub struct Live<'r> {
-    /// Since counting began; none before.
+    /// Since counting started; `None` before.
     pub elapsed: Option<Duration>,
-    /// Whole answers in the counted time so far.
+    /// Complete responses in the counted time so far.
     pub requests: u64,
     /// Errors of all kinds so far.
     pub errors: u64,
@@ -27,23 +27,22 @@ pub struct Live<'r> {
 }
 
 impl Live<'_> {
-    /// More of it, some moments old; none before there is any, and unless [`Plan::live`] asks for it.
+    /// More detail, slightly delayed; `None` before there is any, and unless [`Plan::live`] asks for it.
     pub fn detail(&self) -> Option<Detail> {
         Counted::detail(self.threads)
     }
 }
 
-/// How often the threads are looked at.
+/// How often the threads are checked.
 const WATCH_TIME: Duration = Duration::from_millis(100);
 
 type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
 
-/// Carries out `plan` and blocks until it is done, at most its warm-up, duration and timeouts. Setting `stop` ends it
+/// Runs `plan`, and blocks until it is done: at most its warm-up, duration and timeouts. Setting `stop` ends it
 /// within a tenth of a second with the result so far; `watch` is called meanwhile.
 ///
 /// # Errors
-/// A plan that cannot be, a server that does not take a first connection or speaks something else, or a system without
-/// threads to give.
+/// An invalid plan, a server that cannot be reached or speaks another protocol, or threads that cannot be started.
 pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     probe(plan)?;
@@ -73,7 +72,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> 
     Ok(outcome)
 }
 
-/// One thread from its beginning to its end. Whatever fails, it meets the others: nobody waits for it in vain.
+/// One thread from start to end. Even if it fails, it meets the others at the barrier, so that none waits in vain.
 fn work(shared: &Shared<'_>, index: usize) -> std::io::Result<Brought> {
     let prepared = Worker::new(shared, index).and_then(|mut worker| worker.prepare().map(|()| worker));
     let times = shared.meet();
@@ -84,7 +83,7 @@ fn join(thread: ScopedJoinHandle<'_, std::io::Result<Brought>>) -> std::io::Resu
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread of the load generator panicked")))
 }
 
-/// Tells how it goes until all threads are done, and reads the server's CPU time where counting begins and ends.
+/// Reports progress until all threads are done, and reads the server's CPU time when counting starts and ends.
 fn watch_over(
     shared: &Shared<'_>,
     times: Times,
@@ -94,7 +93,7 @@ fn watch_over(
 ) -> Option<crate::outcome::ServerCpu> {
     let mut before = None;
     let mut after = None;
-    // A thread that panics does not leave, but it is finished.
+    // A thread that panics does not call `leave`, but it is finished.
     while !shared.is_over() && !threads.iter().all(ScopedJoinHandle::is_finished) {
         let now_ns = clock::nanoseconds();
         if now_ns >= times.begin_ns && before.is_none() {
@@ -104,7 +103,7 @@ fn watch_over(
             after = server.as_ref().and_then(ServerProcesses::used);
         }
         watch(&shared.live(now_ns.checked_sub(times.begin_ns).map(Duration::from_nanos)));
-        // The next look is at the beginning or the end of the counted time, if one of them is near.
+        // Wake up at the start or the end of the counted time, if one of them is near.
         let next_ns = [times.begin_ns, times.end_ns].into_iter().filter(|&at| at > now_ns).min();
         let pause = next_ns.map_or(WATCH_TIME, |at| Duration::from_nanos(at - now_ns)).min(WATCH_TIME);
         thread::park_timeout(pause);
@@ -119,8 +118,8 @@ fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
     let begin_ns = all.iter().map(|one| one.times.begin_ns).min().unwrap_or(0);
     let end_ns = all.iter().map(|one| one.times.end_ns).max().unwrap_or(0);
     let over_ns = all.iter().map(|one| one.over_ns).max().unwrap_or(0);
-    // Ended early, by count or by hand, the time goes to the last answer; ended by time, to that time, unless the
-    // answers of an open loop took longer.
+    // If it ended early, by count or by the user, the time runs until the last response. Otherwise it runs until the
+    // planned end, unless the responses of an open loop took longer.
     let counted_to_ns = match over_ns < end_ns {
         true if plan.requests_max.is_some() => tally.last_answer_ns,
         true => over_ns,

@@ -1,10 +1,11 @@
-//! The CPU time of a server on this machine: which processes it is, and what the kernel says they used.
+//! The CPU time of a server on this machine: finds its processes, and reads what the kernel says they used.
 //!
-//! Their sum comes from each process's own clock, exact to the nanosecond, so that short runs can be compared by it. How it
-//! splits into user and kernel time comes from `/proc/PID/stat`, in ticks of 10 ms.
+//! The sum comes from each process's own clock, exact to the nanosecond, so that even short runs can be compared. The
+//! split into user and kernel time comes from `/proc/PID/stat`, in ticks of 10 ms.
 //!
-//! Processes are not all that a server costs: packets are also worked on in interrupts, by `ksoftirqd`, and by the threads of
-//! threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see [`crate::machine`]).
+//! A server costs more than its processes: packets are also handled in interrupts, by `ksoftirqd`, and by the threads
+//! of threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see
+//! [`crate::machine`]).
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub struct Used {
 }
 
 impl ServerProcesses {
-    /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
+    /// The processes with these ids; if none are given, those that listen on the remote's port on this machine.
     pub fn find(pids: &[u32], remote: &Remote) -> Option<ServerProcesses> {
         let pids = match (pids, remote) {
             ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(&Here, address.port()),
@@ -41,7 +42,7 @@ impl ServerProcesses {
         (!pids.is_empty()).then_some(ServerProcesses { pids })
     }
 
-    /// What its processes have used so far; none when none of them can be read.
+    /// What its processes have used so far; `None` if none of them can be read.
     pub fn used(&self) -> Option<Used> {
         let mut used = Used {
             pids: Vec::new(),
@@ -65,19 +66,20 @@ impl ServerProcesses {
 }
 
 impl Used {
-    /// What was used since `before`; none if a process has ended meanwhile.
+    /// What was used since `before`; `None` if a process has exited.
     pub fn since(&self, before: &Used) -> Option<ServerCpu> {
         let total = self.total.saturating_sub(before.total);
         let user_ticks = self.user_ticks.saturating_sub(before.user_ticks);
         let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
-        // Too short for a tick is too short to be split: most of what a server does, the kernel does for it.
+        // Less than a tick cannot be split. Count it as kernel time, which is most of a server's time.
         let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
         let machine = self.machine.zip(before.machine).and_then(|(now, before)| now.since(&before));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
             user,
             kernel: total.saturating_sub(user),
-            // Looking at all processes takes a while on a busy machine, in which they go on: never less than is known for certain.
+            // Reading all processes takes a while on a busy machine, and they continue to run. The total is a lower
+            // bound.
             machine: machine.map(|machine| machine.max(total)),
         })
     }

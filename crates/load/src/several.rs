@@ -1,4 +1,4 @@
-//! Measurements that take several runs: trials, the search for a highest rate, two candidates in turn.
+//! Measurements with several runs: trials, the search for the highest rate, two candidates in turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,26 +12,26 @@ use crate::plan::{Error, Plan};
 use crate::run::{Live, run};
 use crate::tally::ErrorKind;
 
-/// What a caller hands to every run: when to stop, and whom to tell how it goes.
+/// Passed to every run: when to stop, and where to report progress.
 pub struct Control<'c> {
-    /// Ends everything early once it is set.
+    /// Stops everything early when set.
     pub stop: &'c AtomicBool,
-    /// Called ten times a second.
+    /// Called ten times per second.
     pub watch: &'c mut dyn FnMut(&Live<'_>),
 }
 
 /// The result of comparing two candidates.
 #[derive(Debug, Clone)]
 pub struct Duel {
-    /// The first candidate's run with the median of requests a second.
+    /// The first candidate's run with the median requests per second.
     pub outcome: Outcome,
-    /// Good answers a second in each pair: of the first, of the second.
+    /// Correct responses per second in each pair: the first's, the second's.
     pub pairs: Vec<(f64, f64)>,
-    /// What they say.
+    /// The verdict on them.
     pub verdict: Verdict,
 }
 
-/// The share of a closed loop's throughput with which a search begins: below what is lost to queueing.
+/// The share of a closed loop's throughput at which a search starts: below where queueing starts.
 const SEARCH_START_SHARE: f64 = 0.5;
 
 impl Control<'_> {
@@ -44,10 +44,11 @@ impl Control<'_> {
     }
 }
 
-/// Runs `plan` `count` times, at least once: the outcome with the median of requests a second, and that figure of each.
+/// Runs `plan` `count` times, at least once. Returns the outcome with the median requests per second, and that figure
+/// of each run.
 ///
 /// # Errors
-/// Those of [`run`].
+/// As [`run`].
 pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(Outcome, Vec<f64>), Error> {
     let mut outcomes = vec![control.run(plan)?];
     while outcomes.len() < count && !control.is_stopped() {
@@ -60,19 +61,19 @@ pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(O
 /// The result of a search.
 #[derive(Debug, Clone)]
 pub struct FoundRate {
-    /// The plan at the highest rate that has met the objective three times, or where none has at the highest that met it
-    /// once, or at the first that was tried.
+    /// The plan at the highest rate that has met the objective three times. If there is none, at the highest that met
+    /// it once, or at the first that was tried.
     pub plan: Plan,
-    /// The outcome of its run in the middle, by the latency that the objective is about.
+    /// The outcome of its median run, by the latency of the objective.
     pub outcome: Outcome,
-    /// All steps in order, those that confirm last; [`confirmed`] says whether one is.
+    /// All steps in order, confirming ones last; [`confirmed`] says whether a rate is confirmed.
     pub steps: Vec<RateStep>,
 }
 
 /// Searches the highest rate that meets the objective, and confirms it.
 ///
 /// # Errors
-/// Those of [`run`].
+/// As [`run`].
 pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result<FoundRate, Error> {
     let arrival = match plan.pacing {
         Pacing::Open { arrival, .. } => arrival,
@@ -116,7 +117,7 @@ pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result
 }
 
 impl Slo {
-    /// What a run at a rate says of it.
+    /// The result of a run at a rate.
     fn step(&self, rate_per_s: f64, outcome: &Outcome) -> RateStep {
         let latency_ns = outcome.latency.percentile(self.percent);
         let is_met = u128::from(latency_ns) <= self.latency_max.as_nanos()
@@ -129,7 +130,7 @@ impl Slo {
 /// Runs two candidates in turn, `pairs` times each.
 ///
 /// # Errors
-/// Those of [`run`], and a command that does not start a server.
+/// As [`run`], and a command that does not start a server.
 pub fn duel(
     one: &Candidate,
     other: &Candidate,
@@ -152,13 +153,13 @@ pub fn duel(
     Ok(Duel { outcome: median(ones), pairs: figures, verdict })
 }
 
-/// Good answers a second: a candidate does not win by answering wrongly.
+/// Correct responses per second: a candidate must not win with wrong responses.
 fn good_per_s(outcome: &Outcome) -> f64 {
     let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
     outcome.requests.saturating_sub(bad) as f64 / outcome.elapsed.as_secs_f64().max(1e-9)
 }
 
-/// The outcome in the middle; of an even number the lower one.
+/// The median outcome; of an even number, the lower one.
 fn median(mut outcomes: Vec<Outcome>) -> Outcome {
     outcomes.sort_by(|one, other| one.requests_per_s().total_cmp(&other.requests_per_s()));
     outcomes.swap_remove((outcomes.len() - 1) / 2)

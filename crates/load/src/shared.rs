@@ -1,4 +1,4 @@
-//! The little that threads share: when to begin, when to stop, and how far they are.
+//! State shared by threads: when to start, when to stop, and their progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -11,7 +11,7 @@ use crate::run::Live;
 use crate::status::Statuses;
 use crate::tally::{Errors, Latency, Tally};
 
-/// What all threads of a run see.
+/// Shared by all threads of a run.
 pub(crate) struct Shared<'p> {
     pub(crate) plan: &'p Plan,
     stop: &'p AtomicBool,
@@ -23,7 +23,7 @@ pub(crate) struct Shared<'p> {
     pub(crate) progress: Vec<Counted>,
 }
 
-/// How far one thread is; written now and then by it alone.
+/// The progress of one thread, which alone writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     requests: AtomicU64,
@@ -31,14 +31,14 @@ pub(crate) struct Counted {
     detail: Mutex<Option<Detail>>,
 }
 
-/// How far threads are in detail.
+/// The progress of all threads, in detail.
 #[derive(Debug, Clone)]
 pub struct Detail {
-    /// What went wrong.
+    /// Errors by kind.
     pub errors: Errors,
-    /// Whole answers by their status.
+    /// Complete responses by status.
     pub statuses: Statuses,
-    /// Bytes of answers, those of the warm-up too.
+    /// Bytes of responses, including the warm-up's.
     pub bytes_read: u64,
     /// Latencies from when requests were due.
     pub latency: Latency,
@@ -55,7 +55,7 @@ pub(crate) struct Times {
     pub(crate) end_ns: u64,
 }
 
-/// What a thread brings home.
+/// The results of a thread.
 pub(crate) struct Brought {
     pub(crate) tally: Tally,
     pub(crate) times: Times,
@@ -67,7 +67,7 @@ pub(crate) struct Brought {
 }
 
 impl<'p> Shared<'p> {
-    /// For `plan.threads` workers and one who watches.
+    /// For `plan.threads` workers and one watcher.
     pub(crate) fn new(plan: &'p Plan, stop: &'p AtomicBool) -> Shared<'p> {
         Shared {
             plan,
@@ -80,7 +80,7 @@ impl<'p> Shared<'p> {
         }
     }
 
-    /// Waits until all are here, and says when what begins. Called once by each worker and by the one who watches.
+    /// Waits for all threads, and returns the times of the run. Called once by each worker and by the watcher.
     pub(crate) fn meet(&self) -> Times {
         if self.ready.wait().is_leader() {
             self.start_ns.store(clock::nanoseconds(), Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl<'p> Shared<'p> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How far all threads are together, `elapsed` into the counted time.
+    /// The progress of all threads, `elapsed` into the counted time.
     pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live<'_> {
         let sum = |of: fn(&Counted) -> &AtomicU64| {
             self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).sum()
@@ -122,8 +122,8 @@ impl<'p> Shared<'p> {
 }
 
 impl Counted {
-    /// Leaves a copy of what was counted; leaves it out while the last one is being read. Costs the copy of a histogram,
-    /// some 30 µs: some times a second at most.
+    /// Stores a copy of the counts, unless the last one is being read. Copies a histogram, which costs about 30 µs:
+    /// call it at most a few times per second.
     pub(crate) fn note_detail(&self, tally: &Tally) {
         let Ok(mut detail) = self.detail.try_lock() else { return };
         let (errors, statuses) = (tally.errors, tally.statuses.clone());
@@ -131,7 +131,7 @@ impl Counted {
             Some(Detail { errors, statuses, bytes_read: tally.bytes_read, latency: tally.latency.clone() });
     }
 
-    /// What the threads have left, as one.
+    /// The merged copies of the threads.
     pub(crate) fn detail(threads: &[Counted]) -> Option<Detail> {
         let left = |one: &Counted| one.detail.lock().ok().and_then(|detail| detail.clone());
         threads.iter().filter_map(left).reduce(|mut sum, one| {
@@ -150,7 +150,7 @@ impl Counted {
     }
 }
 
-/// Sums of what all threads brought.
+/// Sums a figure over all threads.
 pub(crate) fn sum(all: &[Brought], of: fn(&Brought) -> u64) -> u64 {
     all.iter().map(of).sum()
 }

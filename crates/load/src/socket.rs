@@ -1,11 +1,11 @@
-//! The socket of a connection that is made: plain, or over TLS.
+//! The socket of an open connection: plain or TLS.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use flatout_lane::socket::{self, Moved};
 use flatout_tls::Channel;
 
-/// What bytes are received from and sent to.
+/// A socket to receive from and to send to.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Plain(OwnedFd),
@@ -22,7 +22,7 @@ impl Socket {
         }
     }
 
-    /// As [`socket::send`]. What was not sent is to be offered again, unchanged.
+    /// As [`socket::send`]. Bytes that were not sent have to be offered again, unchanged.
     #[inline(always)]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Moved {
         match self {
@@ -31,7 +31,7 @@ impl Socket {
         }
     }
 
-    /// Whether the end lies behind what was received last, although that came up short. No event reports it.
+    /// Whether TLS holds the end of the connection although the last receive was short. No event reports it.
     #[inline(always)]
     pub(crate) fn holds_end(&self) -> bool {
         match self {
@@ -40,7 +40,7 @@ impl Socket {
         }
     }
 
-    /// Whether it keeps bytes that wait for room; sending nothing sends them.
+    /// Whether TLS holds bytes that wait for room in the socket; sending nothing flushes them.
     pub(crate) fn wants_room(&self) -> bool {
         match self {
             Socket::Plain(_) => false,
@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more comes, before it is closed.
+    /// Sends `close_notify`, before the socket is closed.
     pub(crate) fn end(&mut self) {
         if let Socket::Secured(channel) = self {
             channel.end();

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// The status codes that a parser lets through: 100 to 999.
+/// The status codes that the parser accepts: 100 to 999.
 const FIRST: u16 = 100;
 const COUNT: usize = 900;
 
@@ -11,7 +11,7 @@ const COUNT: usize = 900;
 pub struct Statuses(Box<[u64; COUNT]>);
 
 impl Statuses {
-    /// Counts one response: one addition to a number that is in the cache.
+    /// Counts one response: one addition to a number in the cache.
     #[inline]
     pub(crate) fn add(&mut self, status: u16) {
         if let Some(count) = self.0.get_mut(usize::from(status.wrapping_sub(FIRST))) {
@@ -19,7 +19,7 @@ impl Statuses {
         }
     }
 
-    /// Codes that came with how often they came, in their order.
+    /// Received codes with their counts, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u64)> {
         (FIRST..).zip(self.0.iter().copied()).filter(|(_, count)| *count > 0)
     }

@@ -1,4 +1,4 @@
-//! What one thread counts, and how the counts of all become one.
+//! The counts of one thread, and how they are merged.
 
 use std::ops::AddAssign;
 
@@ -8,30 +8,30 @@ use crate::handshakes::Handshakes;
 use crate::status::Statuses;
 use crate::subscribe::Sequence;
 
-/// Why a request has no good answer.
+/// Why a request has no correct response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The connection was refused, not made in time, or the system had no port left for it.
+    /// The connection was refused or not established in time, or the system had no port left.
     Connect,
-    /// The connection was closed before the answer began.
+    /// The connection was closed before the response started.
     Closed,
     /// The connection was reset.
     Reset,
-    /// The answer was not whole in time.
+    /// The response was not complete in time.
     Timeout,
     /// The connection was closed within the body.
     ShortBody,
-    /// A whole answer with another status than expected. It counts as a request too.
+    /// A complete response with an unexpected status. It counts as a request too.
     BadStatus,
-    /// The head or the chunks of the answer are malformed, or bytes came that nobody asked for.
+    /// The head or the chunks of the response are malformed, or there were unexpected bytes.
     Malformed,
-    /// A whole answer with another body than expected. It counts as a request too.
+    /// A complete response with an unexpected body. It counts as a request too.
     UnexpectedBody,
-    /// The handshake of TLS failed, or did not end in time.
+    /// The TLS handshake failed, or took too long.
     Handshake,
     /// The server has reset the stream (HTTP/2).
     StreamReset,
-    /// The server has gone away, without an answer on this stream (GOAWAY of HTTP/2).
+    /// GOAWAY without a response on this stream (HTTP/2).
     GoAway,
 }
 
@@ -39,17 +39,17 @@ pub enum ErrorKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Errors([u64; ErrorKind::ALL.len()]);
 
-/// Latencies of requests, in nanoseconds, to three digits.
+/// Latencies of requests, in nanoseconds, with three digits of precision.
 #[derive(Debug, Clone)]
 pub struct Latency(Histogram<u64>);
 
-/// The largest latency that is distinguished from longer ones: an hour.
+/// The largest latency that is recorded exactly: an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Digits to which a latency is kept: 0.1 %.
+/// Precision in digits: 0.1 %.
 const LATENCY_DIGITS: u8 = 3;
 
-/// Seconds of which each has its own count; later ones are left out of the series.
+/// Seconds that are counted separately; later ones are not in the series.
 const SERIES_SECONDS_MAX: u64 = 24 * 3600;
 
 /// What happened in the counted time.
@@ -61,7 +61,7 @@ pub(crate) struct Tally {
     pub(crate) bytes_read: u64,
     pub(crate) connections_made: u64,
     pub(crate) handshakes: Handshakes,
-    /// The fewest streams that a server allows on a connection; none where none has said.
+    /// The fewest streams per connection that a server allowed; `None` if no server set a limit.
     pub(crate) streams_allowed: Option<u32>,
     /// From when a request was due.
     pub(crate) latency: Latency,
@@ -69,10 +69,10 @@ pub(crate) struct Tally {
     pub(crate) latency_raw: Option<Latency>,
     /// How late requests were sent although a connection was free.
     pub(crate) lag: Latency,
-    /// Whole answers in each second of the counted time.
+    /// Complete responses in each second of the counted time.
     pub(crate) series: Vec<u64>,
     pub(crate) last_answer_ns: u64,
-    /// Of subscribers.
+    /// For subscribers.
     pub(crate) sequence: Sequence,
 }
 
@@ -121,7 +121,7 @@ impl Errors {
         self.0.iter().sum()
     }
 
-    /// Counts some more.
+    /// Adds to a count.
     pub(crate) fn add(&mut self, kind: ErrorKind, count: u64) {
         self.0[kind as usize] += count;
     }
@@ -134,29 +134,29 @@ impl AddAssign for Errors {
 }
 
 impl Latency {
-    /// None yet.
+    /// An empty histogram.
     ///
     /// # Panics
-    /// Never: the bounds are constants that the histogram takes.
+    /// Never: the histogram accepts these constant bounds.
     #[allow(clippy::new_without_default, reason = "it allocates a quarter of a mebibyte")]
     pub fn new() -> Latency {
         Latency(Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("constant bounds"))
     }
 
-    /// Notes one; an hour and more is an hour.
+    /// Records one; an hour is the maximum.
     #[inline]
     pub fn record(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds);
     }
 
-    /// Notes several of the same.
+    /// Records several equal ones.
     pub fn record_several(&mut self, nanoseconds: u64, count: u64) {
         self.0.saturating_record_n(nanoseconds, count);
     }
 
     /// The latency that `percent` of the requests did not exceed, in nanoseconds.
     pub fn percentile(&self, percent: f64) -> u64 {
-        // The histogram answers with the upper end of a bucket, which may lie over the largest value seen.
+        // The histogram returns the upper end of a bucket, which may be above the largest recorded value.
         self.0.value_at_percentile(percent).min(self.0.max())
     }
 
@@ -175,7 +175,7 @@ impl Latency {
         self.0.stdev()
     }
 
-    /// How many there are.
+    /// The number of latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -185,17 +185,17 @@ impl Latency {
         &self.0
     }
 
-    /// What came since `earlier`, an older state of the same.
+    /// What was recorded since `earlier`, an older state of the same histogram.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let mut rest = self.clone();
-        // Equal bounds on both sides. What is no older state leaves all that there is.
+        // Both have the same bounds. If `earlier` is not an older state, everything remains.
         let _ = rest.0.subtract(&earlier.0);
         rest
     }
 
-    /// Takes in those of another.
+    /// Adds another histogram.
     pub fn merge(&mut self, other: &Latency) {
-        // Equal bounds on both sides: adding cannot fail.
+        // Both have the same bounds: adding cannot fail.
         let _ = self.0.add(&other.0);
     }
 }
@@ -219,7 +219,7 @@ impl Tally {
         }
     }
 
-    /// Counts one whole answer that came at `now_ns`, with its latencies.
+    /// Counts a complete response that arrived at `now_ns`, with its latencies.
     #[inline]
     pub(crate) fn answer(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, begin_ns: u64) {
         self.latency.record(now_ns.saturating_sub(due_ns));
@@ -229,7 +229,7 @@ impl Tally {
         self.count(now_ns, begin_ns);
     }
 
-    /// Notes how long `count` requests have waited whose answers are no longer waited for.
+    /// Records how long `count` requests have waited whose responses are no longer expected.
     pub(crate) fn wait(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, count: u64) {
         self.latency.record_several(now_ns.saturating_sub(due_ns), count);
         if let Some(raw) = &mut self.latency_raw {
@@ -237,12 +237,12 @@ impl Tally {
         }
     }
 
-    /// A server allows so many streams on a connection.
+    /// Notes how many streams per connection a server allows.
     pub(crate) fn allow_streams(&mut self, allowed: u32) {
         self.streams_allowed = Some(self.streams_allowed.map_or(allowed, |least| least.min(allowed)));
     }
 
-    /// Counts one whole answer or message that came at `now_ns`.
+    /// Counts a complete response or message that arrived at `now_ns`.
     #[inline]
     pub(crate) fn count(&mut self, now_ns: u64, begin_ns: u64) {
         self.requests += 1;

@@ -1,4 +1,4 @@
-//! Where load goes: an URL, checked once.
+//! The target of the load: a URL, parsed once.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use flatout_lane::connect::Remote;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// An address to connect to, and what a request to it says.
+/// An address to connect to, and what its requests contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Where to connect to: the first address of the name.
+    /// The address to connect to: the first one of the name.
     pub remote: Remote,
     /// For `https`: the server's name or address, without its port.
     pub secure_name: Option<String>,
@@ -23,8 +23,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `http://host[:port][/path][?query]`, the same with `https`, and `unix:/path/of/socket[:/path]` for a Unix socket. A name is
-    /// looked up.
+    /// Parses `http://host[:port][/path][?query]`, the same with `https`, and `unix:/path/of/socket[:/path]` for a Unix
+    /// socket. Names are resolved.
     ///
     /// # Errors
     /// What is wrong with it, what was got, and what is allowed.
@@ -61,7 +61,7 @@ impl Target {
         })
     }
 
-    /// The same, for users that have no TLS.
+    /// The same for callers without TLS.
     ///
     /// # Errors
     /// As [`Target::parse`], and for `https`.
@@ -93,7 +93,7 @@ fn checked_path(url: &str, path: &str) -> Result<String, String> {
     Ok(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
 }
 
-/// Name and port of `host[:port]`; the name of an IPv6 address without its brackets.
+/// Splits `host[:port]`; brackets of an IPv6 address are removed.
 fn taken_apart<'h>(url: &str, host: &'h str, default: u16) -> Result<(&'h str, u16), String> {
     let name_end = host.rfind(']').map_or(0, |at| at + 1);
     let (name, port) = match host[name_end..].rfind(':') {

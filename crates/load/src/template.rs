@@ -1,4 +1,4 @@
-//! Templates: text with markers that are filled in anew for each request.
+//! Templates: text with markers that are filled in for each request.
 
 use flatout_trial::Random;
 
@@ -6,7 +6,7 @@ use flatout_trial::Random;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     Text(Vec<u8>),
-    /// `{counter}`: 0, 1, 2, …, each number once in all threads.
+    /// `{counter}`: 0, 1, 2, …; each number is used once among all threads.
     Counter,
     /// `{random:1-1000}`
     Random(u64, u64),
@@ -14,7 +14,7 @@ pub(crate) enum Piece {
     Pick(Vec<Vec<u8>>),
 }
 
-/// What markers are filled in with, of one thread.
+/// The state of one thread's markers.
 #[derive(Debug, Clone)]
 pub(crate) struct Filler {
     counter: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// That of thread `index` of `threads`.
+    /// For thread `index` of `threads`.
     pub(crate) fn new((index, threads): (usize, usize), seed: u64) -> Filler {
         Filler {
             counter: index as u64,
@@ -61,12 +61,12 @@ impl Filler {
     }
 }
 
-/// Whether there is nothing to fill in.
+/// Whether there are no markers.
 pub(crate) fn is_plain(pieces: &[Piece]) -> bool {
     matches!(pieces, [] | [Piece::Text(_)])
 }
 
-/// Takes a template apart. What looks like a marker and is none stays as it is: JSON is full of braces.
+/// Parses a template. Text that only resembles a marker stays as it is: JSON is full of braces.
 pub(crate) fn pieces(text: &[u8]) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut plain = Vec::new();

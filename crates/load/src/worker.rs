@@ -6,15 +6,16 @@
 //!            └─ ready? ── receive from up to 16 ── their answers ── send ───┘
 //! ```
 //!
-//! For one request in the closed loop this is a `recv`, a `send` and its share of an `epoll_wait`; sockets are
-//! registered once, edge-triggered. As in the server, what is ready is served in [stages](stage): the code of each step
-//! stays in the cache, and sends that follow each other wake the server less often.
+//! In the closed loop a request costs a `recv`, a `send` and its share of an `epoll_wait`; sockets are registered
+//! once, edge-triggered. As in the server, ready connections are handled in [stages](stage): the code of each step
+//! stays in the cache, and consecutive sends wake the server less often.
 //!
-//! What a latency is: from when the request was due (in the closed loop, just before it was sent) to when this thread
-//! turned to its response. The clock is read before each send, and before each read from a socket. A latency has the wait
-//! for this thread in it: where many responses are ready at once, the last of a stage has waited while the others were
-//! received, and the next stage for the whole one, a microsecond or two for each request. That makes latencies longer, never
-//! shorter; with the thread under its limit (see [`Outcome::warnings`](crate::Outcome::warnings)) a batch is a few responses.
+//! Latency runs from when the request was due (in the closed loop, just before it was sent) to when this thread
+//! turned to its response. The clock is read before each send, and before each receive. Latency includes the wait for
+//! this thread: if many responses are ready at once, the last of a stage has waited while the others were received,
+//! and the next stage for the whole one, a microsecond or two per request. That makes latencies longer, never
+//! shorter. While the thread is below its limit (see [`Outcome::warnings`](crate::Outcome::warnings)), a batch is a
+//! few responses.
 
 mod places;
 mod stage;
@@ -39,38 +40,38 @@ use crate::shared::{Brought, Shared, Times};
 use crate::subscribe::Heard;
 use crate::tally::Tally;
 
-/// Connections that a thread has begun and that are not made yet: what a listener's queue takes without loss.
+/// Connections that a thread opens at the same time: what a listener's queue accepts without loss.
 const CONNECTING_MAX: usize = 256;
 
-/// How often timeouts are looked at; they are exact to this.
+/// How often timeouts are checked, and so their precision.
 const SWEEP_NS: u64 = 100_000_000;
 
-/// How long after the end requests that were due before it may still be sent; a server that lags further behind is
-/// overloaded, and what it left waiting is told as such.
+/// How long after the end requests that were due before it may still be sent. A server that lags further behind is
+/// overloaded, and the rest is reported as unsent.
 const LATE_SEND_NS_MAX: u64 = 1_000_000_000;
 
 /// How often a thread reports its progress in detail, if that is requested.
 const TELLING_NS: u64 = 250_000_000;
 
-/// One thread's whole state.
+/// The state of one thread.
 pub(crate) struct Worker<'p> {
     shared: &'p Shared<'p>,
     index: usize,
     poll: Poll,
     connections: Vec<Connection>,
-    /// Places that may be idle, the longest idle first.
+    /// Connections that may be idle, the longest idle first.
     idle: VecDeque<u32>,
-    /// What the stage in hand has received.
+    /// What the current stage has received.
     received: Vec<Received>,
-    /// Places whose responses came, and that are not given their next requests yet.
+    /// Connections whose responses have arrived, and that get their next requests.
     freed: Vec<u32>,
     connecting_count: usize,
     in_flight_count: u64,
     pace: Pace,
     mix: Mix,
-    /// Begins TLS on connections, if they are encrypted.
+    /// Starts TLS on connections, if they are encrypted.
     connector: Option<Connector>,
-    /// What connections of HTTP/2 share; none where they are of HTTP/1.1.
+    /// What HTTP/2 connections share; `None` with HTTP/1.1.
     streams: Option<Streams>,
     expected: Expected<'p>,
     tally: Tally,
@@ -82,10 +83,10 @@ pub(crate) struct Worker<'p> {
 }
 
 impl<'p> Worker<'p> {
-    /// Pins the thread and makes its tables.
+    /// Pins the thread and allocates its tables.
     ///
     /// # Errors
-    /// No epoll set to be had, or files of TLS that cannot be read any more.
+    /// The epoll set cannot be created, or TLS files can no longer be read.
     pub(crate) fn new(shared: &'p Shared<'p>, index: usize) -> io::Result<Worker<'p>> {
         let plan = shared.plan;
         if let Some(&cpu) = plan.cpus.get(index % plan.cpus.len().max(1)) {
@@ -125,10 +126,10 @@ impl<'p> Worker<'p> {
         })
     }
 
-    /// Makes the connections; returns when each is made or has failed once.
+    /// Opens the connections; returns when each is open or has failed once.
     ///
     /// # Errors
-    /// A broken epoll set.
+    /// The epoll set has failed.
     pub(crate) fn prepare(&mut self) -> io::Result<()> {
         let mut begun = 0;
         while !self.shared.is_stopped() && (begun < self.connections.len() || self.connecting_count > 0) {
@@ -141,10 +142,10 @@ impl<'p> Worker<'p> {
         Ok(())
     }
 
-    /// Sends and reads until the time is over, and brings home what was counted.
+    /// Sends and receives until the end of the run, and returns the counts.
     ///
     /// # Errors
-    /// A broken epoll set.
+    /// The epoll set has failed.
     pub(crate) fn run(mut self, times: Times) -> io::Result<Brought> {
         let plan = self.shared.plan;
         let requests_max =
@@ -169,7 +170,7 @@ impl<'p> Worker<'p> {
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
             self.tell();
         }
-        // Ended in the warm-up, it has used nothing in the counted time.
+        // If it ended in the warm-up, it used nothing in the counted time.
         let used = if is_warming { Duration::ZERO } else { clock::thread_cpu() - cpu };
         Ok(self.finish(used))
     }
@@ -185,19 +186,20 @@ impl<'p> Worker<'p> {
 
     fn is_over(&self) -> bool {
         let is_sent = self.is_past() || self.pace.is_exhausted();
-        // In an open loop what was sent is waited for; each ends by its answer or by the timeout of the sweep.
+        // An open loop waits for everything that was sent; each request ends with its response or with the sweep's
+        // timeout.
         let is_answered = self.in_flight_count == 0 || !self.pace.is_open() && self.is_past();
         is_sent && is_answered || self.shared.is_stopped()
     }
 
-    /// Whether nothing is sent any more.
+    /// Whether nothing more is sent.
     #[inline]
     fn is_past(&self) -> bool {
         let grace_ns = if self.pace.is_open() { LATE_SEND_NS_MAX } else { 0 };
         self.now_ns >= self.times.end_ns.saturating_add(grace_ns)
     }
 
-    /// Gives requests that are due to connections that are free.
+    /// Gives due requests to free connections.
     fn send_what_is_due(&mut self) {
         if self.is_past() {
             return;
@@ -250,7 +252,7 @@ impl<'p> Worker<'p> {
     }
 }
 
-/// What falls to thread `index` when `total` are shared out as evenly as can be.
+/// The share of thread `index` if `total` is divided as evenly as possible.
 fn share(total: usize, threads: usize, index: usize) -> usize {
     total / threads + usize::from(index < total % threads)
 }

@@ -1,4 +1,4 @@
-//! The generator against servers that do exactly what a script says: exact counts, and every way to answer wrongly.
+//! The generator against servers that follow a script: exact counts, and every kind of invalid response.
 
 mod support;
 
@@ -17,17 +17,17 @@ use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::websocket::{Asked, Opcode, write_frame};
 use support::{GOOD, PATIENCE, failed, go, request};
 
-/// A scripted server, as what is to be loaded.
+/// A scripted server, as a target.
 fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> Target {
     Target::parse(&format!("http://{}/", support::serve(script))).unwrap()
 }
 
-/// A server that answers each request with these bytes.
+/// A server that sends these bytes in response to each request.
 fn answering(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Target {
     serve(move |mut stream, _| while request(&mut stream) && stream.write_all(answer.as_ref()).is_ok() {})
 }
 
-/// A server that answers the first request of each connection with these bytes and closes.
+/// A server that sends these bytes in response to the first request of each connection, and closes.
 fn closing(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Target {
     serve(move |mut stream, _| {
         if request(&mut stream) {
@@ -115,13 +115,13 @@ fn pipelined_answers_are_told_apart() {
     assert_eq!((outcome.requests, outcome.errors.sum(), outcome.latency.count()), (160, 0, 160));
 }
 
-/// What a stage of the generator receives lies in one buffer: responses that come together, of which some fill their slices
-/// and go on, must not be taken for each other.
+/// The generator receives a stage into one buffer: responses that arrive together, of which some fill their slices
+/// and continue, must not be confused.
 #[test]
 fn answers_that_come_together_are_told_apart() {
     let connections = 20;
     for body_bytes in [5, 32 << 10, 100_000, 400_000] {
-        // Nobody is answered before all have asked.
+        // No response is sent before all requests have arrived.
         let barrier = Arc::new(Barrier::new(connections));
         let body: Vec<u8> = (0..body_bytes).map(|at: usize| (at % 251) as u8).collect();
         let answer =
@@ -215,7 +215,7 @@ fn a_server_that_never_answers_is_timed_out() {
     silent.answer_time_max = Duration::from_millis(200);
     silent.requests_max = Some(6);
     failed(&go(&silent), ErrorKind::Timeout, 6);
-    // And where the run ends first, what waits is told.
+    // If the run ends first, pending requests are reported.
     silent.answer_time_max = PATIENCE;
     silent.requests_max = None;
     silent.duration = Duration::from_millis(200);
@@ -239,7 +239,7 @@ fn a_server_that_goes_away_is_counted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
     thread::spawn(move || {
-        // The probe and one connection; then the port refuses.
+        // Accepts the probe and one connection; then connections are refused.
         let _ = listener.accept().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         drop(listener);
@@ -285,8 +285,8 @@ fn an_open_loop_sends_what_is_due() {
     }
 }
 
-/// One stall of half a second in two seconds at 1000 requests a second: a quarter of the requests become due in it and
-/// wait, evenly, from 0 to 500 ms. Corrected percentiles follow by arithmetic; raw ones do not see it.
+/// One stall of half a second in two seconds at 1000 requests per second: a quarter of the requests become due in it
+/// and wait from 0 to 500 ms, evenly spread. Corrected percentiles follow by arithmetic; raw ones do not show it.
 #[test]
 fn a_stall_is_seen_by_all_who_were_due() {
     let stall = Duration::from_millis(500);
@@ -307,7 +307,7 @@ fn a_stall_is_seen_by_all_who_were_due() {
     let outcome = go(&Plan { connections: 1, pacing, duration: Duration::from_secs(2), ..plan(&target) });
     assert_eq!((outcome.requests, outcome.errors.sum()), (2000, 0));
     let milliseconds = |percent| outcome.latency.percentile(percent) as f64 / 1e6;
-    // The 100 slowest of 2000 waited 400 ms and more, the 20 slowest 480. A busy machine adds some.
+    // The 100 slowest of 2000 waited 400 ms or more, the 20 slowest 480. A busy machine adds some.
     assert!((390.0..460.0).contains(&milliseconds(95.0)), "{}", milliseconds(95.0));
     assert!((475.0..540.0).contains(&milliseconds(99.0)), "{}", milliseconds(99.0));
     let raw = outcome.latency_raw.unwrap().percentile(99.0) as f64 / 1e6;
@@ -329,9 +329,9 @@ fn warm_up_is_not_counted() {
     assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
 }
 
-/// 64 connections on a server that answers each request after 100 ms make 640 requests a second, however long is counted,
-/// and whatever was on its way when counting began. On a busy machine it takes longer: what holds is that requests a second
-/// times their mean latency is 64 (Little's law). Phases are spread, so that no wave of responses lies on an edge.
+/// 64 connections to a server that responds after 100 ms make 640 requests per second, no matter how long is counted
+/// and what was in flight when counting began. On a busy machine it takes longer, but requests per second times the mean
+/// latency are still 64 (Little's law). Phases are spread, so that no burst of responses is at the window's edge.
 #[test]
 fn what_ends_in_the_window_is_counted() {
     let target = serve(|mut stream, number| {
@@ -360,7 +360,7 @@ fn what_ends_in_the_window_is_counted() {
     }
 }
 
-/// One request of ten is never answered: percentiles without it would be those of the lucky.
+/// One request in ten is never answered: percentiles without it would be those of the lucky ones.
 #[test]
 fn timed_out_requests_are_in_the_percentiles() {
     let target = serve(|mut stream, number| {
@@ -465,7 +465,7 @@ fn subscribers_tell_how_late_messages_come() {
     assert!(ended.errors.of(ErrorKind::Closed) > 0 && ended.requests == 0, "{:?}", ended.errors);
 }
 
-/// A message as the script's server has it, sent 100 ms ago.
+/// A message as the scripted server sends it, stamped 100 ms ago.
 fn numbered(number: u64) -> String {
     let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - Duration::from_millis(100);
     format!("{{\"id\":\"x-{number}\",\"data\":{{\"seq\":{number},\"at\":{}}}}}", sent.as_micros())
@@ -488,7 +488,8 @@ fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// What 28 messages on each of 3 connections come to, of whose numbers 5, 6 and 7 are left out and 20 comes twice.
+/// The expected result for 28 messages on each of 3 connections, where numbers 5, 6 and 7 are skipped and 20 is
+/// repeated.
 #[track_caller]
 fn is_by_arithmetic(outcome: &Outcome) {
     assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0), "{:?}", outcome.errors);
@@ -522,7 +523,7 @@ fn websockets_are_counted_by_arithmetic() {
             write_frame(Opcode::Text, false, numbered(number).as_bytes(), None, &mut bytes);
         }
         write_frame(Opcode::Ping, false, b"are you there?", None, &mut bytes);
-        // In pieces that end anywhere.
+        // In pieces with arbitrary boundaries.
         for piece in bytes.chunks(97) {
             stream.write_all(piece).unwrap();
         }
@@ -574,7 +575,7 @@ fn long_polls_go_on_where_they_were() {
     assert_eq!(outcome.statuses.iter().collect::<Vec<_>>(), [(200, 9), (204, 3)]);
 }
 
-/// Its first two connections end after five messages each, and none is missing.
+/// Its first two connections end after five messages each, and no message is missing.
 #[test]
 fn subscribers_that_are_cut_off_come_back_to_their_place() {
     let ids = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -588,7 +589,7 @@ fn subscribers_that_are_cut_off_come_back_to_their_place() {
         for next in from + 1..=from + 5 {
             let _ = stream.write_all(format!("id: x-{next}\ndata: {{\"seq\":{next}}}\n\n").as_bytes());
         }
-        // Number 0 only looked whether anybody is there.
+        // Number 0 was only the probe.
         if number == 3 {
             let _ = stream.read(&mut [0]);
         }

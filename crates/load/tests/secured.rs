@@ -1,4 +1,4 @@
-//! The generator over TLS: exact counts, handshakes by arithmetic, and servers that are not to be trusted.
+//! The generator over TLS: exact counts, expected numbers of handshakes, and untrusted servers.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn secured(authority: &Authority, address: std::net::SocketAddr) -> Plan {
     Plan { tls: Some(authority.trusted()), ..plan(address) }
 }
 
-/// The same with one thing of the client changed.
+/// The same plan with one change to the client.
 fn with(plan: &Plan, change: impl FnOnce(&mut ClientPlan)) -> Plan {
     let mut changed = plan.clone();
     change(&mut changed.tls.as_mut().unwrap().client);
@@ -56,7 +56,7 @@ fn counts_are_exact() {
     assert_eq!((outcome.requests, outcome.errors.sum()), (500, 0));
 }
 
-/// A connection for each request: after the first ones each goes on from an earlier session, unless that is not wanted.
+/// One connection per request: after the first ones each resumes a session, unless resumption is off.
 #[test]
 fn handshakes_are_full_or_resumed() {
     let authority = Authority::new();
@@ -130,7 +130,7 @@ fn who_is_not_trusted_is_told_with_what_to_do() {
     assert!(why.contains("/nowhere"), "{why}");
 }
 
-/// The first connection is good; those of the load get no handshake, or nonsense.
+/// The first connection is good; those of the load get no handshake, or garbage.
 #[test]
 fn handshakes_that_fail_are_counted() {
     let authority = Authority::new();
@@ -173,7 +173,8 @@ fn large_bodies_go_both_ways() {
     assert_eq!((outcome.requests, outcome.errors.sum()), (9, 0), "{:?}", outcome.errors);
 }
 
-/// A body without a length is whole if the server has said that it ends, and cut if the connection just ends.
+/// A body without a length is complete if the server has sent `close_notify`, and truncated if the connection just
+/// ends.
 #[test]
 fn the_end_is_believed_only_where_it_is_announced() {
     let authority = Authority::new();

@@ -1,4 +1,4 @@
-//! The generator over HTTP/2: exact counts, servers that reset streams and go away, and servers that do not speak it.
+//! The generator over HTTP/2: exact counts, servers that reset streams or send GOAWAY, and servers without HTTP/2.
 
 mod support;
 
@@ -14,12 +14,12 @@ use flatout_wire::Status;
 use flatout_wire::h2::{Limits, StreamId};
 use support::{Authority, Peer, failed, go, greet, plan, refused, serve};
 
-/// One connection with so many streams.
+/// One connection with this many streams.
 fn streams(address: SocketAddr, streams: usize) -> Plan {
     Plan { streams: Some(streams), connections: 1, ..plan(address) }
 }
 
-/// A server that has a script for what each batch of requests comes to.
+/// A server with a script that is called for each batch of requests.
 fn answering(act: impl Fn(&mut Peer<'_, TcpStream>, Vec<StreamId>) + Send + Sync + 'static) -> SocketAddr {
     serve(move |mut stream, _| {
         let mut peer = Peer::new(&mut stream, Limits { streams_max: 1000, ..Limits::default() });
@@ -79,7 +79,8 @@ fn tls_agrees_on_it() {
     assert!(outcome.handshakes.unwrap().resumed >= 40);
 }
 
-/// 20 streams on a server that answers 50 ms later make 400 requests a second, whatever was on its way when counting began.
+/// 20 streams to a server that responds after 50 ms make 400 requests per second, whatever was in flight when
+/// counting began.
 #[test]
 fn a_closed_loop_is_as_fast_as_its_streams() {
     let address = answering(|peer, requests| {
@@ -107,8 +108,8 @@ fn an_open_loop_sends_what_is_due() {
     }
 }
 
-/// As with HTTP/1.1: with one stream, those that were due in a stall of half a second have waited, evenly, from 0 to 500 ms.
-/// With streams for all of them they are sent in time, and wait as long.
+/// As with HTTP/1.1: with one stream, requests that were due in a stall of half a second have waited from 0 to 500
+/// ms, evenly spread. With a stream for each of them they are sent in time, and wait as long.
 #[test]
 fn a_stall_is_seen_by_all_who_were_due() {
     for at_a_time in [1, 900] {
@@ -148,8 +149,8 @@ fn streams_that_are_reset_are_counted() {
     assert_eq!((outcome.requests, outcome.connections_made, outcome.unanswered), (2000, 1, 0));
 }
 
-/// Of ten requests the server has looked at five, and says so: the others failed, and the next ones have a connection of
-/// their own.
+/// The server's GOAWAY says that it has processed five of ten requests: the others fail, and the next ones are sent
+/// on a new connection.
 #[test]
 fn what_a_server_leaves_behind_is_counted() {
     let address = serve(|mut stream, number| {
@@ -173,7 +174,7 @@ fn what_a_server_leaves_behind_is_counted() {
 fn connections_that_end_fail_all_their_streams() {
     const ACK: u8 = 1;
     let settings = [frame(4, 0, 0, &[]), frame(4, ACK, 0, &[])].concat();
-    // `:status: 200`, and content that is not all.
+    // `:status: 200`, and an incomplete body.
     let begun = |id: u32| [frame(1, 4, id, &[0x88]), frame(0, 0, id, b"half")].concat();
     let halves: Vec<u8> = (0..5).flat_map(|at| begun(2 * at + 1)).collect();
     let said = [5u32.to_be_bytes(), 0u32.to_be_bytes()].concat();
@@ -201,7 +202,7 @@ fn connections_that_end_fail_all_their_streams() {
         let outcome = go(&Plan { requests_max: Some(15), ..streams(address, 5) });
         assert_eq!(outcome.requests, 0, "{kind:?}");
         if kind == ErrorKind::Malformed {
-            // One of the faults is a stream's alone: the others end with the connection.
+            // One of the faults concerns a single stream: the others fail when the connection ends.
             assert!(outcome.errors.of(kind) > 0 && outcome.errors.sum() == 15, "{:?}", outcome.errors);
         } else {
             failed(&outcome, kind, 15);
@@ -209,7 +210,7 @@ fn connections_that_end_fail_all_their_streams() {
     }
 }
 
-/// One request of ten is never answered. Those give way to others in time, on the same connection.
+/// One request in ten is never answered. These time out and free their streams, on the same connection.
 #[test]
 fn requests_time_out_one_by_one() {
     let number = AtomicU64::new(0);
@@ -254,7 +255,7 @@ fn bodies_go_both_ways_as_windows_allow() {
     failed(&go(&plan), ErrorKind::BadStatus, 24);
 }
 
-/// No more streams are opened than the server allows, also at first.
+/// The server's limit on streams is respected, from the start.
 #[test]
 fn the_servers_limit_is_kept_and_told() {
     let address = serve(|mut stream, _| {
@@ -278,7 +279,7 @@ fn who_does_not_speak_it_is_told() {
             let _ = stream.read(&mut [0; 24]);
             let _ = stream.write_all(reply);
             let _ = stream.shutdown(Shutdown::Write);
-            // To close with something unread would take back what was sent.
+            // Closing with unread input would send a reset, which discards what was sent.
             while stream.read(&mut [0; 1024]).is_ok_and(|count| count > 0) {}
         })
     };

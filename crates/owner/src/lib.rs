@@ -1,12 +1,12 @@
-//! Whose a socket is: which processes listen on a TCP port, and which hold a socket, as `/proc` shows it; and which
+//! Who owns a socket: which processes listen on a TCP port, which hold a socket, according to `/proc`, and which
 //! processes belong together.
 //!
 //! ```text
 //! port ── /proc/net/tcp, tcp6 ──> inodes ── /proc/PID/fd/* ──> processes
 //! ```
 //!
-//! A port may have several sockets (`SO_REUSEPORT`, or one an address) and a socket several processes (a parent and the
-//! children that inherited it): all of them count. What may not be seen is counted and told.
+//! A port may have several sockets (`SO_REUSEPORT`, or one per address), and a socket several processes (a parent and
+//! the children that inherited it): all of them count. Processes that we may not inspect are counted and reported.
 //!
 //! ```
 //! use flatout_owner::{Here, Listening};
@@ -31,34 +31,35 @@ pub use table::Socket;
 
 use table::listening;
 
-/// Processes whose descriptors are looked through, the oldest first.
+/// Processes whose descriptors are searched, the oldest first.
 const PROCESSES_MAX: usize = 65_536;
 
-/// Descriptors of one process that are looked at, the lowest first: a listener is older than its connections.
+/// Descriptors of one process that are checked, the lowest first: a listener is older than its connections.
 const DESCRIPTORS_MAX: usize = 65_536;
 
-/// Other network namespaces that are looked into.
+/// Other network namespaces that are searched.
 const NAMESPACES_MAX: usize = 1024;
 
-/// Who listens on a TCP port.
+/// The processes that listen on a TCP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listening {
     /// The port.
     pub port: u16,
-    /// The listening sockets of our network namespace, of any address.
+    /// The listening sockets in our network namespace, on any address.
     pub sockets: Vec<Socket>,
     /// The processes that hold one of them, in ascending order.
     pub pids: Vec<u32>,
-    /// Where there are no sockets: the processes that listen on the port in other network namespaces.
+    /// If there are no sockets: the processes that listen on the port in other network namespaces.
     pub elsewhere: Vec<u32>,
-    /// Sockets that no process was seen to hold.
+    /// Sockets without a visible owner.
     unowned_count: usize,
     /// Processes whose descriptors we may not see.
     hidden_count: usize,
 }
 
 impl Listening {
-    /// Looks who listens on a port. Reads the tables of `/proc/net`, and the descriptors of all processes if one is found.
+    /// Finds the processes that listen on a port. Reads the tables of `/proc/net`, and the descriptors of all
+    /// processes if there is a listener.
     ///
     /// # Errors
     /// The tables or the list of processes cannot be read.
@@ -78,7 +79,7 @@ impl Listening {
         })
     }
 
-    /// Why no process was found, or not every one; none where each socket has its process.
+    /// Why no process was found, or not all of them; `None` if every socket has its process.
     pub fn missing(&self) -> Option<String> {
         let Listening { port, unowned_count, hidden_count, .. } = self;
         match (self.sockets.len(), self.elsewhere.as_slice()) {
@@ -101,12 +102,12 @@ impl Listening {
     }
 }
 
-/// The processes that listen on a port here, in ascending order; nothing where that cannot be told.
+/// The processes that listen on a port here, in ascending order; empty if that cannot be read.
 pub fn listeners(proc: &dyn Proc, port: u16) -> Vec<u32> {
     Listening::find(proc, port).map(|found| found.pids).unwrap_or_default()
 }
 
-/// The processes that hold one of these sockets, as far as they may be seen, in ascending order.
+/// The visible processes that hold one of these sockets, in ascending order.
 pub fn owners(proc: &dyn Proc, inodes: &[u64]) -> Vec<u32> {
     held(proc, inodes).map(|held| held.pids).unwrap_or_default()
 }
@@ -122,7 +123,7 @@ pub fn group(proc: &dyn Proc, id: u32) -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Who holds sockets.
+/// The holders of sockets.
 #[derive(Default)]
 struct Held {
     pids: Vec<u32>,
@@ -145,14 +146,14 @@ fn held(proc: &dyn Proc, wanted: &[u64]) -> io::Result<Held> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 held.hidden_count += usize::from(has_descriptors(proc, pid));
             }
-            // It has ended meanwhile.
+            // It has exited meanwhile.
             Err(_) => {}
         }
     }
     Ok(held)
 }
 
-/// Those of these sockets that a process holds.
+/// Which of these sockets a process holds.
 fn sockets_of(proc: &dyn Proc, pid: u32, wanted: &[u64]) -> io::Result<BTreeSet<u64>> {
     let folder = format!("/proc/{pid}/fd");
     let mut found = BTreeSet::new();
@@ -168,12 +169,12 @@ fn sockets_of(proc: &dyn Proc, pid: u32, wanted: &[u64]) -> io::Result<BTreeSet<
     Ok(found)
 }
 
-/// Whether a process may have descriptors: a kernel thread has neither these nor a command line.
+/// Whether a process may have descriptors: a kernel thread has none, and no command line.
 fn has_descriptors(proc: &dyn Proc, pid: u32) -> bool {
     proc.read(&format!("/proc/{pid}/cmdline")).map_or(true, |line| !line.is_empty())
 }
 
-/// The processes that listen on a port in the network namespaces of others, as far as we may look into them.
+/// The processes that listen on a port in other network namespaces, as far as we may inspect them.
 fn elsewhere(proc: &dyn Proc, port: u16) -> io::Result<Vec<u32>> {
     let namespace = |pid: &str| inode_of(&proc.link(&format!("/proc/{pid}/ns/net")).ok()?, "net");
     let mut known: BTreeSet<u64> = namespace("self").into_iter().collect();
@@ -199,7 +200,7 @@ fn inode_of(target: &str, kind: &str) -> Option<u64> {
     target.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The names in a folder that are numbers, such as processes or threads, in ascending order.
+/// The numeric names in a folder, such as processes or threads, in ascending order.
 ///
 /// # Errors
 /// The folder cannot be read.

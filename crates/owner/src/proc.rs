@@ -1,11 +1,11 @@
-//! How `/proc` is read: tests and recorded machines use their own.
+//! Access to `/proc`: tests and recorded machines have their own.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-/// What is asked of `/proc`. Paths are absolute.
+/// The required access to `/proc`. Paths are absolute.
 pub trait Proc {
-    /// A file's bytes, a few MiB at the most: listeners stand first in the kernel's tables, before any connection.
+    /// A file's bytes, at most a few MiB: listeners come first in the kernel's tables, before any connection.
     ///
     /// # Errors
     /// The system's.
@@ -17,7 +17,7 @@ pub trait Proc {
     /// The system's.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// The system's.
@@ -28,7 +28,7 @@ pub trait Proc {
 #[derive(Debug, Clone, Copy)]
 pub struct Here;
 
-/// Bytes read of one file: room for 25 000 listeners.
+/// Bytes read from one file: enough for 25 000 listeners.
 const READ_BYTES_MAX: u64 = 4 << 20;
 
 impl Proc for Here {

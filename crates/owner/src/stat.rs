@@ -1,4 +1,4 @@
-//! What `/proc/PID/stat` says of a process, read in one place.
+//! Parses `/proc/PID/stat`, for all users.
 //!
 //! ```text
 //! 4242 (any name) S 1 4242 … 31 12 0 0 … 98765 …
@@ -15,30 +15,30 @@ use crate::proc::Proc;
 /// The fields that are used here. Times are in clock ticks of 10 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// What it does, such as `S`.
+    /// Its state, such as `S`.
     pub state: char,
     /// Its parent.
     pub parent: u32,
     /// Its process group.
     pub group: u32,
-    /// CPU time in its own code.
+    /// CPU time in user mode.
     pub user_ticks: u64,
-    /// CPU time in the kernel.
+    /// CPU time in kernel mode.
     pub kernel_ticks: u64,
-    /// Both, of its children that have ended and were waited for.
+    /// Both, of its children that have exited and were waited for.
     pub children_ticks: u64,
     /// When it started, counted from boot.
     pub started_ticks: u64,
 }
 
-/// Clock ticks of a second as the kernel reports them to programs, on every architecture that we run on.
+/// Clock ticks per second as the kernel reports them to programs, the same on all supported architectures.
 pub const TICKS_PER_S: u64 = 100;
 
 impl Stat {
-    /// Reads that of a process.
+    /// Reads the stat of a process.
     ///
     /// # Errors
-    /// There is no such process, or the file is not what the kernel writes.
+    /// There is no such process, or the file has an unexpected format.
     pub fn read(proc: &dyn Proc, pid: u32) -> io::Result<Stat> {
         let path = format!("/proc/{pid}/stat");
         let text = proc.read(&path)?;
@@ -46,9 +46,9 @@ impl Stat {
         stat.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("cannot parse {path}")))
     }
 
-    /// Takes the text apart.
+    /// Parses the text.
     pub fn parse(text: &str) -> Option<Stat> {
-        // The name in parentheses may hold anything, spaces and parentheses too: the fields follow its last one.
+        // The name in parentheses may contain anything, including spaces and parentheses: fields follow the last one.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -63,7 +63,7 @@ impl Stat {
         })
     }
 
-    /// Whether it has ended and only waits for its parent to notice. It holds nothing any more.
+    /// Whether it has exited and only waits for its parent. It no longer holds anything.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }

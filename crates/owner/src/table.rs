@@ -13,13 +13,13 @@ use crate::proc::Proc;
 /// A listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Socket {
-    /// The address that it listens on; an IPv4 address in IPv6's clothes is an IPv4 address.
+    /// The address that it listens on; an IPv4-mapped IPv6 address is an IPv4 address.
     pub address: IpAddr,
-    /// What tells it from all other sockets.
+    /// Its unique id.
     pub inode: u64,
 }
 
-/// The sockets that listen on a port, by the tables in this folder.
+/// The sockets that listen on a port, from the tables in this folder.
 pub(crate) fn listening(proc: &dyn Proc, folder: &str, port: u16) -> io::Result<Vec<Socket>> {
     let mut sockets = Vec::new();
     for table in ["tcp", "tcp6"] {
@@ -46,7 +46,7 @@ fn socket(line: &str, port: u16) -> Option<Socket> {
     Some(Socket { address: parse_address(address)?, inode }).filter(|_| is_it)
 }
 
-/// An address as the kernel prints it: words of 32 bits in the machine's own order.
+/// An address as the kernel prints it: words of 32 bits in native byte order.
 fn parse_address(hex: &str) -> Option<IpAddr> {
     let words = (0..hex.len() / 8).map(|word| u32::from_str_radix(hex.get(word * 8..word * 8 + 8)?, 16).ok());
     let bytes: Vec<u8> =

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use super::*;
 
-/// A `/proc` of a test: files, links, and folders that may not be read.
+/// A fake `/proc`: files, links, and folders that may not be read.
 #[derive(Default)]
 struct Fake {
     files: BTreeMap<String, String>,
@@ -78,7 +78,7 @@ const MAPPED: &str = "0000000000000000FFFF00000100007F";
 
 #[test]
 fn every_process_of_every_socket_is_found() {
-    // Two workers with a socket each; a master whose socket its two children inherited; and a stranger.
+    // Two workers with a socket each; a master whose socket its two children inherited; and an unrelated process.
     let fake = Fake::default()
         .table("/proc/net/tcp", &[(ANY, 1), (ANY, 2)])
         .table("/proc/net/tcp6", &[(ANY_V6, 3), (MAPPED, 4)])

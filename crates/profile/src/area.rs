@@ -1,7 +1,7 @@
-//! Areas of cost: to which part of serving a request a stack belongs.
+//! Areas of cost: the part of serving a request that a stack belongs to.
 //!
-//! A stack belongs to the area of its innermost frame that any area knows. Kernel stacks are judged by kernel frames
-//! alone: the work of a system call counts for the system call, no matter which code made it.
+//! A stack belongs to the area of its innermost frame that is known to any area. Kernel stacks are judged only by
+//! kernel frames: the work of a system call counts for the system call, no matter which code made it.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use crate::{Frame, Kind, Profile};
 pub struct Area {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A one-line description.
     pub about: &'static str,
-    /// Functions of processes that belong to it: patterns with blanks between.
+    /// Functions of processes that belong to it: patterns separated by blanks.
     user: &'static str,
     /// Functions of the kernel that belong to it: the same.
     kernel: &'static str,
@@ -30,10 +30,10 @@ pub struct AreaCost {
 }
 
 impl Profile {
-    /// All areas and what they cost, in the table's order; the sum is the weight of all stacks.
+    /// The cost of all areas, in the table's order; the sum is the weight of all stacks.
     pub fn areas(&self) -> Vec<AreaCost> {
         let mut costs: Vec<AreaCost> = Area::all().map(|area| AreaCost { area, weight: 0 }).collect();
-        // Frames are few and stacks many: each name is looked up once.
+        // There are few frames and many stacks: each name is looked up once.
         let frames = self.stacks.frames();
         let areas: Vec<Option<&Area>> = frames.iter().map(Area::of_frame).collect();
         for (stack, weight) in self.stacks.indexed() {
@@ -48,12 +48,12 @@ impl Profile {
 }
 
 impl Area {
-    /// All areas, in the order in which a request meets them.
+    /// All areas, in the order in which a request passes them.
     pub fn all() -> impl Iterator<Item = &'static Area> {
         AREAS.iter().chain([&OTHER_USER, &OTHER_KERNEL])
     }
 
-    /// The area of a stack whose frames, outermost first, are of these kinds and known to these areas.
+    /// The area of a stack with frames of these kinds and areas, outermost first.
     fn of(frames: impl DoubleEndedIterator<Item = (Kind, Option<&'static Area>)>) -> &'static Area {
         let mut innermost_first = frames.rev().peekable();
         let in_kernel = innermost_first.peek().is_some_and(|(kind, _)| *kind == Kind::Kernel);
@@ -62,7 +62,7 @@ impl Area {
         known.unwrap_or(if in_kernel { &OTHER_KERNEL } else { &OTHER_USER })
     }
 
-    /// The first area of the table that knows a function.
+    /// The first area of the table that contains a function.
     fn of_frame(frame: &Frame) -> Option<&'static Area> {
         AREAS.iter().find(|area| area.knows(frame))
     }
@@ -77,7 +77,7 @@ impl Area {
     }
 }
 
-/// What kernels call a system call, by their version and machine, before its own name.
+/// Prefixes of system calls in the kernel, by version and architecture.
 const CALLS: [&str; 8] = [
     "__x64_sys_",
     "__arm64_sys_",
@@ -90,7 +90,7 @@ const CALLS: [&str; 8] = [
     "SYSC_",
 ];
 
-/// A function of the kernel without what its version, its machine and its compiler add: `sys_sendto` for all of
+/// A kernel function without the additions of its version, architecture and compiler: `sys_sendto` for
 /// `__x64_sys_sendto`, `__arm64_sys_sendto` and `SyS_sendto`; `tcp_ack` for `tcp_ack.part.0`.
 fn plain(name: &str) -> Cow<'_, str> {
     let name = name.split('.').next().unwrap_or(name);
@@ -100,8 +100,8 @@ fn plain(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The table. In a pattern `*` stands for anything, at its begin, its end or both. Earlier areas win where one frame
-/// is known to several.
+/// The table. In a pattern `*` matches anything, at the start, the end or both. If a frame is in several areas, the first one
+/// counts.
 ///
 /// Names of the kernel are those of Linux 4.14 to 6.18, as [`plain`] makes them; names of programs are ours, nginx's,
 /// haproxy's, h2o's, and of the parsers that others use.
@@ -263,7 +263,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// `main;k:tcp_sendmsg`: frames of the kernel are marked.
+    /// `main;k:tcp_sendmsg`: kernel frames are marked with `k:`.
     fn area(folded: &str) -> &'static str {
         let frames: Vec<Frame> = folded
             .split(';')
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(area("main;k:something_new"), "other kernel");
     }
 
-    /// Stacks as kernels of ten years show them; what stands first is the way in.
+    /// Stacks of kernels from ten years; the first frames are the entry path.
     #[test]
     fn kernels_old_and_new_are_known() {
         let v4_14 = "main;send;k:entry_SYSCALL_64_fastpath";
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(area("main;<App as flatout::Service>::call;shop::quote;alloc"), "handler");
         assert_eq!(area("main;ngx_worker_process_cycle;ngx_http_parse_request_line"), "parse");
         assert_eq!(area("main;compute"), "other user");
-        // What a system call does is the kernel's, though a parser made it.
+        // The work of a system call belongs to the kernel, even if a parser made it.
         assert_eq!(area("flatout_wire::head::parse;k:exc_page_fault"), "files and memory");
     }
 

@@ -1,40 +1,40 @@
-//! Two profiles side by side, on one scale.
+//! Compares two profiles on one scale.
 //!
-//! A faster server is sampled as long but answers more, so raw weights say nothing: what counts is the cost of one
-//! request. Where requests were not counted only the shares of the whole can be compared.
+//! A faster server is sampled for the same time but serves more requests, so raw weights cannot be compared. What
+//! counts is the cost per request. If requests were not counted, only shares of the total can be compared.
 
 use crate::{Area, Clock, Error, Profile};
 
-/// What the costs of a comparison are for.
+/// The unit of a comparison's costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
-    /// One request, in the clock's unit.
+    /// Per request, in the clock's unit.
     Request(Clock),
-    /// The whole: 1.0 is all of it.
+    /// The total: 1.0 is all of it.
     Share,
 }
 
 /// How two profiles differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What the costs are for.
+    /// The unit of the costs.
     pub per: Per,
-    /// What a weight of the profile before is to be multiplied with.
+    /// The factor for weights of the profile before.
     pub before_scale: f64,
-    /// The same, of the profile after.
+    /// The factor for weights of the profile after.
     pub after_scale: f64,
     /// Each area's cost before and after.
     pub areas: Vec<(&'static Area, f64, f64)>,
 }
 
 impl Comparison {
-    /// The cost of everything, before and after.
+    /// The total cost, before and after.
     pub fn total(&self) -> (f64, f64) {
         self.areas.iter().fold((0.0, 0.0), |sum, area| (sum.0 + area.1, sum.1 + area.2))
     }
 }
 
-/// Puts two profiles on one scale.
+/// Scales two profiles for comparison.
 ///
 /// # Errors
 /// [`Error::Incomparable`]: one is empty, or they were taken with different clocks and requests were counted.
@@ -94,7 +94,7 @@ mod tests {
         (found.1, found.2)
     }
 
-    /// Twice the requests in the same time: everything halves but what was added.
+    /// Twice the requests in the same time: everything halves except what was added.
     #[test]
     fn costs_are_those_of_one_request() {
         let before = profile(Some(100.0), &[("tcp_sendmsg", 1000), ("nf_hook_slow", 500)]);

@@ -2,26 +2,26 @@
 
 use std::{fmt, io};
 
-/// Why sampling failed. All of it is the machine's or the caller's doing; trying again alone does not help.
+/// Why sampling failed. The cause is the machine or the caller; retrying alone does not help.
 #[derive(Debug)]
 pub enum Error {
     /// There is no such process, or it has ended.
     NoProcess(u32),
     /// The kernel does not let us sample.
     Refused {
-        /// `kernel.perf_event_paranoid`, where it can be read.
+        /// `kernel.perf_event_paranoid`, if it can be read.
         paranoid: Option<i32>,
     },
     /// The kernel, or a seccomp filter, has no `perf_event_open`.
     Unsupported,
-    /// Two profiles cannot be compared; why.
+    /// Two profiles cannot be compared, and why.
     Incomparable(String),
-    /// Anything else that the system said.
+    /// Any other error of the system.
     System(io::Error),
 }
 
 impl Error {
-    /// What a failed `perf_event_open` means.
+    /// The meaning of a failed `perf_event_open`.
     pub(crate) fn of_open(error: io::Error) -> Error {
         const ENOSYS: i32 = 38;
         match error.kind() {

@@ -1,10 +1,10 @@
-//! Samples stacks of a server, and of what the kernel does for it, and says what a request costs.
+//! Samples stacks of a server, and of the kernel working for it, and reports what a request costs.
 //!
 //! ```text
 //! Plan ── Sampler ── raw chains ── symbols ──> Profile ── areas, compare ──> cost per request
 //! ```
 //!
-//! It works on any process, ours or not. It knows neither HTTP nor how a result is shown.
+//! It works on any process, ours or not. It does not know HTTP, nor how a result is shown.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: who descends from whom, what they are called.
+//! Processes in `/proc`: their descendants and names.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 
 use flatout_owner::{Here, Stat, numbers};
 
-/// How far up a process's ancestors are followed; no server is nested deeper.
+/// How far a process's ancestors are followed; no server is nested more deeply.
 const ANCESTORS_MAX: usize = 32;
 
 /// Whether there is such a process.
@@ -26,7 +26,7 @@ pub(crate) fn descends_from(pid: u32, roots: &HashSet<u32>) -> bool {
     line.take(ANCESTORS_MAX).any(|pid| roots.contains(&pid))
 }
 
-/// `roots` and all that descend from them, in ascending order.
+/// `roots` and all their descendants, in ascending order.
 pub(crate) fn family(roots: &HashSet<u32>) -> io::Result<Vec<u32>> {
     Ok(all()?.into_iter().filter(|&pid| descends_from(pid, roots)).collect())
 }

@@ -1,18 +1,18 @@
-//! The result: folded stacks with names, and what they were taken from.
+//! The result: folded stacks with names, and how they were sampled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::Clock;
 
-/// Whose code a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// No code but where the stack belongs: a process, or softirq work in another's time.
+    /// Not code, but the root of a stack: a process, or softirq work in another process's time.
     Root,
     /// A function of the process.
     User,
-    /// A function of the process that the compiler put into its caller.
+    /// A function of the process that the compiler has inlined.
     Inlined,
     /// A function of the kernel.
     Kernel,
@@ -23,7 +23,7 @@ pub enum Kind {
 pub struct Frame {
     /// Its demangled name.
     pub name: String,
-    /// Whose it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -34,16 +34,16 @@ impl Frame {
     }
 }
 
-/// One stack and all the samples that had it.
+/// A stack with all its samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack<'s> {
     /// The outermost frame first.
     pub frames: Vec<&'s Frame>,
-    /// The samples' weight together, in the clock's unit.
+    /// The total weight of its samples, in the clock's unit.
     pub weight: u64,
 }
 
-/// Folded stacks: equal ones are one. Frames are kept once, whatever number of stacks has them.
+/// Folded stacks: equal ones are merged. Each frame is stored once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stacks {
     frames: Vec<Frame>,
@@ -51,35 +51,35 @@ pub struct Stacks {
     stacks: BTreeMap<Vec<u32>, u64>,
 }
 
-/// What a server's work was, sampled for a while.
+/// Where a server's time went, sampled for a while.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// What was sampled, for people: `nginx (4 processes)`.
+    /// What was sampled, as text: `nginx (4 processes)`.
     pub what: String,
     /// The unit of all weights.
     pub clock: Clock,
-    /// Samples a second of each CPU.
+    /// Samples per second of each CPU.
     pub rate_hz: u32,
-    /// For how long.
+    /// The sampled time.
     pub time: Duration,
-    /// CPUs that were watched.
+    /// Sampled CPUs.
     pub cpu_count: usize,
-    /// Samples behind the stacks.
+    /// The number of samples in the stacks.
     pub sample_count: u64,
-    /// Samples that were lost because they came faster than they were read.
+    /// Samples that were lost because the ring was full.
     pub lost_count: u64,
-    /// What the CPUs idled; 0 where only threads could be watched. Not part of the stacks.
+    /// Idle time of the CPUs, not part of the stacks; 0 if only threads could be sampled.
     pub idle_weight: u64,
-    /// Requests answered meanwhile, where that is known.
+    /// Requests served meanwhile, if known.
     pub request_count: Option<f64>,
-    /// What limits this profile, for people.
+    /// Limitations of this profile, as text.
     pub notes: Vec<String>,
     /// The stacks.
     pub stacks: Stacks,
 }
 
 impl Profile {
-    /// Takes in another of the same server, taken at another time with the same clock.
+    /// Adds another profile of the same server and clock, taken at another time.
     pub fn merge(&mut self, other: &Profile) {
         self.time += other.time;
         self.sample_count += other.sample_count;
@@ -94,14 +94,14 @@ impl Profile {
         self.notes.extend(new);
     }
 
-    /// What a weight is for one request, in the clock's unit; nothing where requests were not counted.
+    /// A weight per request, in the clock's unit; `None` if requests were not counted.
     pub fn per_request(&self, weight: u64) -> Option<f64> {
         self.request_count.filter(|&count| count > 0.0).map(|count| weight as f64 / count)
     }
 }
 
 impl Stacks {
-    /// Adds a stack, the outermost frame first. A stack without frames is nothing.
+    /// Adds a stack, the outermost frame first. A stack without frames is ignored.
     pub fn add(&mut self, frames: impl IntoIterator<Item = Frame>, weight: u64) {
         let stack: Vec<u32> = frames.into_iter().map(|frame| self.index(frame)).collect();
         if !stack.is_empty() {

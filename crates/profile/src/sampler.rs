@@ -1,9 +1,9 @@
-//! Sampling: one event a CPU, all stacks that are the server's or softirq work, counted as raw chains until the end.
+//! Sampling: one event per CPU; all stacks of the server or of softirqs are counted as raw chains until the end.
 //!
-//! Work for a server is done in three places: in its own processes; in softirqs that interrupt the idle task or run in
-//! a kernel thread, as a NIC's packets arrive; and in softirqs in other processes' time, as on loopback, where the
-//! client's send carries its packets up to the server's socket. The kernel does not say for whom a packet is, so all
-//! network softirqs count, as [`Softirq`] allows, and stay apart in the result by their root frame.
+//! Work for a server happens in three places: in its own processes; in softirqs that interrupt the idle task or run
+//! in a kernel thread, when a NIC's packets arrive; and in softirqs in other processes' time, as on loopback, where
+//! the client's send carries its packets up to the server's socket. The kernel does not report for whom a packet is.
+//! So all network softirqs count, as [`Softirq`] allows, and are kept apart in the result by their root frame.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,38 +15,38 @@ use flatout_lane::perf::{self, Clock, Event, Record, Ring, Sample, Scope};
 use crate::symbols::{Kernel, Symbols};
 use crate::{Error, Frame, Kind, Profile, Stacks, process};
 
-/// Samples a second of each CPU: not a divisor of the kernel's own 100 to 1 000 ticks, so that it never beats with
-/// what happens in their step.
+/// Samples per second of each CPU: not a divisor of the kernel's own 100 to 1 000 ticks, so that it never runs in
+/// step with periodic work.
 pub const RATE_HZ_DEFAULT: u32 = 499;
 
-/// The kernel's own limit as shipped, `kernel.perf_event_max_sample_rate`, is ten times this; from here on what is
-/// measured is the sampling.
+/// A tenth of the kernel's default limit, `kernel.perf_event_max_sample_rate`; at higher rates, the sampling measures
+/// itself.
 pub const RATE_HZ_MAX: u32 = 10_000;
 
-/// How often the rings are emptied: 50 ms of the highest rate's ordinary stacks fill a ring by half.
+/// How often the rings are read: 50 ms of ordinary stacks at the highest rate fill half a ring.
 const TAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// Different raw chains that are kept, about 80 MiB of them; samples beyond count as lost.
+/// Different raw chains that are kept, about 80 MiB; samples beyond count as lost.
 const CHAINS_MAX: usize = 100_000;
 
-/// Threads that are watched one by one where CPUs may not be: each costs a descriptor and half a MiB of ring.
+/// Threads that are sampled one by one if CPUs cannot be: each costs a descriptor and a ring of half a MiB.
 const THREADS_MAX: usize = 256;
 
 /// What is sampled, and how.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The server's processes; what descends from them belongs to it too.
+    /// The server's processes; their descendants belong to it too.
     pub pids: Vec<u32>,
     /// Samples a second of each CPU, up to [`RATE_HZ_MAX`].
     pub rate_hz: u32,
-    /// Which softirq work outside the server's processes is counted as its.
+    /// Which softirq work outside the server's processes is counted.
     pub softirq: Softirq,
 }
 
-/// Which network softirqs outside the server's processes are counted as its work.
+/// Which network softirqs outside the server's processes count as its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Softirq {
-    /// All: right where the machine serves nothing else.
+    /// All: correct if the machine serves nothing else.
     #[default]
     All,
     /// Those in the idle task and in kernel threads: leaves out what runs in a local client's time.
@@ -55,7 +55,7 @@ pub enum Softirq {
     Off,
 }
 
-/// A sampling under way. Dropped, it ends without a result.
+/// Sampling in progress. Dropping it stops it without a result.
 pub struct Sampler {
     plan: Plan,
     rings: Vec<Ring>,
@@ -66,7 +66,7 @@ pub struct Sampler {
     seen: Seen,
 }
 
-/// What the samples were so far.
+/// The samples so far.
 struct Seen {
     roots: HashSet<u32>,
     owners: HashMap<u32, Owner>,
@@ -74,7 +74,7 @@ struct Seen {
     lost_count: u64,
 }
 
-/// Whose time a process's is.
+/// The owner of a process's time.
 #[derive(Clone)]
 enum Owner {
     Server,
@@ -97,7 +97,7 @@ struct Count {
 }
 
 impl Sampler {
-    /// Begins to sample: whole CPUs where we may, otherwise the threads that the processes have now.
+    /// Starts sampling: whole CPUs if permitted, otherwise the current threads of the processes.
     ///
     /// # Errors
     /// [`Error::NoProcess`], [`Error::Refused`], [`Error::Unsupported`], or the system's.
@@ -118,8 +118,8 @@ impl Sampler {
         Ok(Sampler { plan, rings, clock, cpu_count, notes, began: Instant::now(), seen })
     }
 
-    /// Samples as long as `go_on` says, which is asked about twenty times a second with the time so far, and while one
-    /// of the server's processes lives.
+    /// Samples while `go_on` returns true and one of the server's processes is alive. `go_on` is called about twenty
+    /// times per second with the time so far.
     pub fn run_while(&mut self, mut go_on: impl FnMut(Duration) -> bool) {
         while go_on(self.began.elapsed()) && self.plan.pids.iter().any(|&pid| process::exists(pid)) {
             std::thread::sleep(TAKE_EVERY);
@@ -127,7 +127,7 @@ impl Sampler {
         }
     }
 
-    /// Ends sampling, and gives the addresses their names while the processes are still there to be asked.
+    /// Stops sampling, and resolves addresses to names while the processes still exist.
     ///
     /// # Errors
     /// The system's.
@@ -199,11 +199,11 @@ impl Seen {
     }
 }
 
-/// What a raw chain turned out to be.
+/// A resolved chain.
 enum Named {
-    /// The server's work, the outermost frame first.
+    /// Work of the server, the outermost frame first.
     Stack(Vec<Frame>),
-    /// A CPU without work.
+    /// An idle CPU.
     Idle,
     /// Work of another process.
     Foreign,
@@ -260,7 +260,7 @@ fn open_cpus(rate_hz: u32) -> Result<(Clock, Vec<Ring>), Error> {
     }
 }
 
-/// Threads one by one: all that is left where the kernel keeps whole CPUs from us.
+/// Threads one by one: the fallback if the kernel does not allow whole CPUs.
 fn open_threads(
     roots: &HashSet<u32>,
     rate_hz: u32,
@@ -403,7 +403,7 @@ mod tests {
             .filter(|stack| stack.frames.iter().any(|frame| frame.name.ends_with("a_loop_that_is_busy")));
         let weight: u64 = loops.map(|stack| stack.weight).sum();
         let share = weight as f64 / profile.stacks.weight() as f64;
-        // Other tests of this process are sampled with it.
+        // Other tests of this process are sampled too.
         assert!(profile.sample_count >= 20 && share > 0.05, "{share} of {} samples", profile.sample_count);
     }
 }

@@ -1,4 +1,4 @@
-//! Names for addresses: of the kernel by its own table, of processes by their mapped files.
+//! Names for addresses: the kernel's from its own table, those of processes from their mapped files.
 
 mod image;
 mod kernel;
@@ -13,10 +13,10 @@ use image::Image;
 pub(crate) use kernel::Kernel;
 use maps::{Maps, Place};
 
-/// What a user frame is called whose address lies in no mapping: stacks through code without frame pointers end so.
+/// The name of a user frame whose address is in no mapping: how stacks through code without frame pointers end.
 const NOWHERE: &str = "[no frame pointers]";
 
-/// All that gives names, kept for as long as one profile is made.
+/// All sources of names, kept while one profile is made.
 pub(crate) struct Symbols {
     pub(crate) kernel: Kernel,
     maps: HashMap<u32, Maps>,
@@ -26,7 +26,7 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// Reads the kernel's table; what cannot be had is noted.
+    /// Reads the kernel's table; notes what is not available.
     pub(crate) fn read(notes: &mut Vec<String>) -> Symbols {
         let kernel = Kernel::read();
         if kernel.is_hidden() {
@@ -39,12 +39,12 @@ impl Symbols {
         Symbols::with(kernel)
     }
 
-    /// Frames of a process, the outermost first; inlined functions are frames of their own. `in_call` says that the
-    /// innermost function made a system call: its address, too, is then where it goes on afterwards.
+    /// Frames of a process, the outermost first; inlined functions are separate frames. `in_call` means that the
+    /// innermost function made a system call: its address is then a return address too.
     pub(crate) fn user_frames(&mut self, pid: u32, addresses: &[u64], in_call: bool) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(addresses.len());
         for (depth, &address) in addresses.iter().enumerate().rev() {
-            // A return address belongs to the instruction after the call, which may be another line's.
+            // A return address belongs to the instruction after the call, which may be on another line.
             let is_return = in_call || depth > 0;
             let probe = if is_return { address.saturating_sub(1) } else { address };
             frames.extend_from_slice(self.user_frame(pid, probe));
@@ -58,7 +58,7 @@ impl Symbols {
         self.process_names.entry(pid).or_insert_with(read).clone()
     }
 
-    /// What limits the names, for people.
+    /// Limitations of the names, as text.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut files: Vec<&str> =
             self.images.iter().filter(|(_, image)| image.is_none()).map(|(file, _)| file.as_str()).collect();
@@ -105,7 +105,7 @@ impl Symbols {
         }
     }
 
-    /// A kernel of these symbols, for tests.
+    /// A kernel with these symbols, for tests.
     #[cfg(test)]
     pub(crate) fn scripted(symbols: &[(u64, &str)]) -> Symbols {
         let lines = symbols.iter().map(|(address, name)| format!("{address:x} T {name}\n"));

@@ -1,10 +1,10 @@
-//! The result for spreadsheets: a line of names and a line of figures, the same columns for every run.
+//! The result for spreadsheets: a line of names and a line of figures, with the same columns for every run.
 
 use flatout_load::ErrorKind;
 
 use crate::Measured;
 
-/// Two lines that end with CRLF (RFC 4180). What a run does not have is empty.
+/// Two lines that end with CRLF (RFC 4180). Missing figures are empty.
 pub fn csv(measured: &Measured) -> String {
     let cells = cells(measured);
     let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! An HdrHistogram log: what HdrHistogram's own plotters and mergers read.
+//! An HdrHistogram log, for HdrHistogram's own tools.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,11 +7,11 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
 use crate::Measured;
 
-/// The whole run as one interval tagged `latency`, and in the open loop a second one tagged `raw`. Values are
+/// The whole run as one interval tagged `latency`, and in the open loop a second one tagged `raw`. Values are in
 /// nanoseconds.
 ///
 /// # Errors
-/// A histogram that cannot be written, told as a sentence.
+/// The histogram cannot be written; a message.
 pub fn hdr(measured: &Measured) -> Result<String, String> {
     let outcome = &measured.outcome;
     let mut bytes = Vec::new();

@@ -1,27 +1,27 @@
-//! Latencies as rows of a histogram. Borders are round and grow evenly on a logarithmic scale, so that a tail of a hundred
-//! times the median takes a few rows more and presses nothing flat.
+//! Latencies as rows of a histogram. Row bounds are round and grow evenly on a logarithmic scale, so that a tail of a
+//! hundred times the median adds only a few rows.
 
 use flatout_load::Latency;
 
 /// A row: how many latencies were above `from_ns` and at most `to_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The lower border.
+    /// The lower bound.
     pub from_ns: u64,
-    /// The upper border.
+    /// The upper bound.
     pub to_ns: u64,
     /// Latencies between them.
     pub count: u64,
 }
 
-/// Borders within a power of ten, finest first: the first that needs no more rows than wanted is taken.
+/// Bounds within a power of ten, finest first: the first that needs no more than the wanted number of rows is used.
 const BORDERS: [&[u64]; 3] = [&[10, 15, 20, 30, 40, 50, 60, 80], &[10, 20, 50], &[10]];
 
-/// The share of latencies that has to be within rows of its own; the tail may be put together.
+/// The share of latencies that must have their own rows; the tail may be merged.
 const BODY_PERCENT: f64 = 99.9;
 
-/// The histogram in at most `rows_max` rows, from the first that holds something to the last. A tail for which there is no
-/// room is one row.
+/// The histogram in at most `rows_max` rows, from the first non-empty one to the last. If there is no room for the
+/// tail, it becomes one row.
 pub fn rows(latency: &Latency, rows_max: usize) -> Vec<Row> {
     let body_ns = latency.percentile(BODY_PERCENT);
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! One HTML page without network and without scripts: figures, plots as inline SVG, the setup. Light and dark follow
-//! the reader's system.
+//! One HTML page without network and scripts: figures, plots as inline SVG, the setup. Light or dark follows the
+//! reader's system.
 
 use flatout_load::{ErrorKind, Latency, Outcome};
 
@@ -54,7 +54,7 @@ fn cards(outcome: &Outcome) -> String {
 }
 
 fn throughput(outcome: &Outcome) -> String {
-    // The last second is seldom whole.
+    // The last second is rarely complete.
     let whole = (outcome.elapsed.as_secs() as usize).clamp(1, outcome.series.len());
     let points: Vec<(f64, f64)> =
         outcome.series[..whole].iter().enumerate().map(|(at, value)| (at as f64, *value as f64)).collect();
@@ -64,7 +64,7 @@ fn throughput(outcome: &Outcome) -> String {
     Plot { lines, x_ticks: marks, y_scale: Scale::Even, y_text: |value| count(value as u64) }.svg()
 }
 
-/// The axis of an HDR plot: each further nine takes as much room as the one before.
+/// The axis of an HDR plot: each additional nine takes the same width.
 fn nines(percent: f64) -> f64 {
     -(1.0 - percent / 100.0).max(1e-6).log10()
 }
@@ -78,7 +78,7 @@ fn percentiles(outcome: &Outcome) -> String {
     percentile_plot(lines)
 }
 
-/// Distributions over an axis of nines; times are as far apart as one is a multiple of the other.
+/// Distributions over an axis of nines, with a logarithmic axis of times.
 pub(crate) fn percentile_plot(lines: Vec<Line>) -> String {
     let marks = [0.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     let x_ticks =
@@ -88,7 +88,7 @@ pub(crate) fn percentile_plot(lines: Vec<Line>) -> String {
 
 /// Points of a [`percentile_plot`].
 pub(crate) fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
-    // As many nines as there are requests to show them.
+    // As many nines as there are requests to support them.
     let last = (latency.count().max(10) as f64).log10().min(5.0);
     (0..=200)
         .map(|at| last * f64::from(at) / 200.0)

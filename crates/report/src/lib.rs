@@ -1,7 +1,7 @@
-//! Results as people and programs read them: text, JSON, CSV, an HdrHistogram log, one HTML page.
+//! Results for people and programs: text, JSON, CSV, an HdrHistogram log, one HTML page.
 //!
-//! Every form is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing in here runs anything
-//! or writes anywhere.
+//! Each format is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing here runs
+//! anything or writes anywhere.
 //!
 //! ```
 //! use flatout_report::{secret, unit};
@@ -34,16 +34,16 @@ use secret::{masked, value};
 
 pub use machine::Machine;
 
-/// A measurement with all that belongs to it.
+/// A measurement with everything that is reported with it.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// What was asked for.
+    /// The plan.
     pub plan: Plan,
     /// The URL as it was given.
     pub url: String,
-    /// What came out; of several trials, the one with the median of requests a second.
+    /// The outcome; of several trials, the one with the median requests per second.
     pub outcome: Outcome,
-    /// Requests a second of each trial.
+    /// Requests per second of each trial.
     pub trials: Vec<f64>,
     /// The steps of a search for the highest rate.
     pub steps: Vec<RateStep>,
@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What the reader of the figures has to know, a sentence each.
+    /// Warnings for the reader of the figures, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = self.outcome.warnings();
         if !self.steps.is_empty() && confirmed(&self.steps).is_none() {
@@ -66,7 +66,7 @@ impl Measured {
         found
     }
 
-    /// The same without what must not be handed on.
+    /// The same without secrets.
     pub fn without_secrets(mut self) -> Measured {
         self.url = masked(&self.url);
         for request in &mut self.plan.requests {
@@ -80,13 +80,13 @@ impl Measured {
     }
 }
 
-/// Two candidates beside each other.
+/// The comparison with another candidate.
 #[derive(Debug, Clone)]
 pub struct Opponent {
     /// The other candidate: its URL or its command.
     pub other: String,
-    /// Requests a second in each pair: of the one that is measured, of the other.
+    /// Requests per second in each pair: of the measured candidate, of the other.
     pub pairs: Vec<(f64, f64)>,
-    /// What can be said of their ratio.
+    /// The verdict on their ratio.
     pub verdict: Verdict,
 }

@@ -1,20 +1,20 @@
-//! Where it was measured, as the kernel reports it.
+//! The machine of a measurement, as the kernel reports it.
 
 use std::fs;
 
-/// The machine, in the three words that explain most differences.
+/// The machine, by the three properties that explain most differences.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// CPUs that are there.
+    /// Number of CPUs.
     pub cpus: usize,
     /// The kernel's version.
     pub kernel: String,
 }
 
 impl Machine {
-    /// This one. If it cannot be read, it is the architecture or empty.
+    /// This machine. Values that cannot be read are the architecture or empty.
     pub fn here() -> Machine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let value = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());

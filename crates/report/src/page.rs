@@ -1,4 +1,4 @@
-//! What our pages have in common: one file without network, whose light and dark follow the reader's system.
+//! The common layout of our pages: one file without network, light or dark as the reader's system.
 
 /// A whole page; `style` is added to the common one.
 pub(crate) fn document(title: &str, style: &str, body: &str) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn cards(cards: &[(String, String)]) -> String {
     format!("<div class=cards>{cards}</div>\n")
 }
 
-/// Text that cannot be taken for markup.
+/// Escapes text for markup.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

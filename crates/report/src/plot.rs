@@ -7,23 +7,23 @@ pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
     pub(crate) x_ticks: Vec<Tick>,
     pub(crate) y_scale: Scale,
-    /// How a value of the vertical axis is written.
+    /// Formats a value of the vertical axis.
     pub(crate) y_text: fn(f64) -> String,
 }
 
-/// How values of the vertical axis are placed.
+/// The scale of the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Evenly, from 0 on.
+    /// Linear, from 0.
     Even,
-    /// By their logarithms: twice as much is as far everywhere. A value of 0 is at the lower end.
+    /// Logarithmic: doubling is the same distance everywhere. A value of 0 is at the lower end.
     Log,
 }
 
 /// One line, in the order of its x values.
 pub(crate) struct Line {
     pub(crate) name: &'static str,
-    /// The class that gives it its colour.
+    /// The CSS class, for its colour.
     pub(crate) class: &'static str,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Tick {
     pub(crate) text: String,
 }
 
-/// The frame and the room around the lines in it.
+/// The size of the frame, and the margins around the lines.
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 90.0;
@@ -42,17 +42,17 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 30.0;
 
-/// Horizontal lines of the grid above the axis, more or less: their distance is a round number.
+/// Approximate number of grid lines above the axis: their distance is a round number.
 const GRID_LINES: f64 = 4.0;
 
-/// Marks of a logarithmic axis within a power of ten; only the first where there are more than [`LOG_MARKS_MAX`].
+/// Marks of a logarithmic axis within a power of ten; only the first if there are more than [`LOG_MARKS_MAX`].
 const LOG_MARKS: [f64; 3] = [1.0, 2.0, 5.0];
 const LOG_MARKS_MAX: usize = 8;
 
-/// Room for the text of a mark; one that would run into the one before is left out.
+/// Width reserved for the text of a mark; overlapping ones are omitted.
 const TICK_WIDTH: f64 = 76.0;
 
-/// A line of fewer points shows each of them.
+/// Lines with fewer points show each of them.
 const DOTS_MAX: usize = 20;
 
 impl Plot {
@@ -112,7 +112,7 @@ impl Plot {
 }
 
 impl Scale {
-    /// Round values, two at least, between whose first and last all `values` are.
+    /// At least two round values that enclose all `values`.
     fn marks(self, values: impl Iterator<Item = f64>) -> Vec<f64> {
         let known: Vec<f64> = values.filter(|value| *value > 0.0 && value.is_finite()).collect();
         let max = known.iter().copied().fold(0.0, f64::max);
@@ -139,7 +139,7 @@ impl Scale {
         }
     }
 
-    /// Where a value is between two others.
+    /// The position of a value between two others.
     fn share(self, value: f64, min: f64, max: f64) -> f64 {
         match self {
             Scale::Even => (value - min) / (max - min),

@@ -1,15 +1,15 @@
-//! What a result must not tell: people hand reports on, and the commands in them were typed with tokens and passwords.
+//! Masks secrets in results: people share reports, and the commands in them may contain tokens and passwords.
 //!
-//! The value of a header field is shown only if its name is known to be harmless. In commands and messages, secrets are
-//! recognized by their names and masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`, `"password": "…"`
+//! The value of a header field is shown only if its name is known to be harmless. In commands and messages, secrets
+//! are recognized by name and masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`, `"password": "…"`
 //! in JSON, `curl -u user:…`, `Bearer …`.
 
 use std::ops::Range;
 
-/// What stands for a secret.
+/// Replaces a secret.
 pub const MASK: &str = "***";
 
-/// Fields whose values everybody may read.
+/// Fields whose values are public.
 const HARMLESS: [&str; 21] = [
     "accept",
     "accept-charset",
@@ -34,7 +34,7 @@ const HARMLESS: [&str; 21] = [
     "user-agent",
 ];
 
-/// A name that has one of these in it is that of a secret; `-`, `_` and case do not count.
+/// A name that contains one of these is a secret's; `-`, `_` and case are ignored.
 const SECRET_PARTS: [&str; 14] = [
     "authorization",
     "apikey",
@@ -52,10 +52,10 @@ const SECRET_PARTS: [&str; 14] = [
     "jwt",
 ];
 
-/// A name that is one of these is too.
+/// Complete names of secrets.
 const SECRET_NAMES: [&str; 7] = ["auth", "key", "pass", "pwd", "sid", "sig", "xauth"];
 
-/// The value of a header field as a result may tell it.
+/// The value of a header field, masked if necessary.
 pub fn value(name: &str, value: &str) -> String {
     match HARMLESS.contains(&name.trim().to_ascii_lowercase().as_str()) {
         true => masked(value),
@@ -63,7 +63,7 @@ pub fn value(name: &str, value: &str) -> String {
     }
 }
 
-/// The same of a whole `Name: value`.
+/// The same for a whole `Name: value`.
 pub fn field(field: &str) -> String {
     match field.split_once(':') {
         Some((name, text)) => format!("{name}: {}", value(name, text.trim())),
@@ -71,7 +71,7 @@ pub fn field(field: &str) -> String {
     }
 }
 
-/// What was typed, argument by argument.
+/// The command line, argument by argument.
 pub fn arguments(typed: impl Iterator<Item = String>) -> Vec<String> {
     let mut is_field = false;
     let told = |argument: String| {
@@ -95,13 +95,13 @@ fn attached_user(argument: &str) -> Option<(&str, &str)> {
     (!user.is_empty() && user.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(("-u", user))
 }
 
-/// Words behind which credentials stand, whatever stands before them.
+/// Words that precede credentials, in any context.
 const SCHEMES: [&str; 4] = ["Bearer", "Basic", "Digest", "Token"];
 
-/// Flags of curl and its like whose value is `user:password`.
+/// Flags of curl and similar tools whose value is `user:password`.
 const USER_FLAGS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
 
-/// A text, such as a command, without the secrets that a name tells of.
+/// A text, such as a command, with secrets masked.
 pub fn masked(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut told, mut from) = (0, 0);
@@ -118,14 +118,14 @@ pub fn masked(text: &str) -> String {
     out
 }
 
-/// Where the secret is that the `:`, `=` or blank at `at` stands before.
+/// The secret after the `:`, `=` or blank at `at`.
 fn secret_behind(text: &str, at: usize) -> Option<Range<usize>> {
     let (before, behind) = (&text[..at], &text[at..]);
     if behind.starts_with("://") {
         return password(text, at + "://".len());
     }
     let is_of_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
-    // A key of JSON has its quotes around it, which may be escaped.
+    // A JSON key is in quotes, which may be escaped.
     let is_key = behind.starts_with(':') && before.ends_with('"');
     let bare = if is_key { before.trim_end_matches(['"', '\\']) } else { before };
     let name = &bare[bare.trim_end_matches(is_of_name).len()..];
@@ -157,7 +157,7 @@ fn secret_behind(text: &str, at: usize) -> Option<Range<usize>> {
     }
 }
 
-/// The password of an URL whose authority begins at `start`; a user alone is a token.
+/// The password of a URL whose authority starts at `start`; a user without a password is a token.
 fn password(text: &str, start: usize) -> Option<Range<usize>> {
     let end = until(text, start, |char| char.is_whitespace() || "/?#'\"".contains(char));
     let user = &text[start..start + text[start..end].rfind('@')?];
@@ -165,7 +165,7 @@ fn password(text: &str, start: usize) -> Option<Range<usize>> {
     Some(start + colon..start + user.len())
 }
 
-/// The password in the `user:password` that begins at `start`.
+/// The password in the `user:password` that starts at `start`.
 fn user_password(text: &str, start: usize) -> Option<Range<usize>> {
     let start = text.len() - text[start..].trim_start_matches(' ').len();
     let all = word(text, start);
@@ -173,7 +173,8 @@ fn user_password(text: &str, start: usize) -> Option<Range<usize>> {
     Some(all.start + colon + 1..all.end)
 }
 
-/// The value of a key of JSON behind its colon: what is between quotes, which may be escaped, or up to the next mark.
+/// The value of a JSON key after its colon: a string, whose quotes may be escaped, or the text up to the next
+/// delimiter.
 fn json_value(text: &str, colon: usize) -> Range<usize> {
     let start = text.len() - text[colon..].trim_start().len();
     let opening = text[start..].len() - text[start..].trim_start_matches('\\').len();
@@ -181,7 +182,7 @@ fn json_value(text: &str, colon: usize) -> Range<usize> {
     if !text[from..].starts_with('"') {
         return start..until(text, start, |char| char.is_whitespace() || ",}]".contains(char));
     }
-    // A quote ends it that is escaped as the first one is.
+    // It ends at a quote with the same escaping as the first one.
     let (mut at, mut escapes) = (from + 1, 0);
     for char in text[from + 1..].chars() {
         match char {
@@ -194,7 +195,7 @@ fn json_value(text: &str, colon: usize) -> Range<usize> {
     from + 1..text.len()
 }
 
-/// A shell's word from `start` on, in quotes or not; one parameter of a query.
+/// A shell word from `start` on, quoted or not; one parameter of a query.
 fn word(text: &str, start: usize) -> Range<usize> {
     match text[start..].chars().next() {
         Some(quote @ ('"' | '\'')) => start + 1..until(text, start + 1, |char| char == quote),

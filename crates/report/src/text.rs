@@ -1,4 +1,4 @@
-//! The result for a terminal, in the order in which wrk's users look for it.
+//! The result for a terminal, in the order that users of wrk expect.
 
 use std::fmt::Write;
 
@@ -12,14 +12,14 @@ use crate::{Measured, Opponent, histogram};
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
 
-/// Rows of the histogram: the result stays on one screen.
+/// Rows of the histogram, so that the result fits on one screen.
 const HISTOGRAM_ROWS_MAX: usize = 12;
 
-/// Percentiles of the short table and of the long one.
+/// Percentiles of the short and of the long table.
 const SHORT: &[f64] = &[50.0, 90.0, 99.0, 99.9];
 const LONG: &[f64] = &[10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
-/// The whole result; `detailed` adds the percentiles that few need.
+/// The whole result; `detailed` adds less common percentiles.
 pub fn text(measured: &Measured, detailed: bool) -> String {
     let (plan, outcome) = (&measured.plan, &measured.outcome);
     let mut out = String::new();
@@ -62,12 +62,12 @@ fn headline(out: &mut String, measured: &Measured) {
     );
 }
 
-/// A number of things.
+/// A number of things, with a plural.
 pub fn several(number: usize, what: &str) -> String {
     format!("{} {what}{}", count(number as u64), if number == 1 { "" } else { "s" })
 }
 
-/// How the load is made, in words.
+/// Describes how the load is generated.
 pub fn how(plan: &Plan) -> String {
     let pacing = match (plan.subscribe, plan.pacing) {
         (Some(transport), _) => format!("subscribed by {}", transport.name()),
@@ -107,7 +107,7 @@ fn line(out: &mut String, name: &str, latency: &Latency, percentiles: &[f64]) {
     let _ = writeln!(out, "{:>10}{:>10}", time(latency.max() as f64), time(latency.mean()));
 }
 
-/// The histogram as bars; the rows of a tail that no eighth of a column shows have a mark at least.
+/// The histogram as bars; rows that are too small for an eighth of a column have at least a mark.
 fn distribution(out: &mut String, latency: &Latency) {
     let rows = histogram::rows(latency, HISTOGRAM_ROWS_MAX);
     let most = rows.iter().map(|row| row.count).max().unwrap_or(0).max(1);
@@ -121,7 +121,7 @@ fn distribution(out: &mut String, latency: &Latency) {
     }
 }
 
-/// A bar of so many columns, to an eighth of one.
+/// A bar of this many columns, to an eighth of one.
 pub fn bar(columns: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (columns * 8.0).round() as usize;
@@ -171,7 +171,7 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// What TLS came to.
+/// The TLS handshakes.
 fn handshakes(out: &mut String, outcome: &Outcome) {
     let Some(found) = &outcome.handshakes else { return };
     if let Some(Agreed { version, cipher, key_exchange, protocol }) = &found.agreed {
@@ -223,7 +223,7 @@ fn curve(out: &mut String, steps: &[RateStep]) {
     sorted.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
     let _ = writeln!(out, "  {:>12} {:>10}  objective", "requests/s", "latency");
     for step in sorted {
-        // Logarithmic from 1 µs on: latencies at the limit are a hundred times those below it.
+        // Logarithmic from 1 µs on: latencies at saturation are a hundred times those below it.
         let scale = |ns: u64| (ns as f64 / 1e3).max(1.0).ln();
         let columns = (scale(step.latency_ns) / scale(longest).max(1e-9) * BAR_COLUMNS) as usize;
         let met = if step.is_met { "met   " } else { "missed" };

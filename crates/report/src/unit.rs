@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits and a unit.
+//! Readable numbers: three digits and a unit.
 
 /// A time in nanoseconds: `999ns`, `1.23ms`, `4.56s`.
 pub fn time(nanoseconds: f64) -> String {
@@ -9,7 +9,7 @@ pub fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// A round time, as marks of an axis are: `200µs`, `2.5ms`.
+/// A round time, for the marks of an axis: `200µs`, `2.5ms`.
 pub fn round_time(nanoseconds: f64) -> String {
     let text = time(nanoseconds);
     let unit = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.').to_owned();
@@ -28,7 +28,7 @@ pub fn bytes(bytes: f64) -> String {
     }
 }
 
-/// A whole number with its thousands apart: `1,234,567`.
+/// A whole number with thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

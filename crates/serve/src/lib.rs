@@ -1,8 +1,8 @@
-//! What a server answers, one module each.
+//! What a server can respond with, one module each.
 //!
-//! Every module has the same shape: a plain `Plan` of settings, something that `open`s it and owns its control-plane
-//! thread, and a `service` for each worker. The modules know the engine and the meaning of HTTP; where their plans come
-//! from (flags, a config file, a test) they do not know.
+//! Every module has the same shape: a plain `Plan` of settings, a type that `open`s it and owns its control-plane
+//! thread, and a `service` for each worker. The modules know the engine and HTTP semantics; they do not know where
+//! their plans come from (flags, a config file, a test).
 //!
 //! ```no_run
 //! use flatout_serve::files::{Plan, Site};
@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
-// The data path: what a client, a file or a plan brings must not end a worker.
+// The data path: data from a client, a file or a plan must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod admin;

@@ -4,9 +4,9 @@
 //! control plane ── open ──> Opened ── atomic swap, count ──> each worker, at its next request ──> its service, made anew
 //! ```
 //!
-//! A worker checks a counter before each request and rebuilds its service if it has changed: one load of a line that is
-//! written by reloads alone. Requests that it has begun keep what they began with; old parts are dropped with the last
-//! request that uses them.
+//! A worker checks a counter before each request and rebuilds its service if the counter has changed. That is one
+//! load of a cache line which only reloads write. Requests already started finish with the old parts, which are
+//! dropped with the last request that uses them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::proxy::{Links, Proxy, Watch};
 use crate::push::{Desk, Hub};
 use crate::site::{Forwarding, Sites};
 
-/// Sites and upstreams that were opened.
+/// Opened sites and upstreams.
 #[derive(Clone)]
 pub struct Opened {
     /// The sites.
@@ -34,11 +34,11 @@ pub struct Opened {
     pub proxy: Proxy,
     /// The channels of the process: they stay when sites are replaced.
     pub hub: Hub,
-    /// Where responses are kept, if they are.
+    /// The cache, if responses are cached.
     pub cache: Option<Cache>,
 }
 
-/// What is served now; clones are the same.
+/// What is served now; clones share it.
 #[derive(Clone)]
 pub struct Live {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl Live {
-    /// Serves these.
+    /// Serves `opened`.
     pub fn new(opened: Opened) -> Live {
         let shared = Shared { opened: ArcSwap::from_pointee(opened), count: AtomicU64::new(0) };
         Live { shared: Arc::new(shared) }
@@ -62,7 +62,7 @@ impl Live {
         self.shared.opened.load_full()
     }
 
-    /// Serves these from now on. Requests that were begun finish as they began.
+    /// Serves `opened` from now on. Requests in progress finish with the old sites.
     pub fn replace(&self, opened: Opened) {
         let opened = Arc::new(opened);
         let former = self.shared.opened.swap(opened.clone());
@@ -78,7 +78,7 @@ impl Live {
         }
     }
 
-    /// One worker's service; made on its thread. What it asks upstreams is watched.
+    /// One worker's service, made on its thread. `watch` observes its upstream requests.
     pub fn service(&self, worker: &Worker, watch: Watch) -> Box<dyn Service> {
         let count = self.shared.count.load(Ordering::Acquire);
         let (desk, opened) = (OnceCell::new(), self.shared.opened.load_full());
@@ -109,22 +109,22 @@ fn made(opened: &Opened, worker: &Worker, links: Rc<Links>, desk: &OnceCell<Rc<D
         Some(cache) => cache.before(worker, links),
         None => links,
     };
-    // Subscribers stay with the desk that they came to, whatever is served.
+    // Subscribers stay with their desk, whatever is served.
     let desk =
         opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, &worker.lane)).clone());
     opened.sites.service_with(forwarding, desk).into()
 }
 
-/// A service that looks whether it was replaced.
+/// A service that checks whether it was replaced.
 struct Replaced {
     shared: Arc<Shared>,
     worker: Worker,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
-    /// The connections to upstreams that it has.
+    /// Its upstream connections.
     links: RefCell<Rc<Links>>,
     desk: OnceCell<Rc<Desk>>,
-    /// The body of the request that comes next was planned: by the same sites it is answered.
+    /// The body of the next request was planned; the same sites must answer it.
     has_planned: Cell<bool>,
 }
 
@@ -139,13 +139,13 @@ impl Replaced {
 
     #[cold]
     fn renew(&self) {
-        // Counted first: if it is replaced meanwhile, it is rebuilt at the next request.
+        // Load the counter first: if another replacement follows, the next request rebuilds.
         self.count.set(self.shared.count.load(Ordering::Acquire));
         let opened = self.shared.opened.load_full();
         let former = self.links.borrow().clone();
         let links = opened.proxy.links_after(&self.worker, &former);
         let made = made(&opened, &self.worker, links.clone(), &self.desk);
-        // Dropped only when the new ones are in their place.
+        // Drop the old ones only after the new ones are in place.
         drop((self.service.replace(made), self.links.replace(links)));
     }
 }
@@ -166,7 +166,7 @@ impl Service for Replaced {
     }
 
     fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        // Who is trusted now: a connection may come before the first request after a reload.
+        // Use the current list of trusted proxies: a connection may arrive before the first request after a reload.
         self.service().believes_proxy(peer)
     }
 

@@ -1,18 +1,18 @@
-//! What the engine does not know of a request, its site and its upstream: the service leaves it in the worker's [`Notes`],
-//! under the number that it gives to [`Response::set_note`](flatout_engine::Response::set_note).
+//! What the engine does not know of a request, its site and its upstream: the service stores it in the worker's
+//! [`Notes`], under the number that it passes to [`Response::set_note`](flatout_engine::Response::set_note).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sites with numbers of their own; those behind are noted with the last.
+/// Sites with their own number; all later ones share the last number.
 pub(crate) const SITES_MAX: usize = 1024;
 
-/// The number in the notes of responses that no site gave.
+/// The number for responses that belong to no site.
 pub(crate) const NO_SITE: u16 = 0;
 
-/// The numbers of sites in notes, logs and metrics. A name keeps its number for as long as the process lives, also when
-/// plans are replaced. Clones are the same.
+/// The numbers of sites in notes, logs and metrics. A name keeps its number for the lifetime of the process, across
+/// reloads. Clones share the numbers.
 #[derive(Debug, Clone)]
 pub struct Sites(Arc<Mutex<Vec<String>>>);
 
@@ -23,7 +23,7 @@ impl Default for Sites {
 }
 
 impl Sites {
-    /// With this name for what no site answers: for a server that has no other.
+    /// With this name for responses of no site, for a server without other sites.
     pub fn single(name: &str) -> Sites {
         Sites(Arc::new(Mutex::new(vec![name.to_owned()])))
     }
@@ -47,14 +47,14 @@ impl Sites {
     }
 }
 
-/// Notes of a worker that are kept at a time: responses that were begun and have not ended. Over it the oldest is forgotten,
-/// and its line has `-` for the upstream.
+/// Notes that a worker keeps at a time, one for each response in progress. Beyond that the oldest is dropped, and its
+/// log line has `-` for the upstream.
 const NOTES_MAX: usize = 16 << 10;
 
-/// Bits of a note that name the site; the others name what is kept.
+/// Bits of a note for the site's number; the others are the key of the kept entry.
 const SITE_BITS: u32 = 16;
 
-/// What one worker's services note of the requests that they answer.
+/// What one worker's services note of their requests.
 #[derive(Default)]
 pub struct Notes {
     wants_upstreams: bool,
@@ -62,19 +62,19 @@ pub struct Notes {
     count: Cell<u64>,
 }
 
-/// What an upstream was asked for a request.
+/// The upstream attempts of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// The servers that were asked, one after the other. All but the last have failed.
+    /// The servers that were tried, in order. All but the last failed.
     pub attempts: Vec<Attempt>,
 }
 
-/// One server that was asked, and how long that took. Times are nanoseconds from the start of the attempt.
+/// One attempt at a server, and how long it took. Times are nanoseconds from the start of the attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// The server's address, as it is logged.
     pub address: Rc<str>,
-    /// The status of its response; 0 where there was none.
+    /// The status of its response; 0 if there was none.
     pub status: u16,
     /// Until there was a connection.
     pub connect_ns: Option<u64>,
@@ -85,12 +85,12 @@ pub struct Attempt {
 }
 
 impl Notes {
-    /// Notes of services whose upstreams somebody wants to know of, or nobody.
+    /// `wants_upstreams`: whether upstream attempts are noted.
     pub fn new(wants_upstreams: bool) -> Notes {
         Notes { wants_upstreams, ..Notes::default() }
     }
 
-    /// Whether anybody wants to know of upstreams. If not, they need not be noted.
+    /// Whether upstream attempts have to be noted.
     #[inline]
     pub fn wants_upstreams(&self) -> bool {
         self.wants_upstreams
@@ -111,7 +111,7 @@ impl Notes {
             Some(place) => *place = (count, upstream),
             None => {
                 if kept.is_empty() {
-                    // The count begins with 1.
+                    // Keys start at 1.
                     kept.push((0, upstream.clone()));
                 }
                 kept.push((count, upstream));
@@ -120,7 +120,7 @@ impl Notes {
         count << SITE_BITS | u64::from(site)
     }
 
-    /// Changes what was noted, if it is still kept.
+    /// Changes a note, if it is still kept.
     pub fn update(&self, note: u64, change: impl FnOnce(&mut Upstream)) {
         let count = note >> SITE_BITS;
         if let Some((kept, upstream)) = self.kept.borrow_mut().get_mut(count as usize % NOTES_MAX)
@@ -131,7 +131,7 @@ impl Notes {
         }
     }
 
-    /// Does something with the site and the upstream of a note.
+    /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
         let (site, count) = (note as u16, note >> SITE_BITS);

@@ -1,4 +1,4 @@
-//! A service that is observed: it answers as before, and what it has answered is logged and counted.
+//! A service whose responses are logged and counted.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,17 +11,18 @@ use crate::log::{Lines, Log};
 use crate::metrics::{Metrics, Recorder};
 pub use crate::notes::{Attempt, Notes, Sites, Upstream};
 
-/// What observes a server: its logs and its metrics. Clones observe with the same ones.
+/// The logs and metrics of a server. Clones share them.
 #[derive(Clone, Default)]
 pub struct Observers {
-    /// Each logs what its plan says.
+    /// The logs, each with its own plan.
     pub logs: Vec<Log>,
-    /// Counts, if there are any.
+    /// The metrics, if any.
     pub metrics: Option<Metrics>,
 }
 
 impl Observers {
-    /// Wraps the service of a worker, which `make` makes. Without logs and metrics it stays as it is, and costs nothing.
+    /// Wraps a worker's service, which `make` makes. Without logs and metrics the service is returned as it is, at no
+    /// cost.
     pub fn wrap(&self, make: impl FnOnce(Rc<Notes>) -> Box<dyn Service>) -> Box<dyn Service> {
         let notes = Rc::new(Notes::new(self.logs.iter().any(Log::wants_upstreams)));
         let inner = make(notes.clone());
@@ -39,7 +40,7 @@ impl Observers {
     }
 }
 
-/// A service and what observes it.
+/// A service with its observers.
 struct Observed {
     inner: Box<dyn Service>,
     inner_wants_ended: bool,

@@ -10,38 +10,38 @@ use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
-/// Where authorities ask.
+/// The path prefix of HTTP challenges.
 const CHALLENGE_PATH: &[u8] = b"/.well-known/acme-challenge/";
 
-/// What authorities are answered, by their tokens. Clones are the same.
+/// Responses to HTTP challenges, by token. Clones share the same map.
 #[derive(Debug, Clone, Default)]
 pub struct HttpChallenges(Arc<ArcSwap<HashMap<Vec<u8>, String>>>);
 
-/// What is done before a request gets to its site.
+/// What to do before a request gets to its site.
 #[derive(Debug, Clone, Default)]
 pub struct Before {
-    /// Requests that come without TLS are redirected to this port.
+    /// Redirect plain HTTP requests to this port.
     pub redirect: Option<u16>,
-    /// Authorities are answered, over TLS or not.
+    /// Respond to HTTP challenges, with TLS or without.
     pub challenges: Option<HttpChallenges>,
     /// Requests may come as early data.
     pub early_data: bool,
 }
 
-/// A service, and what is done before it.
+/// A service behind these steps.
 pub struct Secured<S> {
     inner: S,
     before: Before,
 }
 
 impl HttpChallenges {
-    /// Takes the place of those before: tokens, and what is expected for them.
+    /// Replaces all tokens and their responses.
     pub fn set(&self, all: impl IntoIterator<Item = (String, String)>) {
         let all = all.into_iter().map(|(token, expected)| (token.into_bytes(), expected));
         self.0.store(Arc::new(all.collect()));
     }
 
-    /// Answers a request for a token that there is.
+    /// Responds if the token is known. Returns whether it did.
     fn answer(&self, target: &[u8], response: &mut Response) -> bool {
         let Some(token) = target.strip_prefix(CHALLENGE_PATH) else { return false };
         let all = self.0.load();
@@ -53,14 +53,14 @@ impl HttpChallenges {
 }
 
 impl Before {
-    /// Whether there is anything to do.
+    /// Whether any check is needed.
     pub fn is_needed(&self) -> bool {
         self.redirect.is_some() || self.challenges.is_some() || self.early_data
     }
 }
 
 impl<S: Service> Secured<S> {
-    /// This service behind that.
+    /// Puts these steps before a service.
     pub fn new(before: Before, inner: S) -> Secured<S> {
         Secured { inner, before }
     }
@@ -140,7 +140,7 @@ fn location(head: &Head<'_>, port: u16) -> Option<String> {
         _ => authority,
     };
     let target = std::str::from_utf8(head.target()).ok()?;
-    // An absolute form has the path behind its authority.
+    // In absolute form the path follows the authority.
     let target = match target.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Believes everybody, and responds with 404.
+    /// Trusts every peer, and responds with 404.
     struct Inner;
 
     impl Service for Inner {

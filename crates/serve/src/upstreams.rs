@@ -1,40 +1,40 @@
-//! How the upstreams fare of what is served now: for metrics and for the admin listener.
+//! The state of the current upstreams, for metrics and the admin listener.
 
 use crate::live::Live;
 use crate::metrics::{Family, Kind, Source, Value};
 use crate::proxy::{Figures, ServerFigures, ServerState, UpstreamFigures};
 use crate::{admin, cache};
 
-/// The upstreams of what is served now, and what was counted of them.
+/// The current upstreams and their counters.
 pub struct Upstreams {
     live: Live,
     figures: Figures,
 }
 
-/// An upstream at one moment.
+/// A snapshot of an upstream.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Upstream {
     /// Its name in the plan.
     pub name: String,
-    /// What was counted of it.
+    /// Its counters.
     pub figures: UpstreamFigures,
     /// Its servers.
     pub servers: Vec<Server>,
 }
 
-/// A server at one moment.
+/// A snapshot of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
     /// Its address.
     pub address: String,
-    /// How it is.
+    /// Its state.
     pub state: ServerState,
-    /// What was counted of it.
+    /// Its counters.
     pub figures: ServerFigures,
 }
 
 impl Upstreams {
-    /// Of what is served; its workers count with these figures.
+    /// The upstreams of `live`, whose workers count in `figures`.
     pub fn new(live: Live, figures: Figures) -> Upstreams {
         Upstreams { live, figures }
     }

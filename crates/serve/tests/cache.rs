@@ -1,4 +1,4 @@
-//! The response cache between clients and upstreams that follow a script.
+//! The response cache between clients and scripted upstreams.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn a_fresh_response_is_given_again() {
 fn what_a_client_has_is_not_sent_again() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\n");
     let server = Cached::of(one(address));
-    // The cache asks for all of it, whatever its client has.
+    // The cache requests the complete response, whatever its client has.
     let first = server.get("/", "If-None-Match: \"a\"\r\n");
     assert!(first.starts_with("HTTP/1.1 304 ") && is(&first, "MISS"), "{first}");
     let asked = asked.try_iter().next().unwrap();
@@ -96,12 +96,12 @@ fn variants_are_kept_apart() {
     assert_eq!(asked.try_iter().count(), 3);
 }
 
-/// The usual way answers the first two times, what it has left behind the others.
+/// The usual path responds the first two times; it leaves an entry that serves the others.
 #[test]
 fn a_head_that_comes_again_gets_what_is_stored_now() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
     let server = Cached::of(one(address));
-    // One connection, and so one worker.
+    // One connection, and therefore one worker.
     let mut stream = server.send("");
     let mut ask = |method: &str, kind: &str| {
         let request = format!("{method} / HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\n\r\n");
@@ -149,7 +149,7 @@ fn a_herd_makes_one_request() {
     let address = upstream(move |_, mut stream| {
         while read_request(&mut stream).is_some() {
             counted.fetch_add(1, Ordering::SeqCst);
-            // The first half of the body waits for everybody to have asked.
+            // The first half of the body is sent after all clients have sent their requests.
             let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 200000\r\n\r\n";
             stream.write_all(head.as_bytes()).unwrap();
             stream.write_all(&[b'a'; 100_000]).unwrap();
@@ -159,7 +159,7 @@ fn a_herd_makes_one_request() {
     });
     let server = Cached::of(one(address));
     let mut streams: Vec<TcpStream> = (0..100).map(|_| server.send(&last("/"))).collect();
-    // All of them have the first half before the upstream sends the other: nobody waits for the end.
+    // All of them get the first half before the upstream sends the other: nobody waits for the end.
     let mut begun: Vec<Vec<u8>> = Vec::new();
     for stream in &mut streams {
         let mut bytes = vec![0; 50_000];
@@ -216,7 +216,7 @@ fn those_who_waited_in_vain_ask_at_once() {
                     tell.lock().unwrap().send(()).unwrap();
                     released.lock().unwrap().recv().unwrap();
                 }
-                // Served one after another, they would never meet here.
+                // Served one after another, they would never reach the barrier together.
                 _ => drop(barrier.wait()),
             }
             stream
@@ -228,7 +228,7 @@ fn those_who_waited_in_vain_ask_at_once() {
     let mut streams = vec![server.send(&last("/"))];
     told.recv().unwrap();
     streams.extend((0..9).map(|_| server.send(&last("/"))));
-    // Until all of them wait for the first: the metrics count them.
+    // The metrics show when all of them wait for the first.
     while collapsed(&server) < 9 {
         std::thread::yield_now();
     }
@@ -345,7 +345,7 @@ fn a_stale_response_stands_in_for_an_upstream_that_fails() {
                 "HTTP/1.1 200 OK\r\nCache-Control: max-age=0, stale-if-error=60\r\nContent-Length: 2\r\n\r\nok"
             }
             1 => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nbad",
-            // The others are closed without a word.
+            // Other requests get no response.
             _ => return,
         };
         stream.write_all(response.as_bytes()).unwrap();
@@ -372,7 +372,7 @@ fn a_stale_response_is_given_while_it_is_refreshed() {
         asked.recv_timeout(Duration::from_secs(5)).is_ok(),
         asked.recv_timeout(Duration::from_secs(5)).is_ok()
     );
-    // The one behind it has arrived by now, or does so soon.
+    // The request behind it has arrived by now, or will soon.
     while body_of(&server.get("/", "")) == "body 0000" {
         std::thread::yield_now();
     }
@@ -491,7 +491,7 @@ fn what_clients_choose_does_not_change_what_others_get() {
     assert!(is(&server.get("/", evil), "MISS"));
     let request = asked.recv().unwrap();
     assert!(!request.contains("evil") && !request.contains("Override"), "{request}");
-    // Paths that an application may read as the same are different ones here, each with what it has itself got.
+    // Paths that an application may read as the same are different here, and each gets its own response.
     for path in
         ["/account", "/account;x.css", "/account/x.css", "/account%2fx.css", "/account%0ax.css", "//account"]
     {

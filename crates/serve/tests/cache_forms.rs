@@ -11,7 +11,7 @@ use std::io::Write;
 use support::cached::{Cached, is};
 use support::{one, read_request, upstream};
 
-/// What the upstream has to say in each version: text that compresses well.
+/// The upstream's text in each version, which compresses well.
 fn text(version: usize) -> String {
     format!("version {version}: all work and no play makes jack a dull boy\n").repeat(100)
 }
@@ -33,7 +33,7 @@ fn unpacked(body: &[u8]) -> String {
     text
 }
 
-/// Hits until one comes compressed. All say what the upstream says in this version.
+/// Requests until a hit is compressed. All responses must have this version's text.
 fn compressed(server: &Cached, version: usize) {
     let began = Instant::now();
     loop {
@@ -71,7 +71,7 @@ fn a_form_is_made_once_and_goes_with_its_response() {
     }
     for at in 2..20 {
         version.store(at, Ordering::SeqCst);
-        // The form is not a response of its own.
+        // The form is not a separate response.
         assert_eq!(server.purge("hard url http://t/"), 1);
         let (head, body, is_compressed) = get(&server);
         assert!(is(&head, "MISS") && !is_compressed, "{head}");

@@ -1,4 +1,4 @@
-//! What the cache makes of upstreams that lie and clients that leave.
+//! The cache with upstreams that lie and clients that disconnect.
 
 mod support;
 
@@ -54,10 +54,10 @@ fn a_client_that_leaves_spoils_nothing_for_the_next_one() {
         let mut leaves = server.send(&format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n"));
         leaves.read_exact(&mut [0; 1000]).unwrap();
         drop(leaves);
-        // It comes while the upstream waits, and stays.
+        // This client arrives while the upstream waits, and stays.
         let mut stays = server.send(&format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"));
         go_on.send(()).unwrap();
-        // For a request of its own, if the first one's was given up.
+        // For a second request, if the first one was cancelled.
         go_on.send(()).unwrap();
         let answer = rest(&mut stays);
         let body = body_of(&answer);
@@ -75,7 +75,7 @@ fn what_varies_by_everything_is_kept_apart() {
     }
     assert_eq!(asked.try_iter().count(), 5);
 
-    // The response says what the request had of each field.
+    // The response repeats the request's value of each field.
     const NAMES: [&str; 8] = ["Accept", "Cookie", "X-A", "X-B", "X-C", "X-D", "X-E", "User-Agent"];
     let address = upstream(|_, mut stream| {
         while let Some(request) = read_request(&mut stream) {

@@ -1,4 +1,4 @@
-//! Compression of responses that come from real connections, piece by piece.
+//! Compression of streamed responses over real connections.
 
 mod support;
 
@@ -15,7 +15,7 @@ use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Rules, Site};
 use flatout_serve::site::{self, plan};
 use support::{one, read_request, read_until, upstream};
 
-/// A server that compresses what an upstream answers.
+/// A server that compresses an upstream's responses.
 struct Running {
     address: SocketAddr,
     server: Option<Server>,
@@ -51,7 +51,7 @@ impl Running {
         stream
     }
 
-    /// Head and body, without its framing, of the response to `GET`, and whether it came to its end.
+    /// Head and decoded body of the response to a `GET`, and whether it was complete.
     fn get(&self, fields: &str) -> (String, Vec<u8>, bool) {
         let mut stream = self.connect();
         stream.write_all(request("GET", fields).as_bytes()).unwrap();
@@ -106,7 +106,7 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// An upstream that sends what it is told to, piece by piece, and closes at the end.
+/// An upstream that sends the given pieces, and closes at the end.
 fn telling() -> (SocketAddr, Sender<Vec<u8>>) {
     let (sender, pieces): (_, Receiver<Vec<u8>>) = channel();
     let pieces = Arc::new(Mutex::new(pieces));
@@ -171,7 +171,7 @@ fn a_piece_arrives_before_the_next_is_sent() {
             assert!(count > 0, "ended after {text}");
             came.extend_from_slice(&piece[..count]);
             text.clear();
-            // The end is still to come.
+            // The end has not been sent yet.
             let _ = flate2::read::GzDecoder::new(&dechunked(&came).0[..]).read_to_string(&mut text);
         }
     }

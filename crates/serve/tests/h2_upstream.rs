@@ -1,4 +1,4 @@
-//! Upstreams that speak HTTP/2: many requests over few connections.
+//! HTTP/2 upstreams: many requests over few connections.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn big() -> Vec<u8> {
     (0..BIG_BYTES).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// Responds with what was sent, piece by piece.
+/// Responds with the request's body, piece by piece.
 async fn echo(asked: Asked) {
     let Asked { request, mut respond, .. } = asked;
     let mut content = request.into_body();
@@ -44,7 +44,7 @@ async fn say_path(mut asked: Asked) {
 
 #[test]
 fn a_hundred_requests_share_a_connection() {
-    // None gets its response before all have come.
+    // No response is sent before all requests have arrived.
     let (came, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let upstream = serving(Builder::new(), None, move |asked| {
         let (came, gate) = (came.clone(), gate.clone());
@@ -137,7 +137,7 @@ fn bodies_are_larger_than_windows_both_ways() {
         let got = ask(&send, request("POST", "/"), Some(big())).await;
         assert!(got.status == 200 && got.body == big(), "{} {}", got.status, got.body.len());
     });
-    // The response begins before the request has ended, so one thread writes and one reads.
+    // The response starts before the request has ended, so one thread writes and another reads.
     let mut reading = proxy.connect();
     let mut writing = reading.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
@@ -173,7 +173,7 @@ fn a_client_that_takes_nothing_holds_up_only_itself() {
     let upstream = serving(Builder::new(), None, |mut asked: Asked| async move {
         match asked.request.uri().path() {
             "/big" => {
-                // As much as its windows allow, from the start.
+                // As much as the windows allow, from the start.
                 let mut stream = begin(&mut asked.respond, Response::new(()));
                 stream.send_data(vec![7; 16 << 20].into(), true).unwrap();
                 let _ = std::future::poll_fn(|context| stream.poll_reset(context)).await;
@@ -185,7 +185,7 @@ fn a_client_that_takes_nothing_holds_up_only_itself() {
     let mut slow: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
     for stream in &mut slow {
         stream.write_all(last("/big").as_bytes()).unwrap();
-        // It has begun.
+        // The response has started.
         stream.read_exact(&mut [0; 12]).unwrap();
     }
     for number in 0..50 {
@@ -206,7 +206,7 @@ fn a_client_that_takes_nothing_holds_up_only_itself() {
 
 #[test]
 fn what_a_client_has_not_taken_when_it_leaves_is_given_back() {
-    // Less than half of the window, which is given back by halves; what four clients leave behind is more than all of it.
+    // Less than half a window, which is when credit is given; four clients leave more than a whole window behind.
     const SENT_BYTES: usize = 120 << 10;
     let sent = Arc::new(Notify::new());
     let tell = sent.clone();
@@ -240,7 +240,7 @@ fn what_a_client_has_not_taken_when_it_leaves_is_given_back() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// A request of HTTP/2 by a client that never opens a window.
+/// An HTTP/2 request by a client that never opens a window.
 fn h2_request_with_small_windows() -> Vec<u8> {
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let head = [0x82, 0x86, 0x84, 1, 1, b't'];
@@ -265,7 +265,7 @@ fn many_small_pieces_are_no_attack() {
 fn trailers_go_both_ways() {
     let upstream = serving(Builder::new(), None, |mut asked: Asked| async move {
         match asked.request.uri().path() {
-            // A response of gRPC that has nothing but trailers.
+            // A gRPC response with nothing but trailers.
             "/only" => {
                 let head = Response::builder().header("grpc-status", "5").body(()).unwrap();
                 asked.respond.send_response(head, true).unwrap();
@@ -392,7 +392,7 @@ fn a_refused_stream_is_asked_again_whatever_it_is() {
         let number = count.fetch_add(1, Ordering::SeqCst);
         async move {
             if number < 3 {
-                // With some of its content, which has to be sent again.
+                // Read some of its content, which has to be sent again.
                 let _ = asked.request.body_mut().data().await;
                 return asked.respond.send_reset(Reason::REFUSED_STREAM);
             }
@@ -405,7 +405,7 @@ fn a_refused_stream_is_asked_again_whatever_it_is() {
         let got = ask(&send, request("POST", "/"), Some(b"once".to_vec())).await;
         assert_eq!((got.status, got.body.as_slice()), (200, &b"once"[..]));
     });
-    // Who refuses always, is not asked for ever.
+    // A server that always refuses is not asked forever.
     let upstream = serving(Builder::new(), None, move |mut asked: Asked| async move {
         asked.respond.send_reset(Reason::REFUSED_STREAM);
     });

@@ -1,4 +1,4 @@
-//! Upstreams that should speak HTTP/2 and do not, or not as they should; and those over TLS.
+//! Upstreams that should use HTTP/2 but do not, or violate it; and upstreams with TLS.
 
 #[path = "../../engine/tests/support/secure.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
@@ -38,8 +38,8 @@ fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
     Some((head[3], head[4], u32::from_be_bytes(head[5..].try_into().unwrap())))
 }
 
-/// An upstream of which each connection begins as it should, and then gives `answer` of the request's stream to each request, and
-/// of how many requests there were before it.
+/// An upstream whose connections start correctly, and then send `answer` for each request, called with its stream and
+/// the number of requests before it.
 fn scripted(answer: impl Fn(u32, usize) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
     let requests = AtomicUsize::new(0);
     upstream(move |_, mut stream| {
@@ -86,7 +86,7 @@ fn a_server_that_says_nothing_is_too_slow() {
 #[test]
 fn what_is_malformed_costs_its_stream_only() {
     let address = scripted(|id, number| match number {
-        // `Transfer-Encoding`, a name in capitals, no status, content that is shorter than was said.
+        // `Transfer-Encoding`, a name in capitals, no status, content shorter than declared.
         0 => frame(HEADERS, 5, id, b"\x88\x00\x11transfer-encoding\x07chunked"),
         1 => frame(HEADERS, 5, id, b"\x88\x00\x01A\x01b"),
         2 => frame(HEADERS, 5, id, b"\x00\x01a\x01b"),
@@ -124,7 +124,7 @@ fn what_a_closed_connection_may_have_lost_is_asked_again_where_that_is_safe() {
     assert_eq!(status(&Running::to(h2c(closing())), last("/")), "200");
     let post = "POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
     assert_eq!(status(&Running::to(h2c(closing())), post), "502");
-    // What GOAWAY says was not looked at is safe, whatever it is.
+    // A request that GOAWAY reports as unprocessed is safe to repeat, whatever its method.
     let leaving = scripted(|id, number| match number {
         0 => frame(GOAWAY, 0, 0, &[0; 8]),
         _ => ok(id),
@@ -134,7 +134,7 @@ fn what_a_closed_connection_may_have_lost_is_asked_again_where_that_is_safe() {
 
 #[test]
 fn nothing_is_lost_of_what_a_server_has_not_looked_at() {
-    // Each connection has ten requests served, whatever else is on its way.
+    // Each connection serves ten requests, whatever else is in flight.
     let address = upstream(|_, mut stream| {
         stream.read_exact(&mut [0; 24]).unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
@@ -212,7 +212,7 @@ fn health_is_asked_in_the_servers_language() {
     wait_for("200");
 }
 
-/// Says which version it was asked in.
+/// Responds with the HTTP version of the request.
 struct Says;
 
 impl Service for Says {

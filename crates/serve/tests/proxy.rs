@@ -1,4 +1,4 @@
-//! The proxy between clients and upstreams that follow a script.
+//! The proxy between clients and scripted upstreams.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn requests_are_passed_on_over_kept_connections() {
 
 #[test]
 fn bodies_go_both_ways_in_every_framing() {
-    // Sends back what it gets, in the same framing.
+    // Echoes requests in the same framing.
     let address = upstream(|_, mut stream| {
         while let Some(request) = read_request(&mut stream) {
             let (head, body) = request.split_once("\r\n\r\n").unwrap();
@@ -197,7 +197,7 @@ fn a_server_that_is_not_there_is_told_and_another_is_asked() {
     let servers = [gone, address].map(|address| Server::new(Address::Socket(address)));
     let proxy = Running::to(Upstream::new("t", servers.into()));
     for _ in 0..20 {
-        // Connecting anew is safe for every method.
+        // Reconnecting is safe for every method.
         let answer =
             proxy.all("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -206,7 +206,7 @@ fn a_server_that_is_not_there_is_told_and_another_is_asked() {
 
 #[test]
 fn connections_that_were_closed_while_idle_cost_no_request() {
-    // Closes each connection behind its first response, without saying so.
+    // Closes each connection after its first response, without announcing it.
     let (closing, closed) = std::sync::mpsc::channel();
     let address = upstream(move |_, mut stream| {
         read_request(&mut stream);
@@ -221,7 +221,7 @@ fn connections_that_were_closed_while_idle_cost_no_request() {
         let request = match number % 2 {
             0 => get("/"),
             _ => {
-                // What must not be asked twice can be lost to a close that comes at the same time.
+                // A request that must not be repeated can be lost to a simultaneous close.
                 while closes < number {
                     closed.recv_timeout(Duration::from_secs(10)).unwrap();
                     closes += 1;
@@ -399,7 +399,7 @@ fn a_tunnel_carries_bytes_both_ways() {
     stream.read_to_end(&mut back).unwrap();
     sender.join().unwrap();
     assert!(back.ends_with(b"end") && back[..body.len()] == body[..], "{}", back.len());
-    // Without an agreement there is no tunnel.
+    // Without the upstream's agreement there is no tunnel.
     let (address, _asked) = answering(OK);
     let answer = Running::to(one(address)).all(head.replace("keep-alive, ", "close, "));
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -432,7 +432,7 @@ fn tunnels_count_and_end_with_their_ends() {
 #[test]
 fn a_server_that_dies_and_comes_back_loses_nothing_that_a_retry_could_save() {
     let (good, _asked) = answering(OK);
-    // Every third connection is reset in the middle of its work.
+    // Every third connection is reset during a response.
     let bad = upstream(|number, mut stream| {
         while read_request(&mut stream).is_some() {
             if number % 3 == 1 {

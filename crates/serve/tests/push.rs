@@ -1,4 +1,4 @@
-//! Channels over real sockets: all transports, those that come back, those that do not keep up.
+//! Channels over real sockets: all transports, reconnecting subscribers, slow subscribers.
 
 #[path = "support/channels.rs"]
 mod channels;
@@ -38,7 +38,7 @@ impl Running {
         text
     }
 
-    /// A subscriber of events, once it is one.
+    /// Subscribes to events, and returns once subscribed.
     fn events(&self, channel: &str, fields: &str) -> TcpStream {
         let (head, mut stream) = self.ask(&format!("GET /live/{channel}"), fields);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/event-stream"), "{head}");
@@ -132,7 +132,7 @@ fn all_transports_get_what_is_published() {
     let answer = read_until(&mut poll, "]");
     assert!(answer.contains(&format!("\r\nLast-Event-ID: {id}\r\n")), "{answer}");
     assert!(answer.ends_with(&format!("\r\n\r\n[{json}]")), "{answer}");
-    // The connection of a poll goes on.
+    // The connection continues after a poll.
     server.has("score", 3);
     poll.write_all(format!("GET /live/score?poll=1&since={id} HTTP/1.1\r\nHost: t\r\n\r\n").as_bytes())
         .unwrap();
@@ -184,7 +184,7 @@ fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
             for (n, text) in expected.iter().enumerate() {
                 server.publish(if n % 3 == 0 { "b" } else { "a" }, text);
                 if n % 100 == 0 {
-                    // Others are to come between.
+                    // Let other threads run.
                     std::thread::yield_now();
                 }
             }
@@ -204,7 +204,7 @@ fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
                 got.push(line("data: "));
             }
             if round % 4 == 0 {
-                // A reload leaves subscribers where they are, and those that come find the same channels.
+                // A reload keeps subscribers connected, and new ones find the same channels.
                 let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
                 let sites = sites(&server.log, &server.quotes);
                 server.live.replace(Opened { sites, proxy, hub: server.hub.clone(), cache: None });
@@ -272,7 +272,7 @@ fn a_slow_reader_of_quotes_gets_the_newest_of_each() {
         newest[n % 10] = n;
         seen.push(n);
     }
-    // What the kernel's buffers held was sent in its order; all else was skipped.
+    // The data in the kernel's buffers was sent in order; the rest was skipped.
     assert!(seen.len() < 15_000, "{}", seen.len());
     assert_eq!(server.hub.subscribers("quotes"), 1);
 }
@@ -397,7 +397,7 @@ fn a_drain_says_goodbye() {
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
-/// While a channel's list is walked, subscribers come and go: the others get each message once.
+/// Subscribers join and leave while a channel's list is walked; the others get each message once.
 #[test]
 fn who_comes_and_goes_does_not_disturb_the_others() {
     const SUBSCRIBERS: usize = 300;
@@ -408,7 +408,7 @@ fn who_comes_and_goes_does_not_disturb_the_others() {
     let mut at = 7;
     for n in 0..MESSAGES {
         server.publish("a", &n.to_string());
-        // Any of them, not always the same ones.
+        // A different one each time.
         at = (at * 31 + 17) % streams.len();
         drop(streams.swap_remove(at));
         if n % 2 == 0 {

@@ -1,4 +1,4 @@
-//! Upstreams over TLS: whom the proxy trusts, and what becomes of requests where a connection fails or breaks.
+//! Upstreams over TLS: trust, and the handling of requests when a connection fails or breaks.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn big() -> Vec<u8> {
     (0..BIG_BYTES).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// An authority in a folder that is gone with its test.
+/// A CA, in a folder that is removed with its test.
 struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -40,7 +40,7 @@ impl Authority {
         Authority { folder, issuer: Issuer::new(params, key) }
     }
 
-    /// What a server with such a certificate begins with.
+    /// The server configuration for a certificate with this change.
     fn config(&self, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         change(&mut params);
@@ -71,7 +71,7 @@ impl Authority {
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// Accepts TLS, and has each connection served by `act` on a thread of its own.
+/// Accepts TLS, and serves each connection with `act` on its own thread.
 fn secure(config: Arc<ServerConfig>, act: impl Fn(usize, Stream) + Send + Sync + 'static) -> SocketAddr {
     support::upstream(move |number, stream| {
         let session = ServerConnection::new(config.clone()).unwrap();
@@ -79,7 +79,7 @@ fn secure(config: Arc<ServerConfig>, act: impl Fn(usize, Stream) + Send + Sync +
     })
 }
 
-/// A head, and what came of the body with it.
+/// Reads a head, and the part of the body received with it.
 fn read_head(stream: &mut Stream) -> Option<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -92,7 +92,7 @@ fn read_head(stream: &mut Stream) -> Option<String> {
     Some(String::from_utf8(bytes).unwrap())
 }
 
-/// Answers every request: `/big` with a large body, others with what was sent.
+/// Responds to every request: `/big` with a large body, others with the request.
 fn serve(mut stream: Stream) {
     while let Some(head) = read_head(&mut stream) {
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
@@ -180,7 +180,7 @@ fn a_server_that_cannot_be_trusted_is_not_asked() {
         assert!(server.all(last("/")).starts_with("HTTP/1.1 502 "));
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0, "nothing was sent");
-    // A server that speaks no TLS.
+    // A server without TLS.
     let plain = support::upstream(|_, mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         let _ = stream.read(&mut [0; 999]);
@@ -225,7 +225,7 @@ fn names_and_trust_are_set() {
 fn a_handshake_that_is_cut_at_any_byte_is_a_failure_to_connect() {
     let authority = Authority::new();
     let config = authority.good();
-    // The server's side of a handshake passes through here, and ends after so many bytes.
+    // The server's side of the handshake is relayed here, and cut after this many bytes.
     let cut = Arc::new(AtomicUsize::new(0));
     let behind = secure(config, |_, stream| serve(stream));
     let at = cut.clone();
@@ -246,7 +246,7 @@ fn a_handshake_that_is_cut_at_any_byte_is_a_failure_to_connect() {
     let mut upstream = authority.to(address);
     upstream.passive.failures_max = 0;
     let server = Running::to(upstream);
-    // Its whole side takes about 700 bytes; the last of them let the request through, and then the response is missing.
+    // The server sends about 700 bytes; near the end the request gets through, but the response is missing.
     for bytes in (0..1000).step_by(13) {
         cut.store(bytes, Ordering::Relaxed);
         let answer = server.all(last("/"));

@@ -1,4 +1,4 @@
-//! Sites behind a real server: requests that wait, and responses that come by key.
+//! Sites behind a real server: requests that wait, and responses by key.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -18,8 +18,8 @@ use flatout_serve::site::plan::{
 use flatout_serve::site::{self, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
 use flatout_wire::Head;
 
-/// Responds by key, a little later, with the target and the body that it was sent. What is asked for at `/held` waits for
-/// `/free`; what is asked for at `/lost` is forgotten.
+/// Responds by key, a little later, with the target and the body of the request. `/held` waits for `/free`; `/lost`
+/// is dropped.
 struct Later {
     lane: Lane,
     held: RefCell<Vec<(ExchangeKey, Rc<dyn Finish>)>>,
@@ -102,7 +102,7 @@ impl Running {
         stream
     }
 
-    /// What the upstream sees next.
+    /// The next request that the upstream gets.
     fn sees(&self) -> String {
         self.seen.recv_timeout(Duration::from_secs(10)).unwrap()
     }
@@ -173,7 +173,7 @@ fn few() -> (Rules, Vec<Concurrency>) {
 fn a_request_goes_on_when_its_password_was_checked() {
     let running = Running::new(password(), Vec::new());
     let mut stream = running.connect();
-    // The first waits for a thread, the second is remembered; a body comes with both, and the connection stays.
+    // The first waits for a thread, the second is remembered; both have a body, and the connection stays open.
     for at in 0..2 {
         let text = format!("POST /a?{at} HTTP/1.1\r\nHost: a\r\n{RIGHT}Content-Length: 5\r\n\r\n=body");
         let (head, body) = ask(&mut stream, &text);
@@ -200,7 +200,7 @@ fn a_place_goes_from_connection_to_connection() {
     first.write_all(get("/held").as_bytes()).unwrap();
     assert_eq!(running.sees(), "/held");
     second.write_all(get("/second").as_bytes()).unwrap();
-    // Sent later than the second, and so read later or in the same turn behind it.
+    // Sent after the second request, and so read after it or in the same turn.
     let (refused, _) = ask(&mut third, &get("/third"));
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert_eq!(ask(&mut third, &get("/free")).1, "/free");
@@ -215,12 +215,12 @@ fn a_client_that_goes_away_gives_its_place_back() {
     let mut first = running.connect();
     first.write_all(get("/held").as_bytes()).unwrap();
     assert_eq!(running.sees(), "/held");
-    // It waits and goes away, whether the server has seen that by the time that there is room or not.
+    // It waits and disconnects; the server may notice before or after a permit is free.
     let mut gone = running.connect();
     gone.write_all(get("/gone").as_bytes()).unwrap();
     drop(gone);
     assert_eq!(ask(&mut running.connect(), &get("/free")).1, "/free");
-    // The first goes away with its request under way.
+    // The first client disconnects during its request.
     drop(first);
     for at in 0..3 {
         let target = format!("/next?{at}");

@@ -16,15 +16,15 @@ use support::{body_of, one, read_request, upstream};
 const SLICE_BYTES: usize = 16 << 10;
 const LENGTH: usize = 10 * SLICE_BYTES + 1234;
 
-/// What an upstream serves.
+/// The file that an upstream serves.
 struct File {
     body: String,
-    /// Lines of its head.
+    /// Header fields of its responses.
     lines: String,
     honours_ranges: bool,
-    /// From this request on it is another version.
+    /// The number of the request from which on another version is served.
     changes_at: usize,
-    /// Bytes after which a response breaks off.
+    /// Bytes after which a response is cut.
     breaks_at: usize,
 }
 
@@ -66,7 +66,7 @@ impl File {
     }
 }
 
-/// Letters that are different everywhere.
+/// Pseudo-random letters.
 fn text(seed: u32) -> String {
     let mut random = Random(seed);
     (0..LENGTH).map(|_| char::from(b'a' + (random.next() % 26) as u8)).collect()
@@ -85,7 +85,7 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// An upstream that serves a file, and tells what it was asked.
+/// An upstream that serves a file, and reports the requests it got.
 fn serving(file: File) -> (SocketAddr, Receiver<String>) {
     let (sender, asked) = channel();
     let state = Mutex::new((file, sender, 0));
@@ -121,7 +121,7 @@ fn range(server: &Cached, range: &str) -> String {
     server.get("/", &format!("Range: {range}\r\n"))
 }
 
-/// The ranges that were asked for.
+/// The ranges that were requested.
 fn asked_ranges(asked: &Receiver<String>) -> Vec<String> {
     asked.try_iter().map(|request| field(&request, "Range").unwrap_or("all").to_owned()).collect()
 }
@@ -162,7 +162,7 @@ fn any_range_is_what_the_file_has() {
     let all = server.get("/", "");
     assert!(all.starts_with("HTTP/1.1 200 ") && is(&all, "HIT") && body_of(&all) == file);
     assert!(!all.contains("Content-Range"), "it is whole");
-    // Each slice was asked for once, unless a range behind the end came first.
+    // Each slice was requested once, unless a range beyond the end came first.
     let mut ranges = asked_ranges(&asked);
     ranges.sort();
     ranges.dedup();
@@ -180,7 +180,7 @@ fn the_first_request_may_be_for_a_suffix() {
     let server = slicing(address);
     let got = range(&server, "bytes=-10");
     assert!(is(&got, "MISS") && body_of(&got) == &text(7)[LENGTH - 10..], "{got}");
-    // The first slice says how long it is.
+    // The first slice reports the complete length.
     assert_eq!(asked_ranges(&asked), ["bytes=0-16383", "bytes=163840-180223"]);
     assert!(is(&range(&server, "bytes=-10"), "HIT") && is(&range(&server, "bytes=1-2"), "HIT"));
     assert!(asked_ranges(&asked).is_empty());
@@ -194,7 +194,7 @@ fn what_changes_in_the_middle_ends_the_response() {
     assert!(cut.contains(&format!("Content-Length: {}\r\n", LENGTH - 100)), "what was begun");
     let body = body_of(&cut);
     assert!(body.len() < LENGTH - 100 && text(7)[100..].starts_with(body), "{} bytes", body.len());
-    // All that follows is of the other version.
+    // Everything after that comes from the other version.
     for wanted in ["bytes=100-", "bytes=0-9", "bytes=-9"] {
         let whole = range(&server, wanted);
         assert!(whole.contains("ETag: \"2\"\r\n") && text(8).contains(body_of(&whole)), "{wanted}");
@@ -210,7 +210,7 @@ fn an_upstream_without_ranges_is_passed_by() {
         assert!(got.starts_with("HTTP/1.1 200 ") && is(&got, "MISS") && body_of(&got) == text(7));
         assert_eq!(asked_ranges(&asked), [expected]);
     }
-    // Asked for as a whole it is stored as a whole.
+    // Requested as a whole, it is stored as a whole.
     assert!(is(&server.get("/", ""), "MISS"));
     let got = range(&server, "bytes=5-9");
     assert!(got.starts_with("HTTP/1.1 206 ") && is(&got, "HIT") && body_of(&got) == &text(7)[5..=9], "{got}");
@@ -291,7 +291,7 @@ fn slices_go_with_what_they_are_of() {
     server.ask("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     asked_ranges(&asked);
     assert_eq!((fill(), fill()), (11, 0));
-    // Marked stale, one slice says that all are as they were.
+    // Revalidating one stale slice revalidates them all.
     assert!(server.purge("soft all") >= 12);
     let got = range(&server, "bytes=0-");
     assert!(is(&got, "EXPIRED") && body_of(&got) == text(7));
@@ -366,7 +366,7 @@ fn slices_survive_a_restart() {
     assert_eq!(asked_ranges(&asked).len(), 11);
     drop(server);
     let server = open();
-    // It is read while the server serves already.
+    // The disk index is read while the server is already serving.
     let began = Instant::now();
     while server.cache.figures().disk.is_none_or(|(entries, _)| entries < 12) {
         assert!(began.elapsed() < Duration::from_secs(20));
@@ -374,6 +374,6 @@ fn slices_survive_a_restart() {
     }
     let got = range(&server, "bytes=0-");
     assert!(body_of(&got) == text(7));
-    // A look that comes before all is read fetches one slice.
+    // A request that comes before the index is complete fetches one slice.
     assert!(asked_ranges(&asked).len() <= 1 && is(&range(&server, "bytes=0-"), "HIT"));
 }

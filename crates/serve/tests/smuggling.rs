@@ -1,4 +1,4 @@
-//! Requests that two servers could read in two ways: the upstream sees what the proxy understood, or nothing.
+//! Requests that two servers could read differently: the upstream gets what the proxy understood, or nothing.
 
 mod support;
 
@@ -11,12 +11,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use support::{Running, one, recording};
 
-/// A proxy that serves clients which have closed their side.
+/// A proxy that also serves clients that have closed their sending side.
 fn proxy_to(address: std::net::SocketAddr) -> Running {
     Running::with(one(address), Forward::to(0), Limits { half_close: true, ..Limits::default() })
 }
 
-/// Sends bytes, and reads until the server closes or has nothing more to say.
+/// Sends bytes, and reads until the server closes or sends nothing more.
 fn send(proxy: &Running, bytes: &[u8]) -> String {
     let mut stream: TcpStream = proxy.connect();
     stream.write_all(bytes).unwrap();
@@ -165,7 +165,7 @@ fn sent() -> impl Strategy<Value = Sent> {
         })
 }
 
-/// Method, target and decoded body of what an upstream was asked.
+/// Method, target and decoded body of a request that reached the upstream.
 fn meaning(request: &str) -> (String, String, Vec<u8>) {
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     let mut line = head.lines().next().unwrap().split(' ');
@@ -205,7 +205,7 @@ proptest! {
                 prop_assert!(!seen.to_lowercase().contains(&format!("\r\n{name}")), "{}", seen);
             }
         }
-        // Whatever is not answered was refused, and ends the connection.
+        // Requests without a 200 were refused, which ends the connection.
         prop_assert!(answered == requests.len() || answer.contains("HTTP/1.1 400 "), "{}", answer);
     }
 }

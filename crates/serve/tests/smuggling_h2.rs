@@ -1,5 +1,5 @@
-//! Requests of HTTP/2 that would be others, or two, once they are written as HTTP/1: the upstream sees what the proxy
-//! understood, or nothing.
+//! HTTP/2 requests that would become different requests, or two, when written as HTTP/1: the upstream gets what the
+//! proxy understood, or nothing.
 
 mod support;
 
@@ -18,7 +18,7 @@ const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// What becomes of a request.
+/// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Came {
     /// The first byte of the response's fields: an indexed `:status`.
@@ -67,7 +67,7 @@ fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     Some((head[3], head[4], payload))
 }
 
-/// Sends the fields of a request, frames behind them, and reads until the request is over.
+/// Sends the fields of a request and further frames, and reads until the request is over.
 fn ask(proxy: &Running, fields: &[(&str, &str)], content: &[Vec<u8>]) -> Came {
     let mut stream = proxy.connect();
     let ends = if content.is_empty() { END_STREAM } else { 0 };
@@ -79,7 +79,7 @@ fn ask(proxy: &Running, fields: &[(&str, &str)], content: &[Vec<u8>]) -> Came {
         let code = |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().unwrap());
         match kind {
             HEADERS => {
-                // The first block of a connection says that no table is kept.
+                // The first block of a connection starts with the size of the dynamic table, which is zero.
                 let first = payload.iter().copied().find(|&byte| byte != 0x20).unwrap();
                 came = Some(Came::Answer(first));
                 if flags & END_STREAM != 0 {
@@ -177,10 +177,10 @@ fn fields_that_mean_something_else_in_http1_reach_nobody() {
     for fields in malformed {
         assert_eq!(ask(&proxy, &fields, &[]), Came::Reset(PROTOCOL_ERROR), "{fields:?}");
     }
-    // Whoever is asked for is not known.
+    // Without an authority.
     assert_eq!(ask(&proxy, &GET[..3], &[]), BAD_REQUEST);
     assert!(asked.lock().unwrap().is_empty());
-    // The host that counts is the one that was matched, and there is one line of it.
+    // The matched host is sent, in a single line.
     let more = [("host", "T"), ("te", "trailers"), ("cookie", "a=1"), ("cookie", "b=2"), ("x", "a: b")];
     assert_eq!(ask(&proxy, &and(&more), &[]), OK);
     let request = asked.lock().unwrap().pop().unwrap();
@@ -197,24 +197,24 @@ fn lengths_that_lie_end_their_request_alone() {
     let proxy = proxy_to(address);
     let hidden = b"GET /hidden HTTP/1.1\r\nHost: t\r\n\r\n";
     let post = |length| [&POST[..], &[("content-length", length)]].concat();
-    // More than was said: at once, later, or behind a length of nothing.
+    // More content than declared: at once, later, or with a declared length of zero.
     for (length, content) in [
         ("0", vec![frame(DATA, END_STREAM, hidden)]),
         ("3", vec![frame(DATA, END_STREAM, hidden)]),
         ("3", vec![frame(DATA, 0, b"abc"), frame(DATA, END_STREAM, hidden)]),
-        // Less.
+        // Less content than declared.
         ("9", vec![frame(DATA, END_STREAM, b"abc")]),
         ("9", vec![frame(DATA, 0, b"abc"), frame(DATA, END_STREAM, b"")]),
     ] {
         let came = ask(&proxy, &post(length), &content);
-        // What was said to be empty may have been served before the lie came.
+        // A request declared as empty may be served before the content arrives.
         let is_refused = came == Came::Reset(PROTOCOL_ERROR) || (length == "0" && came == OK);
         assert!(is_refused, "{length}: {came:?}");
     }
-    // Its own length, and none: then chunks are the proxy's, whatever the content looks like.
+    // With the right length, and without one: then the proxy writes its own chunks, whatever the content looks like.
     assert_eq!(ask(&proxy, &post("33"), &[frame(DATA, END_STREAM, hidden)]), OK);
     assert_eq!(ask(&proxy, &POST, &[frame(DATA, 0, b"3\r\nabc\r\n"), frame(DATA, END_STREAM, hidden)]), OK);
-    // Trailers that would be framing.
+    // Trailers that would affect framing.
     for name in ["transfer-encoding", "content-length", "host", ":path"] {
         let trailers = frame(HEADERS, END_STREAM | END_HEADERS, &block(&[(name, "0")]));
         let came = ask(&proxy, &POST, &[frame(DATA, 0, b"abc"), trailers]);

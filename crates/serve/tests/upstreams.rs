@@ -1,4 +1,4 @@
-//! Upstreams of several servers: who gets which request, names that change, health that is asked.
+//! Upstreams with several servers: balancing, changing names, active health checks.
 
 mod support;
 
@@ -15,7 +15,7 @@ use flatout_serve::proxy::{
 };
 use support::{Running, body_of, last, read_request, upstream};
 
-/// A server that says who it is, for as long as it is told to.
+/// A server that responds with its name as long as `is_well` is set.
 fn named(name: &'static str, is_well: Arc<AtomicBool>) -> SocketAddr {
     upstream(move |_, mut stream| {
         while read_request(&mut stream).is_some() {
@@ -107,7 +107,7 @@ fn a_server_that_is_not_well_gets_nothing() {
     wait_until("and is asked again when it is well", || sees("sick"));
 }
 
-/// A name server that knows one name; says for how many seconds its address is good, and counts the questions.
+/// A name server that knows one name, with this TTL in seconds, and counts the queries.
 fn name_server(address: Arc<Mutex<Ipv4Addr>>, seconds: u32, asked: Arc<AtomicUsize>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = socket.local_addr().unwrap();
@@ -204,7 +204,7 @@ fn an_upstream_on_a_unix_socket_may_close_behind_each_response() {
         assert!(support::read_until(&mut stream, "\r\n\r\nok").starts_with("HTTP/1.1 200 OK\r\n"));
     }
     std::fs::remove_file(path).unwrap();
-    // Nobody listens any more.
+    // The server no longer listens.
     let gone = proxy.all(last("/"));
     assert!(gone.starts_with("HTTP/1.1 502 "), "{gone}");
 }

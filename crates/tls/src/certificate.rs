@@ -1,4 +1,4 @@
-//! Certificates and keys: from PEM files to what can be used, with an error for each way in which they cannot.
+//! Loads certificates and keys from PEM files, with a specific error for each problem.
 
 use std::fs;
 use std::io::Read;
@@ -21,18 +21,18 @@ use crate::staple::{self, Staple};
 /// Bytes of a file with certificates: a system's list of all authorities takes a quarter of a megabyte.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What others than the owner may not do with a key: its group may read it.
+/// The permissions of a key that others must not have; its group may read it.
 const KEY_MODE_REFUSED: u32 = 0o027;
 
 /// A certificate that a server or a client can show, with its key.
 #[derive(Debug, Clone)]
 pub struct Certificate {
     pub(crate) certified: Arc<CertifiedKey>,
-    /// The names that it is for, in lower case; addresses too.
+    /// The names in it, in lower case, including addresses.
     pub names: Vec<String>,
-    /// When it begins to be valid.
+    /// The start of its validity.
     pub not_before: SystemTime,
-    /// When it ends to be valid.
+    /// The end of its validity.
     pub not_after: SystemTime,
     /// How its authority tells it from others, where it says who that is: the authority's key identifier and the certificate's
     /// serial number, as they are encoded (RFC 9773, section 4.1).
@@ -42,10 +42,10 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads a certificate, with those of the authorities between it and one that clients trust, and its key.
+    /// Loads a certificate, with the intermediate certificates, and its key.
     ///
     /// # Errors
-    /// What is wrong with which file, and what to do.
+    /// Which file has which problem, and what to do.
     pub fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
         let chain = chain(certificate)?;
         let first = chain.first().ok_or_else(|| nothing_in(certificate))?;
@@ -68,7 +68,7 @@ impl Certificate {
         Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after, issued_as, staple })
     }
 
-    /// Days for which it is still valid; negative once it has expired.
+    /// The number of days until it expires; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         const DAY: u64 = 24 * 3600;
         match self.not_after.duration_since(now) {
@@ -78,7 +78,7 @@ impl Certificate {
     }
 }
 
-/// The certificates of a file, in their order.
+/// The certificates in a file, in order.
 pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let bytes = read(path, "certificate")?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -86,7 +86,7 @@ pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     if chain.is_empty() { Err(nothing_in(path)) } else { Ok(chain) }
 }
 
-/// The certificates of authorities in a file.
+/// The CA certificates in a file.
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut store = RootCertStore::empty();
     for certificate in chain(path)? {
@@ -141,7 +141,7 @@ pub(crate) fn read_at_most(path: &Path, what: &str, bytes_max: u64) -> Result<Ve
     Ok(bytes)
 }
 
-/// What a certificate says of itself.
+/// The parsed contents of a certificate.
 struct Described {
     names: Vec<String>,
     not_before: SystemTime,

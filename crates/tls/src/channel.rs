@@ -1,12 +1,12 @@
-//! One connection: its socket, its session, and what is under way between the two.
+//! One connection: its socket, its session, and the data between the two.
 //!
 //! ```text
 //! socket ──> incoming ──> session ──> the reader's buffer │ plain: what did not fit
 //! socket <── outgoing <── session <── the sender's bytes
 //! ```
 //!
-//! A worker's connections share the buffers that they work in. What a connection keeps is what is left: part of a record,
-//! part of a record's contents, or records that the socket has not taken. An idle one keeps nothing.
+//! The connections of a worker share their work buffers. A connection keeps only leftovers: a partial record,
+//! undelivered contents of a record, or records that the socket has not accepted. An idle one keeps nothing.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -24,44 +24,44 @@ use crate::fault::Fault;
 use crate::proofs::PROTOCOL;
 use crate::session::{Came, Plain, Session, What};
 
-/// Bytes of the buffer that records are received into: several records, and the largest message of a handshake.
+/// The receive buffer: several records, and the largest handshake message.
 const INCOMING_BYTES: usize = 64 << 10;
 
-/// Most bytes that a server keeps of a handshake message that has not come whole. A hello takes 2 KiB, and a client's
-/// certificates fit as well.
+/// The limit for an incomplete handshake message on a server. A ClientHello takes 2 KiB, and client certificates fit
+/// as well.
 const HELLO_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes that are encrypted before they are sent: with one system call, and some 20 microseconds of work.
+/// Bytes encrypted per send: one system call, and some 20 microseconds of work.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Bytes of a record at first: it fits into one packet, and its contents can be used when that has arrived.
+/// The initial record size: it fits in one packet, so its contents can be used as soon as that arrives.
 const RECORD_BYTES_FIRST: usize = 1370;
 
-/// Bytes that are sent in such records.
+/// Bytes sent in such records.
 const FIRST_BYTES: usize = 4 * RECORD_BYTES_FIRST;
 
-/// Bytes of a record after that.
+/// The record size after that.
 const RECORD_BYTES_SECOND: usize = 4 << 10;
 
-/// Bytes that are sent in such records and smaller ones; what follows is sent in the largest.
+/// Bytes sent in records up to this size; the rest is sent in the largest records.
 const SECOND_BYTES: usize = 64 << 10;
 
 /// The largest record (RFC 8446 section 5.1).
 const RECORD_BYTES_MAX: usize = 16 << 10;
 
-/// Receives, and their bytes, that may bring no byte of contents before the peer is taken for one that sends nothing else.
+/// The number of receives, and their bytes, without any contents, after which the peer is considered a flooder.
 const EMPTY_RECEIVES_MAX: usize = 256;
 const EMPTY_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
-    /// What this thread's connections work in. Nothing of one connection stays there for the next.
+    /// The work buffers of this thread's connections. No data of a connection stays in them.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 #[derive(Default)]
 struct Scratch {
     incoming: Vec<u8>,
-    /// Bytes to be sent that do not lie one behind the other.
+    /// Gathered bytes to be sent.
     plain: Vec<u8>,
     /// Records to be sent.
     records: Vec<u8>,
@@ -71,18 +71,18 @@ struct Scratch {
 pub struct Channel {
     socket: OwnedFd,
     session: Session,
-    /// Part of a message that has not come whole, or records that nobody had room for.
+    /// A partial message, or undelivered records.
     incoming: Vec<u8>,
-    /// It is the latter.
+    /// The latter.
     has_more: bool,
-    /// Decrypted bytes that nobody had room for, from `plain_at` on.
+    /// Undelivered decrypted bytes, from `plain_at` on.
     plain: Vec<u8>,
     plain_at: usize,
-    /// Records that the socket has not taken, from `outgoing_at` on.
+    /// Records that the socket has not accepted, from `outgoing_at` on.
     outgoing: Vec<u8>,
     outgoing_at: usize,
-    /// Bytes of the sender's in these records. They count as sent once the socket has all of the records; until then the
-    /// sender has them still, and offers them again.
+    /// The sender's bytes in these records. They count as sent once the socket has accepted all of the records; until
+    /// then the sender keeps them and offers them again.
     promised_bytes: usize,
     /// Bytes sent since something was received.
     burst_bytes: usize,
@@ -90,26 +90,26 @@ pub struct Channel {
     is_open: bool,
     /// Somebody has asked and was told so.
     was_told: bool,
-    /// The peer has said that nothing more comes.
+    /// The peer has sent close_notify.
     has_ended: bool,
-    /// Nothing more is sent.
+    /// Our sending side is closed.
     is_shut: bool,
     fault: Option<Box<Fault>>,
     counts: Option<Arc<Counts>>,
 }
 
-/// How far a handshake is.
+/// The progress of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shake {
     /// It waits for the peer.
     GoesOn,
-    /// It is over: bytes can be sent.
+    /// It is complete: data can be sent.
     Done,
     /// It has failed; [`Channel::fault`] knows why.
     Failed,
 }
 
-/// What became of records that wait.
+/// The result of flushing queued records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flushed {
     All,
@@ -117,11 +117,11 @@ enum Flushed {
     Broken,
 }
 
-/// What is sent.
+/// The data to send.
 enum Source<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// So many, copied from this position on into that buffer: how many were.
+    /// This many bytes, copied from this position into the given buffer; returns how many.
     Copied(usize, &'a mut dyn FnMut(usize, &mut [u8]) -> io::Result<usize>),
 }
 
@@ -147,7 +147,7 @@ impl Channel {
         }
     }
 
-    /// The socket, to be watched.
+    /// The socket, for polling.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -168,12 +168,12 @@ impl Channel {
         self.is_open && !std::mem::replace(&mut self.was_told, true)
     }
 
-    /// Why it cannot go on.
+    /// Why it has failed.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
     }
 
-    /// The protocol that both sides have agreed on (ALPN).
+    /// The negotiated protocol (ALPN).
     pub fn protocol(&self) -> Option<&[u8]> {
         self.session.protocol()
     }
@@ -183,27 +183,27 @@ impl Channel {
         self.session.cipher()
     }
 
-    /// The group of the key exchange, such as `X25519`; none where an earlier session's secret was used alone.
+    /// The group of the key exchange, such as `X25519`; `None` for a resumption without key exchange.
     pub fn key_exchange(&self) -> Option<String> {
         self.session.key_exchange()
     }
 
-    /// Whether it has gone on from an earlier session's.
+    /// Whether it resumed an earlier session.
     pub fn is_resumed(&self) -> bool {
         self.session.is_resumed()
     }
 
-    /// The certificate that the peer has shown and that was checked, if any (DER).
+    /// The peer's verified certificate, if any (DER).
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.session.peer_certificate()
     }
 
-    /// Whether the peer's end, or a fault, is known already and comes behind what was received. No event reports it.
+    /// Whether EOF or a fault is already known and follows the received data. No event reports it.
     pub fn holds_end(&self) -> bool {
         self.has_ended || self.fault.is_some()
     }
 
-    /// Whether records wait for the socket's room.
+    /// Whether records wait for room in the socket.
     pub fn wants_room(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -213,7 +213,7 @@ impl Channel {
         self.incoming.capacity() + self.plain.capacity() + self.outgoing.capacity()
     }
 
-    /// Goes on with the handshake, when the socket is ready.
+    /// Continues the handshake when the socket is ready.
     pub fn shake(&mut self) -> Shake {
         if self.is_open || self.holds_end() {
             return if self.fault.is_some() { Shake::Failed } else { Shake::Done };
@@ -226,8 +226,8 @@ impl Channel {
         }
     }
 
-    /// Receives into `buffer`. What comes up short has emptied the socket, as far as [`Channel::holds_end`] does not say
-    /// otherwise; [`Moved::Bytes`]`(0)` is the end that the peer has announced.
+    /// Receives into `buffer`. A short result means that the socket is empty, unless [`Channel::holds_end`] is set;
+    /// [`Moved::Bytes`]`(0)` is the peer's close_notify.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Moved {
         let mut written = self.take_plain(buffer);
         if written < buffer.len() && self.plain.is_empty() && !self.holds_end() {
@@ -241,7 +241,7 @@ impl Channel {
         self.nothing()
     }
 
-    /// Sends `bytes`, or the start of them. What was not sent is to be offered again, unchanged.
+    /// Sends `bytes`, or the start of them. Unsent bytes have to be offered again, unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> Moved {
         self.send_from(Source::Bytes(bytes), false)
     }
@@ -256,7 +256,7 @@ impl Channel {
         self.send_from(Source::Copied(bytes_count, copy), more)
     }
 
-    /// The same with `bytes` bytes of a file from `offset` on; [`Moved::Bytes`]`(0)` means that it ends there.
+    /// The same with `bytes` bytes of a file from `offset` on; [`Moved::Bytes`]`(0)` means end of file.
     pub fn send_file(&mut self, file: &File, offset: u64, bytes: u64) -> Moved {
         let bytes_count = usize::try_from(bytes).unwrap_or(usize::MAX);
         let copy = &mut |at, room: &mut [u8]| {
@@ -270,7 +270,7 @@ impl Channel {
         self.send_from(Source::Copied(bytes_count, copy), false)
     }
 
-    /// The same with what is in a pipe.
+    /// The same with the contents of a pipe.
     pub fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
         let sent = self.send_from(Source::Copied(pipe.bytes(), &mut |_, room| pipe.copy_out(room)), more);
         if let Moved::Bytes(sent) = sent {
@@ -279,10 +279,10 @@ impl Channel {
         sent
     }
 
-    /// Receives up to `bytes` bytes into an empty pipe, as far as it takes them; as [`Channel::receive`].
+    /// Receives up to `bytes` bytes into an empty pipe, as far as they fit; see [`Channel::receive`].
     pub fn fill_pipe(&mut self, pipe: &mut Pipe, bytes: usize) -> Moved {
         if self.plain.is_empty() && !self.holds_end() {
-            // Without a buffer, what comes is left here.
+            // With an empty buffer, received data is kept in the channel.
             SCRATCH.with_borrow_mut(|scratch| self.advance(scratch, &mut [], false));
         }
         let left = self.plain.get(self.plain_at..).unwrap_or_default();
@@ -298,13 +298,14 @@ impl Channel {
         moved
     }
 
-    /// Says that nothing more will be sent, where everything before it was.
+    /// Sends close_notify, if everything before it was sent.
     pub fn shut_down(&mut self) {
         self.end();
         socket::shutdown_write(self.socket.as_fd());
     }
 
-    /// The same, for a socket that is about to be closed. Where bytes are left the peer has to see that they are missing.
+    /// The same for a socket that is about to be closed. If data is left unsent, the peer has to see that it is
+    /// missing.
     pub fn end(&mut self) {
         if self.is_shut || !self.is_open || self.fault.is_some() || self.flush() != Flushed::All {
             return;
@@ -312,27 +313,27 @@ impl Channel {
         self.is_shut = true;
         let mut record = Vec::new();
         if self.say(What::End, &mut record).is_ok() {
-            // A socket without room for it has a peer that does not read: nobody misses it.
+            // If the socket has no room for it, the peer does not read anyway.
             let _ = socket::send(self.socket.as_fd(), &record);
         }
     }
 
-    /// Sent bytes that the peer's kernel has not acknowledged.
+    /// Sent bytes that the peer has not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         let waiting = self.outgoing.len() - self.outgoing_at;
-        // What counts as not sent yet is the sender's to count.
+        // Unsent bytes are counted by the sender.
         (socket::unacknowledged_bytes(self.socket.as_fd()) + waiting as u64)
             .saturating_sub(self.promised_bytes as u64)
     }
 
     fn say(&mut self, what: What<'_>, out: &mut Vec<u8>) -> Result<(), rustls::Error> {
-        // Whole records were left because nobody had room for what is in them: that must not be read now.
+        // Complete records were left because their contents had no room: do not decrypt them now.
         let mut none = Vec::new();
         let part = if self.has_more { &mut none } else { &mut self.incoming };
         self.session.say(what, part, out)
     }
 
-    /// Hands over decrypted bytes that were left.
+    /// Delivers leftover decrypted bytes.
     fn take_plain(&mut self, buffer: &mut [u8]) -> usize {
         let left = self.plain.get(self.plain_at..).unwrap_or_default();
         let count = left.len().min(buffer.len());
@@ -343,7 +344,7 @@ impl Channel {
         count
     }
 
-    /// So many of the decrypted bytes that were left have gone to their reader.
+    /// Marks leftover decrypted bytes as delivered.
     fn pass_plain(&mut self, count: usize) {
         self.plain_at += count;
         if self.plain_at >= self.plain.len() {
@@ -361,8 +362,8 @@ impl Channel {
         }
     }
 
-    /// Receives until the buffer is full, the socket is empty or, where that is asked, the handshake is over. Returns how
-    /// many decrypted bytes are in the buffer. A fault is noted, and so is the end.
+    /// Receives until the buffer is full, the socket is empty or, if requested, the handshake is complete. Returns
+    /// the number of decrypted bytes in the buffer. Records faults and EOF.
     fn advance(&mut self, scratch: &mut Scratch, buffer: &mut [u8], until_open: bool) -> usize {
         scratch.incoming.resize(INCOMING_BYTES, 0);
         let records = &mut scratch.incoming[..];
@@ -376,7 +377,7 @@ impl Channel {
             let (used, came) = self.session.take(&mut records[..filled], &mut plain, &mut self.outgoing);
             records.copy_within(used..filled, 0);
             filled -= used;
-            // Replies of the handshake, and the alert that belongs to a fault.
+            // Handshake messages, and the alert for a fault.
             let is_broken = self.flush() == Flushed::Broken;
             if let Err(error) = came {
                 self.fail(Fault::Protocol(error));
@@ -388,7 +389,7 @@ impl Channel {
             if came != Ok(Came::Drained) || (until_open && self.is_open) {
                 break;
             }
-            // A receive that came up short has emptied the socket.
+            // A short receive has emptied the socket.
             if received.was_short && plain.written() > 0 {
                 break;
             }
@@ -429,7 +430,7 @@ impl Channel {
         self.is_open = true;
         if let Some(counts) = &self.counts {
             counts.note_done(self.session.is_resumed());
-            // An authority that checks a name has seen what it wanted; nothing else is said under this protocol.
+            // A CA's validation needs only the handshake; this protocol has no application data.
             self.has_ended = self.session.protocol() == Some(PROTOCOL);
         }
     }
@@ -442,7 +443,7 @@ impl Channel {
         self.fault.get_or_insert_with(|| Box::new(fault));
     }
 
-    /// Sends records that wait.
+    /// Sends queued records.
     fn flush(&mut self) -> Flushed {
         while let Some(rest) = self.outgoing.get(self.outgoing_at..).filter(|rest| !rest.is_empty()) {
             match socket::send(self.socket.as_fd(), rest) {
@@ -481,7 +482,7 @@ impl Channel {
             }
             let batch = SCRATCH.with_borrow_mut(|scratch| self.send_batch(scratch, &mut source, sent, more));
             match batch {
-                // The file ends there.
+                // End of file.
                 Some(0) => return Moved::Bytes(sent),
                 Some(_) => {}
                 None => return Moved::Broken,
@@ -489,8 +490,8 @@ impl Channel {
         }
     }
 
-    /// Encrypts what follows at `at`, and sends as much of it as the socket takes. The rest waits; all of it counts as
-    /// promised. Returns how much that is.
+    /// Encrypts the data from `at` on, and sends as much of it as the socket accepts. The rest is queued; all of it
+    /// counts as promised. Returns how much that is.
     fn send_batch(
         &mut self,
         scratch: &mut Scratch,
@@ -540,7 +541,7 @@ impl Source<'_> {
     }
 }
 
-/// What was received without a byte of contents.
+/// Received data without contents so far.
 #[derive(Default)]
 struct Received {
     count: usize,
@@ -549,7 +550,7 @@ struct Received {
 }
 
 impl Received {
-    /// Receives more: how many bytes, 0 where there are none now.
+    /// Receives more: returns how many bytes, 0 if there are none now.
     fn more(&mut self, socket: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize, Fault> {
         if self.count >= EMPTY_RECEIVES_MAX || self.bytes >= EMPTY_BYTES_MAX {
             return Err(Fault::Flood);
@@ -568,7 +569,7 @@ impl Received {
     }
 }
 
-/// How large the next record is, behind so many bytes of the same response.
+/// The size of the next record, after this many bytes of the same response.
 fn record_bytes(burst_bytes: usize) -> usize {
     match burst_bytes {
         0..FIRST_BYTES => RECORD_BYTES_FIRST,
@@ -584,7 +585,7 @@ fn moved(sent: usize) -> Moved {
     }
 }
 
-/// Copies what stands in the slices from `at` on, as far as there is room.
+/// Copies data of the slices from `at` on, as far as there is room.
 fn copy_slices(slices: &[IoSlice<'_>], at: usize, room: &mut [u8]) -> usize {
     let mut skip = at;
     let mut copied = 0;

@@ -1,4 +1,4 @@
-//! The client's side: which servers it trusts, and what it shows them.
+//! The client's side: trust in servers, and its own certificate.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,23 +18,23 @@ use crate::server::Identity;
 use crate::session::{Session, suite_name};
 use crate::sessions::Sessions;
 
-/// What a client is to be.
+/// The settings of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPlan {
-    /// Certificates of the authorities that it trusts (PEM); `None` are the system's.
+    /// Certificates of trusted CAs (PEM); `None` uses the system's.
     pub authorities: Option<PathBuf>,
-    /// Whether it checks that the server is who it says it is. Without that, whoever is in between can read and change
+    /// Whether the server's certificate is verified. Without that, a man in the middle can read and change
     /// everything.
     pub verify: bool,
-    /// What it shows servers that ask.
+    /// The client certificate, if a server requests one.
     pub identity: Option<Identity>,
-    /// The protocols that it speaks (ALPN), those that it likes best first.
+    /// The supported protocols (ALPN), in order of preference.
     pub protocols: Vec<Vec<u8>>,
-    /// Sessions that are kept to go on from; 0 makes every handshake a full one.
+    /// The number of sessions kept for resumption; 0 makes every handshake a full one.
     pub sessions_max: usize,
-    /// The only cipher suite that it offers, such as `TLS_AES_128_GCM_SHA256`; `None`: all that are secure.
+    /// The only cipher suite to offer, such as `TLS_AES_128_GCM_SHA256`; `None` offers all secure ones.
     pub cipher: Option<String>,
-    /// The only key exchange that it offers, such as `X25519`; `None`: all that are secure.
+    /// The only key exchange to offer, such as `X25519`; `None` offers all secure ones.
     pub key_exchange: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Default for ClientPlan {
     }
 }
 
-/// Begins the client's side of connections to one server. Clones are the same, and share its sessions.
+/// Starts the client's side of connections to one server. Clones share it with its sessions.
 #[derive(Debug, Clone)]
 pub struct Connector {
     config: Arc<ClientConfig>,
@@ -63,7 +63,7 @@ impl Connector {
     /// To a server of this name or address.
     ///
     /// # Errors
-    /// A name that cannot be, or what is wrong with which file, and what to do.
+    /// The name is invalid; or which file has which problem, and what to do.
     pub fn open(plan: &ClientPlan, name: &str) -> Result<Connector, String> {
         let named = ServerName::try_from(name.trim_matches(['[', ']']).to_owned())
             .map_err(|_| format!("server name: got `{name}`, need a host name or an address"))?;
@@ -98,10 +98,10 @@ impl Connector {
         Ok(Connector { config: Arc::new(config), name: named })
     }
 
-    /// Begins a connection over a socket that is, or will be, connected.
+    /// Starts a connection over a socket that is, or will be, connected.
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// The configuration is not usable.
     pub fn connect(&self, socket: OwnedFd) -> Result<Channel, Fault> {
         let session = Session::client(self.config.clone(), self.name.clone()).map_err(Fault::Protocol)?;
         Ok(Channel::new(socket, session, None))
@@ -126,7 +126,7 @@ fn algorithms(plan: &ClientPlan) -> Result<Arc<CryptoProvider>, String> {
     Ok(Arc::new(chosen))
 }
 
-/// Where a name stands among those that there are.
+/// The index of a name in a list.
 fn choose(what: &str, wanted: Option<&str>, names: Vec<String>) -> Result<Option<usize>, String> {
     let Some(wanted) = wanted else { return Ok(None) };
     match names.iter().position(|name| name.eq_ignore_ascii_case(wanted)) {
@@ -135,10 +135,11 @@ fn choose(what: &str, wanted: Option<&str>, names: Vec<String>) -> Result<Option
     }
 }
 
-/// How a client of another crate connects that trusts these authorities, or the system's: it has no protocol and no certificate.
+/// The configuration for another crate's client that trusts these CAs, or the system's, without ALPN and client
+/// certificate.
 ///
 /// # Errors
-/// What is wrong with the file, and what to do.
+/// Which problem the file has, and what to do.
 pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let roots = match trusted {
         Some(path) => Arc::new(authorities(path)?),
@@ -150,12 +151,12 @@ pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// The authorities that this system trusts, read once.
+/// The system's CAs, read once.
 fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     static STORE: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let store = STORE.get_or_init(|| {
         let mut store = RootCertStore::empty();
-        // Some of what a system has may be too old to be used.
+        // Some of the system's certificates may be too old to be usable.
         store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         Arc::new(store)
     });
@@ -169,7 +170,7 @@ fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     Ok(store.clone())
 }
 
-/// Takes every certificate. What the handshake signs is still checked, so that the peer has the certificate's key.
+/// Accepts every certificate. The handshake's signature is still verified, so the peer has the certificate's key.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,8 +1,8 @@
-//! How many handshakes there were.
+//! Handshake counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Handshakes of a server, all workers together. A handshake costs so much that a shared count does not show.
+/// Handshakes of a server, over all workers. Compared with a handshake, the cost of a shared counter is negligible.
 #[derive(Debug, Default)]
 pub struct Counts {
     full: AtomicU64,
@@ -10,19 +10,19 @@ pub struct Counts {
     failed: AtomicU64,
 }
 
-/// What was counted so far.
+/// A snapshot of the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
     /// Handshakes with a key exchange and a certificate.
     pub full: u64,
-    /// Those that went on from an earlier session.
+    /// Resumed sessions.
     pub resumed: u64,
-    /// Those that failed.
+    /// Failed handshakes.
     pub failed: u64,
 }
 
 impl Counts {
-    /// What was counted so far.
+    /// The counters so far.
     pub fn now(&self) -> Counted {
         Counted {
             full: self.full.load(Ordering::Relaxed),

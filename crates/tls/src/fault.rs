@@ -1,31 +1,31 @@
-//! Why a connection has failed, in words for whoever runs the server.
+//! Why a connection has failed, in words for the server's operator.
 
 use std::fmt;
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
-/// Why a connection cannot go on.
+/// Why a connection cannot continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// One side has not kept to the protocol, or does not trust the other.
+    /// One side has violated the protocol, or does not trust the other.
     Protocol(Error),
-    /// The peer has closed the connection without saying that it has sent all.
+    /// The peer has closed the connection without close_notify.
     Truncated,
-    /// The peer has sent more without contents than anybody needs.
+    /// The peer has sent too much data without contents.
     Flood,
     /// A message of the handshake is too large.
     TooLarge,
-    /// The socket broke.
+    /// The socket has failed.
     Broken,
 }
 
 impl Fault {
-    /// Whether the peer's certificate is not trusted, or not for the name that was asked for.
+    /// Whether the peer's certificate is not trusted, or does not have the requested name.
     pub fn is_certificate(&self) -> bool {
         matches!(self, Fault::Protocol(Error::InvalidCertificate(_)))
     }
 
-    /// Whether the peer has no protocol in common with those that were offered (ALPN).
+    /// Whether the peer supports none of the offered protocols (ALPN).
     pub fn is_no_protocol(&self) -> bool {
         matches!(self, Fault::Protocol(Error::AlertReceived(AlertDescription::NoApplicationProtocol)))
     }
@@ -94,7 +94,7 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
     }
 }
 
-/// The name of what rustls shows as `DnsName("example.org")`.
+/// The name in what rustls prints as `DnsName("example.org")`.
 fn bare(shown: &str) -> &str {
     shown.strip_prefix("DnsName(\"").and_then(|rest| rest.strip_suffix("\")")).unwrap_or(shown)
 }

@@ -1,9 +1,9 @@
-//! TLS over one connection of the lane, in both roles: what is received and sent is encrypted on the way.
+//! TLS over one connection of the lane, as server or client.
 //!
-//! A [`Channel`] has the shape of a plain socket. An [`Acceptor`] makes them for a server, with certificates that are chosen by
-//! name and changed while it runs; a [`Connector`] makes them for a client.
+//! A [`Channel`] has the interface of a plain socket. An [`Acceptor`] creates them for a server, whose certificates
+//! are chosen by name and can change while it runs; a [`Connector`] creates them for a client.
 #![forbid(unsafe_code)]
-// The data path: what a peer or a file brings must not end a worker.
+// The data path: input from a peer or a file must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod certificate;

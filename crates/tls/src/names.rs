@@ -1,4 +1,4 @@
-//! Which certificate a client gets, by the name that it asks for.
+//! Chooses the certificate for a client by the requested name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use rustls::sign::CertifiedKey;
 use crate::certificate::Certificate;
 use crate::proofs::{PROTOCOL, Proofs};
 
-/// Certificates by name. A name may have several, with keys of different kinds.
+/// Certificates by name. A name may have several, with different types of keys.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// `*.example.org` stands as it is written.
+    /// Wildcards are stored literally: `*.example.org`.
     by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// What a client gets that asks for no name, or for none that there is: the first.
+    /// For clients that request no name, or an unknown one: the first certificate.
     usual: Vec<Arc<CertifiedKey>>,
-    /// What an authority gets that checks a name.
+    /// The certificates for CAs that validate a name.
     proofs: Proofs,
 }
 

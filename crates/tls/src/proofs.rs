@@ -1,5 +1,5 @@
-//! Certificates that prove to an authority who has a name (TLS-ALPN-01, RFC 8737): shown to who asks for the protocol
-//! `acme-tls/1`, and to nobody else.
+//! Certificates that prove control of a name to a CA (TLS-ALPN-01, RFC 8737): used only for clients that request the
+//! protocol `acme-tls/1`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use arc_swap::ArcSwap;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// The protocol of authorities that check a name.
+/// The protocol of CAs that validate a name.
 pub(crate) const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// Proofs by name, while authorities ask for them. Clones are the same.
+/// Proofs by name, during their validation. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Proofs(Arc<ArcSwap<HashMap<String, Arc<CertifiedKey>>>>);
 
-/// A certificate for one name that has what the authority expects in it, and its key (DER).
+/// A certificate for one name with the content that the CA expects, and its key (DER).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// The name.
@@ -27,10 +27,10 @@ pub struct Proof {
 }
 
 impl Proofs {
-    /// Takes the place of those before.
+    /// Replaces the previous proofs.
     ///
     /// # Errors
-    /// A certificate or key that cannot be used; then nothing has changed.
+    /// A certificate or key is unusable; then nothing has changed.
     pub fn set(&self, proofs: &[Proof]) -> Result<(), String> {
         let certified = |proof: &Proof| {
             let unusable = |error: String| format!("a proof for {} cannot be used: {error}", proof.name);
@@ -38,7 +38,7 @@ impl Proofs {
             let key = key.map_err(|error| unusable(error.to_owned()))?;
             let key = crate::provider().key_provider.load_private_key(key);
             let key = key.map_err(|error| unusable(error.to_string()))?;
-            // It has a critical extension that no ordinary client knows: it is not checked against its key.
+            // It has a critical extension unknown to ordinary clients, so it is not checked against its key.
             let chain = vec![CertificateDer::from(proof.certificate.clone())];
             Ok((proof.name.to_ascii_lowercase(), Arc::new(CertifiedKey::new(chain, key))))
         };

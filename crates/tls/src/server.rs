@@ -1,4 +1,4 @@
-//! The server's side: its certificates, and what it asks of clients.
+//! The server's side: its certificates, and client authentication.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -22,19 +22,19 @@ use crate::session::Session;
 use crate::staple;
 use crate::tickets::{Bound, Tickets};
 
-/// What a server is to be.
+/// The settings of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerPlan {
-    /// Its certificates. The first is for clients that ask for no name, or for another.
+    /// Its certificates. The first is for clients that request no name, or an unknown one.
     pub identities: Vec<Identity>,
-    /// Certificates that somebody else gets and renews: files with both the certificate and its key, which may not be there yet.
-    /// While none is, handshakes are refused.
+    /// Certificates obtained and renewed by another program: files with both the certificate and its key, which may
+    /// not exist yet. Until one exists, handshakes are refused.
     pub awaited: Vec<PathBuf>,
-    /// Whether authorities that check a name are shown the server's [proofs](Acceptor::proofs).
+    /// Whether CAs that validate a name get the server's [proofs](Acceptor::proofs).
     pub proves_names: bool,
-    /// The oldest version that clients may use.
+    /// The oldest allowed TLS version.
     pub min_version: MinVersion,
-    /// Whether clients have to show certificates.
+    /// Client authentication, if any.
     pub clients: Option<ClientCertificates>,
     /// The protocols that it speaks (ALPN), those that it likes best first.
     pub protocols: Vec<Vec<u8>>,
@@ -61,13 +61,13 @@ impl Default for ServerPlan {
 /// A certificate and its key, as PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The server's certificate, and behind it those of authorities in between.
+    /// The server's certificate, followed by intermediate certificates.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
 }
 
-/// The oldest version that is allowed.
+/// The oldest allowed version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MinVersion {
     /// TLS 1.2 and 1.3.
@@ -77,16 +77,16 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// Certificates of clients.
+/// Client authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// Certificates of the authorities that sign them (PEM).
+    /// Certificates of the CAs that issue them (PEM).
     pub authorities: PathBuf,
     /// Whether clients without one are refused.
     pub required: bool,
 }
 
-/// Begins the server's side of connections. Clones are the same.
+/// Starts the server's side of connections. Clones share it.
 #[derive(Clone)]
 pub struct Acceptor(Arc<Inner>);
 
@@ -97,7 +97,7 @@ struct Inner {
     proofs: Proofs,
 }
 
-/// What connections begin with now.
+/// The current configuration for new connections.
 struct Live {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
@@ -114,24 +114,24 @@ impl Acceptor {
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with which file, and what to do.
+    /// Which file has which problem, and what to do.
     pub fn open(plan: ServerPlan) -> Result<Acceptor, String> {
         let (tickets, proofs) = (Tickets::new()?, Proofs::default());
         let live = ArcSwap::from_pointee(Live::load(plan, &tickets, &proofs, None)?);
         Ok(Acceptor(Arc::new(Inner { live, counts: Arc::default(), tickets, proofs })))
     }
 
-    /// Begins a connection.
+    /// Starts a connection.
     ///
     /// # Errors
-    /// The configuration cannot be used; it was tried when it was opened.
+    /// The configuration is not usable; it was checked when it was opened.
     pub fn accept(&self, socket: OwnedFd) -> Result<Channel, Fault> {
         let session = Session::server(self.0.live.load().config.clone()).map_err(Fault::Protocol)?;
         Ok(Channel::new(socket, session, Some(self.0.counts.clone())))
     }
 
-    /// Takes on another plan for the connections to come; those that there are go on. Tickets stay good, unless clients have to
-    /// show other certificates than before.
+    /// Uses another plan for new connections; existing ones continue. Tickets stay valid, unless the requirements for
+    /// client certificates change.
     ///
     /// # Errors
     /// As [`Acceptor::open`]; then everything stays as it was.
@@ -141,10 +141,10 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Reads the files anew if one of them has changed. Returns whether that was so.
+    /// Reads the files again if one of them has changed. Returns whether one had.
     ///
     /// # Errors
-    /// As [`Acceptor::open`]; then everything stays as it was, and the same is tried again only after another change.
+    /// See [`Acceptor::open`]; then nothing changes, and it tries again only after another change.
     pub fn follow(&self) -> Result<bool, String> {
         let before = self.0.live.load_full();
         let stamps = stamps(&before.plan);
@@ -164,17 +164,17 @@ impl Acceptor {
         live.map(|()| true)
     }
 
-    /// The certificates that are shown now.
+    /// The current certificates.
     pub fn certificates(&self) -> Vec<Certificate> {
         self.0.live.load().certificates.clone()
     }
 
-    /// The keys of its tickets.
+    /// Its ticket keys.
     pub fn tickets(&self) -> &Tickets {
         &self.0.tickets
     }
 
-    /// What it shows authorities that check a name, if its plan says so.
+    /// The proofs for CAs that validate a name, if its plan allows them.
     pub fn proofs(&self) -> &Proofs {
         &self.0.proofs
     }
@@ -237,7 +237,7 @@ impl Live {
         let mut config = builder.with_cert_resolver(Arc::new(names));
         config.alpn_protocols = plan.protocols.clone();
         if plan.proves_names {
-            // Last: a client that knows anything else gets that.
+            // Last: clients that support another protocol get that one.
             config.alpn_protocols.push(PROTOCOL.to_vec());
         }
         let trust = trust.finish().as_ref().to_vec();

@@ -1,8 +1,7 @@
-//! The one adapter to rustls: a session in either role, without buffers of its own. What comes is decrypted where it lies,
-//! and what is to be sent is added to a buffer of the caller's.
+//! The only adapter to rustls: a session in either role, without its own buffers. Received data is decrypted in
+//! place, and data to send is appended to a buffer of the caller.
 //!
-//! The interface of rustls that is used here gives its place to another one in its next version; nothing outside of this file
-//! knows of it.
+//! The rustls interface used here is replaced in its next version; no other file depends on it.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use rustls::unbuffered::{
 };
 use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
-/// Bytes that a record may add to its contents: head, nonce, padding and tag of any cipher that is left.
+/// The maximum overhead of a record: head, nonce, padding and tag of any supported cipher.
 const RECORD_OVERHEAD_BYTES_MAX: usize = 256;
 
 /// One connection's session.
@@ -23,7 +22,7 @@ pub(crate) enum Session {
     Client(UnbufferedClientConnection),
 }
 
-/// Where decrypted bytes go: to a reader's buffer, and what does not fit to one of the connection's.
+/// The destination of decrypted bytes: a reader's buffer, and the connection's buffer for the excess.
 pub(crate) struct Plain<'a> {
     buffer: &'a mut [u8],
     written: usize,
@@ -31,23 +30,23 @@ pub(crate) struct Plain<'a> {
     has_early: bool,
 }
 
-/// What there is to say.
+/// What to send.
 #[derive(Clone, Copy)]
 pub(crate) enum What<'a> {
-    /// These bytes, at most as many as a record has room for.
+    /// These bytes, at most as many as fit in a record.
     Bytes(&'a [u8]),
-    /// That nothing more will be sent.
+    /// close_notify.
     End,
 }
 
-/// How far the bytes that came were taken in.
+/// How far received bytes were processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// As far as they are whole records.
+    /// All complete records.
     Drained,
     /// Until the reader had no more room.
     Full,
-    /// Up to the peer's word that nothing more comes.
+    /// Up to the peer's close_notify.
     Closed,
 }
 
@@ -88,8 +87,8 @@ impl Session {
         UnbufferedClientConnection::new(config, name).map(Session::Client)
     }
 
-    /// Takes records in: decrypted bytes go to `plain`, and what the handshake has to say is added to `out`. Returns how many
-    /// bytes were used, also where they turned out to be bad; then `out` has the alert.
+    /// Processes records: decrypted bytes go to `plain`, and handshake messages are appended to `out`. Returns how
+    /// many bytes were used, also on an error; then `out` has the alert.
     pub(crate) fn take(
         &mut self,
         records: &mut [u8],
@@ -102,8 +101,8 @@ impl Session {
         }
     }
 
-    /// Says something, behind what the session has to say itself; bytes become one record. `part` is what the last
-    /// [`Session::take`] has left because it was not whole.
+    /// Sends something, after the session's own messages; bytes become one record. `part` is the incomplete rest left
+    /// by the last [`Session::take`].
     pub(crate) fn say(&mut self, what: What<'_>, part: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Error> {
         match self {
             Session::Server(session) => say(session, what, part, out),
@@ -111,7 +110,7 @@ impl Session {
         }
     }
 
-    /// Whether the handshake goes on.
+    /// Whether the handshake is still in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
     }
@@ -129,17 +128,17 @@ impl Session {
         Some((version, suite_name(self.common().negotiated_cipher_suite()?.suite())))
     }
 
-    /// The group of the key exchange; none where an earlier session's secret was used alone.
+    /// The group of the key exchange; `None` for a resumption without key exchange.
     pub(crate) fn key_exchange(&self) -> Option<String> {
         self.common().negotiated_key_exchange_group().map(|group| format!("{:?}", group.name()))
     }
 
-    /// Whether it has gone on from an earlier session's.
+    /// Whether it resumed an earlier session.
     pub(crate) fn is_resumed(&self) -> bool {
         self.common().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The peer's certificate (DER), if it has shown one.
+    /// The peer's certificate (DER), if it has sent one.
     pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
         self.common().peer_certificates()?.first().map(|certificate| certificate.as_ref())
     }
@@ -152,12 +151,12 @@ impl Session {
     }
 }
 
-/// A cipher suite's name as IANA has it.
+/// A cipher suite's IANA name.
 pub(crate) fn suite_name(suite: CipherSuite) -> String {
     format!("{suite:?}").replace("TLS13_", "TLS_")
 }
 
-/// What both roles have in common and rustls writes twice.
+/// The interface common to both roles, which rustls has twice.
 trait Records {
     type Data;
 
@@ -279,7 +278,7 @@ fn say<R: Records>(
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
     loop {
-        // It remembers how far it has read into a message that is not whole, and does not check that this is still there.
+        // It remembers how far it has read an incomplete message, without checking that the bytes are still there.
         let status = session.process(part);
         let discarded = status.discard;
         match status.state? {
@@ -287,7 +286,7 @@ fn say<R: Records>(
                 append(out, 0, |room| message.encode(room).map_err(too_small))?;
             }
             ConnectionState::TransmitTlsData(message) => message.done(),
-            // Seen already where it was received.
+            // It was handled on reception.
             ConnectionState::PeerClosed => {}
             ConnectionState::WriteTraffic(mut writer) => {
                 let bytes_count = if let What::Bytes(bytes) = what { bytes.len() } else { 0 };
@@ -308,7 +307,7 @@ fn say<R: Records>(
     }
 }
 
-/// Adds the alert that belongs to a fault. Behind it, the session must not be asked for anything: what it has read is gone.
+/// Appends the alert for a fault. Do not use the session afterwards, because the data it has read is gone.
 fn alert<R: Records>(session: &mut R, out: &mut Vec<u8>) {
     while session.has_to_say() {
         let Ok(ConnectionState::EncodeTlsData(mut message)) = session.process(&mut []).state else { return };
@@ -331,7 +330,7 @@ fn too_small(error: EncodeError) -> Room {
     }
 }
 
-/// Has a record with so many bytes written behind `out`. One that needs more room is asked again, with as much as it needs.
+/// Appends a record with this many bytes to `out`. If it needs more room, it is called again with that.
 fn append(
     out: &mut Vec<u8>,
     bytes_count: usize,

@@ -1,7 +1,7 @@
-//! What a client keeps of its sessions with one server, to go on from them.
+//! The sessions that a client keeps for resumption with one server.
 //!
-//! rustls's own store keeps eight tickets for a server. A client whose connections come and go many at a time would run out of them,
-//! and make full handshakes.
+//! rustls's own store keeps eight tickets for a server. A client that opens many connections at a time would run out
+//! of them, and do full handshakes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Sessions with one server, at most a given number.
+/// Sessions with one server, up to a given number.
 pub(crate) struct Sessions {
     tickets_max: usize,
     kept: Mutex<Kept>,
@@ -20,9 +20,9 @@ pub(crate) struct Sessions {
 #[derive(Default)]
 struct Kept {
     group: Option<NamedGroup>,
-    /// TLS 1.2 may go on from the same session several times.
+    /// TLS 1.2 can resume the same session several times.
     session: Option<Tls12ClientSessionValue>,
-    /// TLS 1.3 uses each ticket once; the newest lies at the end.
+    /// TLS 1.3 uses each ticket once; the newest is at the end.
     tickets: VecDeque<Tls13ClientSessionValue>,
 }
 
@@ -32,7 +32,7 @@ impl Sessions {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Whole values are moved in and out: one that panicked has left nothing half done.
+        // Values are moved as a whole, so a panic leaves the data consistent.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Keys of session tickets: all workers use the same, they are replaced every six hours, and they can be kept over a restart.
+//! Keys of session tickets: shared by all workers, replaced every six hours, and optionally kept across a restart.
 //!
 //! ```text
 //! ticket:  key's name (16 bytes) | nonce (12) | session, AES-256-GCM | tag (16)
@@ -13,31 +13,31 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
 
-/// How long a key makes tickets.
+/// How long a key is used for new tickets.
 const TURN: Duration = Duration::from_secs(6 * 3600);
 
-/// How long a ticket is good.
+/// How long a ticket is valid.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
-/// How much longer a key may make tickets where nobody calls [`Tickets::turn`] in time: it is replaced by whoever needs it.
+/// How much longer a key may be used if nobody calls [`Tickets::turn`] in time: after that its next user replaces it.
 const TURN_SLACK: Duration = Duration::from_secs(3600);
 
-/// Until when a key has to open tickets, from its first day on.
+/// How long a key has to be kept for opening tickets.
 const KEPT: Duration = TURN.saturating_add(TURN_SLACK).saturating_add(LIFETIME);
 
-/// How far the clocks of machines that share keys may be apart.
+/// The maximum clock difference between hosts that share keys.
 const CLOCKS_APART_MAX: Duration = Duration::from_secs(3600);
 
-/// Keys that are used at once: some machines that share a folder may each have made one at the same time.
+/// Keys in use at once: hosts that share a folder may each have created one at the same time.
 const KEYS_MAX: usize = 16;
 
 const NAME_BYTES: usize = 16;
 const SECRET_BYTES: usize = 32;
 
-/// The first line of kept keys.
+/// The first line of saved keys.
 const TITLE: &str = "flatout session ticket keys 1";
 
-/// Keys of tickets. Clones are the same.
+/// Keys of tickets. Clones share them.
 #[derive(Clone)]
 pub struct Tickets(Arc<ArcSwap<Vec<Arc<Key>>>>);
 
@@ -48,11 +48,11 @@ struct Key {
     cipher: RandomizedNonceKey,
 }
 
-/// Tickets of a server that trusts these clients: of another one they are none.
+/// The tickets of a server with these trusted clients; they are invalid for others.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) tickets: Tickets,
-    /// What the server's trust in clients depends on: a session that goes on is not checked again.
+    /// What the trust in clients depends on: a resumed session is not verified again.
     pub(crate) trust: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ impl Tickets {
         Ok(Tickets(Arc::new(ArcSwap::from_pointee(vec![Arc::new(first)]))))
     }
 
-    /// Makes a new key if the newest is six hours old, and forgets those whose tickets have ended.
+    /// Creates a new key if the newest is six hours old, and drops those whose tickets have expired.
     pub fn turn(&self, now: SystemTime) {
         self.turn_after(now, TURN);
         self.0.rcu(|keys| merged(keys, &[], now));
@@ -79,7 +79,7 @@ impl Tickets {
         is_old || keys.iter().any(|key| age(key.made, now) >= KEPT)
     }
 
-    /// The keys as text, newest first. Who reads it can read connections whose tickets they were used for.
+    /// The keys as text, newest first. Whoever has it can decrypt connections that used these tickets.
     pub fn text(&self) -> String {
         let keys = self.0.load();
         let line =
@@ -88,10 +88,10 @@ impl Tickets {
         format!("{TITLE}\n{lines}")
     }
 
-    /// Adds keys that were kept as text, those that are still good; the newest of all makes tickets from now on.
+    /// Adds saved keys that are still valid; the newest of all keys is used for new tickets.
     ///
     /// # Errors
-    /// A text that is not of keys; then nothing has changed.
+    /// The text does not contain keys; then nothing has changed.
     pub fn add(&self, text: &str, now: SystemTime) -> Result<(), String> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
@@ -114,7 +114,7 @@ impl Tickets {
         if is_new(&self.0.load()) {
             return;
         }
-        // Without random numbers the old key goes on.
+        // Without random numbers the old key stays in use.
         if let Ok(key) = Key::random(now) {
             let key = [Arc::new(key)];
             // Another thread may have been faster.
@@ -178,7 +178,7 @@ impl Key {
         let (mut name, mut secret) = ([0; NAME_BYTES], [0; SECRET_BYTES]);
         let filled = rand::fill(&mut name).and_then(|()| rand::fill(&mut secret));
         filled.map_err(|_| "the system has no random numbers".to_owned())?;
-        // As text has it: whole seconds.
+        // Whole seconds, like the text form.
         let made = UNIX_EPOCH + Duration::from_secs(seconds(made));
         Key::new(name, secret, made).ok_or_else(|| "a key of a ticket cannot be used".to_owned())
     }
@@ -197,20 +197,20 @@ impl Key {
     }
 }
 
-/// Keys of both that are still good, newest first.
+/// Keys of both lists that are still valid, newest first.
 fn merged(keys: &[Arc<Key>], added: &[Arc<Key>], now: SystemTime) -> Vec<Arc<Key>> {
     let is_good = |key: &&Arc<Key>| {
         age(key.made, now) < KEPT && key.made.duration_since(now).unwrap_or_default() < CLOCKS_APART_MAX
     };
     let mut all: Vec<Arc<Key>> = keys.iter().chain(added).filter(is_good).cloned().collect();
-    // Two of one second have the same order on all machines.
+    // Keys made in the same second have the same order on all hosts.
     all.sort_by(|one, other| other.made.cmp(&one.made).then(one.name.cmp(&other.name)));
     all.dedup_by(|one, other| one.name == other.name);
     all.truncate(KEYS_MAX);
     all
 }
 
-/// Nothing for what is yet to come.
+/// The age; zero for a time in the future.
 fn age(made: SystemTime, now: SystemTime) -> Duration {
     now.duration_since(made).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Messages behind the handshake that come in pieces, which no client in use sends.
+//! Post-handshake messages in pieces, which no usual client sends.
 
 mod support;
 
@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{CipherSuite, ClientConfig, ClientConnection, ConnectionTrafficSecrets, RootCertStore};
 use support::{Folder, pair};
 
-/// A client that encrypts by itself.
+/// A client that encrypts records itself.
 struct Sealer {
     stream: UnixStream,
     key: LessSafeKey,
@@ -40,7 +40,7 @@ impl Sealer {
     }
 }
 
-/// A server, and its client behind the handshake.
+/// A server, and its client after the handshake.
 fn open(folder: &Folder) -> (Channel, Sealer) {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.authority()).unwrap()).unwrap();
@@ -71,7 +71,7 @@ fn open(folder: &Folder) -> (Channel, Sealer) {
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 
-/// A request for new keys that wants a reply (RFC 8446 section 4.6.3).
+/// A key update that requests a reply (RFC 8446 section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 1];
 
 #[test]
@@ -118,7 +118,7 @@ fn records_without_contents_end_the_connection() {
     let (mut server, mut client) = open(&folder);
     for _ in 0..40 {
         client.send(HANDSHAKE, &KEY_UPDATE);
-        // Every update changes the client's keys too, which it does not know: the second is a record of nobody's.
+        // Every update changes the client's keys too, which it does not know: the second record cannot be decrypted.
     }
     assert_eq!(server.receive(&mut [0; 99]), Moved::Broken);
     assert!(server.bytes_kept() < 1000);

@@ -1,4 +1,4 @@
-//! Who is trusted, and how that is said where it fails.
+//! Trust, and the messages if it fails.
 
 mod support;
 
@@ -11,7 +11,7 @@ use flatout_tls::{
 };
 use support::{Folder, server, shaken, write_private};
 
-/// What a client says of a server.
+/// The error that a client reports for a server.
 fn said(acceptor: &Acceptor, plan: &ClientPlan, name: &str) -> String {
     let (_, client) = shaken(acceptor, &Connector::open(plan, name).unwrap());
     client.fault().map_or("open".to_owned(), ToString::to_string)
@@ -154,7 +154,7 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
     assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
 }
 
-/// Connections that come and go many at a time go on from earlier sessions, as many as are kept.
+/// Many concurrent connections resume earlier sessions, as many as are kept.
 #[test]
 fn sessions_are_kept_for_many_connections() {
     let folder = Folder::new();
@@ -163,7 +163,7 @@ fn sessions_are_kept_for_many_connections() {
         let plan = ClientPlan { sessions_max, ..folder.trusting() };
         let connector = Connector::open(&plan, "localhost").unwrap();
         let mut first: Vec<_> = (0..20).map(|_| shaken(&acceptor, &connector)).collect();
-        // Tickets come behind the handshake.
+        // Tickets arrive after the handshake.
         for (_, client) in &mut first {
             client.receive(&mut [0; 1]);
         }
@@ -266,7 +266,7 @@ fn a_certificate_knows_how_its_authority_calls_it() {
         params.use_authority_key_identifier_extension = true;
     });
     let (authority, encoded) = Certificate::load(&named.certificate, &named.key).unwrap().issued_as.unwrap();
-    // As in the example of RFC 9773, section 4.1: a number whose first bit is set has a zero before it.
+    // As in the example of RFC 9773, section 4.1: a number whose first bit is set starts with a zero byte.
     assert_eq!((authority.len(), &encoded[..]), (20, &[0, 0x87, 0x65, 0x43, 0x21][..]));
     let nameless = folder.sign("nameless", &["a.test"]);
     assert_eq!(Certificate::load(&nameless.certificate, &nameless.key).unwrap().issued_as, None);

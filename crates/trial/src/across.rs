@@ -1,8 +1,8 @@
-//! What takes a reboot: one block of runs before it and one after, each made by one boot alone.
+//! Changes that need a reboot: one block of runs before it and one after, each within one boot.
 //!
-//! The runs of two boots cannot take turns. So a block is nothing against nothing, as the noise run of a climb is: it
-//! brings its own noise floor, and the interval reaches farther by the larger of both. What else differs from boot to boot
-//! (where memory came to lie, what else was started) is in the effect and in no interval; that is told with it.
+//! Runs of two boots cannot alternate. A block measures a configuration against itself, like the A/A run of a climb:
+//! this gives a noise floor, and the interval is widened by the larger of both. Other differences between the boots
+//! (memory layout, other programs) are part of the effect, but not of the interval; the result says so.
 
 use crate::compare::Level;
 use crate::effect::Effect;
@@ -13,27 +13,27 @@ use crate::sample::{Objective, Sample};
 /// The runs of one configuration in one boot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
-    /// In their order.
+    /// In order.
     pub samples: Vec<Sample>,
-    /// The far end of their interval of nothing against nothing, as a share.
+    /// The far end of their A/A interval, as a share.
     pub noise_floor: f64,
 }
 
-/// What came of the runs after the reboot.
+/// The result of the runs after the reboot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resumed<E> {
-    /// What the rung does; none where the runs did not finish.
+    /// The effect of the rung; `None` if the runs did not finish.
     pub found: Option<Found>,
     /// How it ended.
     pub end: End<E>,
-    /// Why the configuration of the first block cannot be had in this boot, if so.
+    /// Why the configuration of the first block cannot be applied in this boot, if so.
     pub refused: Option<String>,
-    /// Why not everything could be undone, if so.
+    /// Why not everything was undone, if so.
     pub left_behind: Option<E>,
 }
 
 impl Block {
-    /// Of pairs of runs that were all made with the same in place.
+    /// From pairs of runs with the same configuration.
     pub(crate) fn of(pairs: &[(Sample, Sample)], objective: Objective) -> Block {
         let estimate = Effect::of(pairs, objective, Level::ONE).on(objective);
         Block {
@@ -42,14 +42,14 @@ impl Block {
         }
     }
 
-    /// How many pairs of runs it has.
+    /// The number of pairs.
     pub fn pairs(&self) -> usize {
         self.samples.len() / 2
     }
 }
 
-/// What a rung does of which there are the runs before the reboot that it took and those after it. On top of all the
-/// others, that is also what it is worth among them.
+/// The effect of a rung from the runs before and after its reboot. Since all other rungs are applied, it is also its
+/// worth among them.
 pub(crate) fn across(before: &Block, after: &Block, objective: Objective, level: Level) -> Found {
     let floor = before.noise_floor.max(after.noise_floor);
     let effect = Effect::apart(&after.samples, &before.samples, objective, level).widened(floor, objective);

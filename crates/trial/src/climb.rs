@@ -1,4 +1,4 @@
-//! The climb: which of several changes help, alone and together.
+//! The climb: finds out which of several changes help, alone and together.
 //!
 //! ```text
 //! noise       nothing against nothing: how large an effect is by chance
@@ -10,14 +10,15 @@
 //! orders      (if asked) rungs put in place in random orders: Shapley's share of each
 //! ```
 //!
-//! Forward alone is a question of order: of two rungs that do the same, the first has it all, and one that needs
-//! another has nothing before it. So what forward kept is judged again among all others, and kept only if it is worth
-//! something there.
+//! Forward alone depends on the order: of two rungs with the same effect, the first gets all of it, and a rung that
+//! needs another has no effect before it. So each rung that forward kept is judged again among all others, and stays
+//! only if it is worth something there.
 //!
-//! Of many rungs that do nothing, some look as if they did. So the chance of 1 in 20 to err is that of all rungs together, by
-//! Holm's method ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979): of
-//! `m` rungs each is tried at a level of 5 % / m; once one has shown an effect, the others share its part, and those that were
-//! tried before are judged again. Each is told with the interval of the level at which it was judged last, and that decides.
+//! Of many rungs without effect, some seem to have one. So the error probability of 1 in 20 applies to all rungs
+//! together, by Holm's method ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+//! Statistics 6, 1979): of `m` rungs each is tried at a level of 5 % / m; once one has shown an effect, the others
+//! share its part, and those that were tried before are judged again. Each is reported with the interval of the level
+//! at which it was judged last, and that interval decides.
 
 use crate::across::{Block, Resumed, across};
 use crate::compare::{Level, Word, is_first, judge};
@@ -28,49 +29,49 @@ use crate::random::Random;
 use crate::sample::{Objective, Sample};
 use crate::subject::{Go, Progress, Set, Stage, Subject};
 
-/// What is to be found out, and how exactly.
+/// What to find out, and how precisely.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many rungs there are.
+    /// The number of rungs.
     pub rungs: usize,
-    /// What a rung is kept for.
+    /// The objective that rungs are kept for.
     pub objective: Objective,
     /// A comparison ends when its interval is no wider than this share.
     pub width_max: f64,
-    /// Pairs of runs of a comparison, at least; as many as the first finite interval needs in any case.
+    /// Fewest pairs of runs of a comparison; never fewer than the first finite interval needs.
     pub pairs_min: usize,
-    /// The same, at most.
+    /// Most pairs of runs of a comparison.
     pub pairs_max: usize,
-    /// Random orders for Shapley's shares: none, or 4 and more.
+    /// Random orders for Shapley values: none, or at least 4.
     pub orders: usize,
-    /// What the orders begin with.
+    /// The random seed of the orders.
     pub seed: u64,
-    /// Whether what helped stays in place at the end.
+    /// Whether changes that helped stay at the end.
     pub keep: bool,
 }
 
-/// What ends a stage before its time.
+/// Why a stage stopped early.
 enum Halt<E> {
     Over,
     Interrupted,
     Failed(E),
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 enum Compared<T> {
     Done(T),
     Refused(String),
 }
 
-/// Runs with the one set and with the other.
+/// Runs with one set and with the other.
 type Pairs = Vec<(Sample, Sample)>;
 
-/// Runs with and without a rung, and on top of what.
+/// Runs with and without a rung, and the rungs below it.
 #[derive(Clone, Default)]
 struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
-    /// Whether it has shown an effect, for better or worse.
+    /// Whether it has shown a significant effect, positive or negative.
     is_told_apart: bool,
 }
 
@@ -78,25 +79,25 @@ struct Climber<'s, S: Subject> {
     subject: &'s mut S,
     plan: &'s Plan,
     climbed: Climbed<S::Error>,
-    /// What each rung was last judged by.
+    /// The runs by which each rung was last judged.
     tried: Vec<Tried>,
-    /// The rung for which there will be a reboot.
+    /// The rung that waits for a reboot.
     waiting: Option<usize>,
-    /// Rungs that are tried, which share the chance to err.
+    /// Number of rungs that are tried, which share the error probability.
     family: usize,
-    /// The A/A difference, if it is significant: an error that no scatter shows.
+    /// The A/A difference, if it is significant: an error that the variance does not show.
     bias: f64,
 }
 
-/// Climbs. However it ends, nothing stays in place, or what helped if the plan says so and nothing failed.
+/// Runs a climb. However it ends, everything is undone, except what helped if the plan says so and nothing failed.
 pub fn climb<S: Subject>(subject: &mut S, plan: &Plan) -> Climbed<S::Error> {
     let mut climber = Climber::new(subject, plan);
     let end = climber.stages().map_or_else(Halt::end, |()| End::Done);
     climber.finish(end)
 }
 
-/// Goes on after the reboot that `rung` took: measures again what `before` was measured with, which are the rungs that
-/// `kept` names and now this one too, and holds the two blocks against each other.
+/// Continues after the reboot for `rung`: measures a second block with the rungs in `kept` and this one, and compares
+/// it with `before`.
 pub fn resume<S: Subject>(
     subject: &mut S,
     plan: &Plan,
@@ -104,7 +105,7 @@ pub fn resume<S: Subject>(
     kept: &[bool],
     rung: usize,
 ) -> Resumed<S::Error> {
-    // As many runs as there were.
+    // The same number of runs.
     let pairs = before.pairs().max(Level::ONE.pairs_min());
     let same = Plan { pairs_min: pairs, pairs_max: pairs, orders: 0, ..plan.clone() };
     let level = Level::shared(plan.rungs);
@@ -186,7 +187,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         self.orders()
     }
 
-    /// Sets the rungs apart that take a reboot; there will be one for the first.
+    /// Sets aside the rungs that need a reboot; only the first one gets it.
     fn set_apart(&mut self) {
         for (rung, found) in self.climbed.rungs.iter_mut().enumerate() {
             if !found.reason.is_empty() || !self.subject.takes_reboot(rung) {
@@ -201,7 +202,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
     }
 
-    /// The runs of this boot with these rungs in place.
+    /// The block of this boot with these rungs.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
         Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
             Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
@@ -209,7 +210,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         })
     }
 
-    /// Whether a rung of which no effect is known may still have one: its interval is wider than asked.
+    /// Whether a rung without a known effect may still have one: its interval is wider than requested.
     fn is_undecided(&self, rung: usize) -> bool {
         let found = &self.climbed.rungs[rung];
         let estimate = found.forward.as_ref().and_then(|effect| effect.on(self.plan.objective));
@@ -218,7 +219,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             && estimate.is_some_and(|estimate| estimate.width() > self.plan.width_max)
     }
 
-    /// Tries a rung on top of those kept so far. Runs that were made on top of the same count.
+    /// Tries a rung on top of those kept so far. Earlier runs on top of the same rungs count.
     fn forward(&mut self, stage: Stage, rung: usize) -> Result<(), Halt<S::Error>> {
         let base = self.climbed.kept();
         let changed = with(&base, rung, true);
@@ -229,7 +230,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         let compared = self.pairs(stage, better, worse, before, self.level(rung))?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
-            // What a first look found stays.
+            // The result of the first look stays.
             Compared::Refused(_) if found.forward.is_some() => {}
             Compared::Refused(reason) => {
                 found.reason = reason;
@@ -243,7 +244,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         Ok(())
     }
 
-    /// Judges a rung by the runs that there are, at the level that is its now.
+    /// Judges a rung by the existing runs, at its current level.
     fn judge(&mut self, rung: usize) {
         let objective = self.plan.objective;
         let effect = Effect::of(&self.tried[rung].pairs, objective, self.level(rung));
@@ -256,21 +257,20 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
         self.tried[rung].is_told_apart = effect.word != Word::NotToldApart;
         let was = (found.status, found.forward.replace(effect));
-        // Holm's steps judge all again: most come to the same.
+        // Holm's steps judge all rungs again: most results are unchanged.
         if was != (found.status, found.forward.clone()) {
             self.subject.found(rung, found);
         }
     }
 
-    /// The part of the chance to err that is this rung's: an equal one of what those have not used up that have shown an
-    /// effect.
+    /// The rung's part of the error probability: an equal share of what rungs with an effect have not used up.
     fn level(&self, rung: usize) -> Level {
         let others = self.tried.iter().enumerate().filter(|(at, _)| *at != rung);
         let told_apart = others.filter(|(_, tried)| tried.is_told_apart).count();
         Level::shared(self.family.saturating_sub(told_apart))
     }
 
-    /// Holm's steps: as long as one more rung shows an effect, the others are judged at a level that is less strict.
+    /// Holm's steps: as long as another rung shows an effect, the others are judged at a less strict level.
     fn judge_again(&mut self) {
         loop {
             let undecided: Vec<usize> = (0..self.plan.rungs)
@@ -283,7 +283,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
     }
 
-    /// Judges each kept rung again among all others; one that has nothing left, or harms, is undone for good.
+    /// Judges each kept rung again among all others. One that has no effect there, or harms, is undone for good.
     fn leave_out(&mut self) -> Result<(), Halt<S::Error>> {
         for rung in 0..self.plan.rungs {
             let kept = self.climbed.kept();
@@ -296,7 +296,7 @@ impl<'s, S: Subject> Climber<'s, S> {
                     "a later rung replaces it, so it cannot be left out alone".to_owned();
                 continue;
             }
-            // Alone it is what it was alone.
+            // As the only rung, it is the same as alone.
             if kept.iter().filter(|is_kept| **is_kept).count() == 1
                 && self.climbed.rungs.iter().all(|found| found.leave_one_out.is_none())
             {
@@ -318,7 +318,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         Ok(())
     }
 
-    /// Puts rungs in place in random orders and takes them away again, one after the other; what each adds, averaged.
+    /// Applies rungs in random orders and undoes them again, one after the other; averages what each adds.
     fn orders(&mut self) -> Result<(), Halt<S::Error>> {
         let is_harmless = |found: &Found| found.forward.as_ref().is_some_and(|e| e.errors_rose.is_none());
         let mut players: Vec<usize> = (0..self.plan.rungs)
@@ -391,8 +391,8 @@ impl<'s, S: Subject> Climber<'s, S> {
         })
     }
 
-    /// Runs with two sets in turn, after those that there are, until it is known exactly enough how they differ or
-    /// enough was spent on it.
+    /// Runs with two sets in turn, added to the existing ones, until the difference is known precisely enough or the
+    /// comparison's share is used up.
     fn pairs(
         &mut self,
         stage: Stage,
@@ -443,7 +443,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
     }
 
-    /// Comparisons and orders to go from this stage on.
+    /// Remaining comparisons and orders from this stage on.
     fn left(&self, stage: Stage) -> usize {
         let rungs = &self.climbed.rungs;
         let kept_from =
@@ -460,9 +460,9 @@ impl<'s, S: Subject> Climber<'s, S> {
         match stage {
             Stage::Noise => 1 + forward(0) + last,
             Stage::Forward(at) => forward(at) + last,
-            // What nothing is kept of has no total.
+            // If nothing is kept, there is no total.
             Stage::SecondLook(at) => {
-                // It is undecided until it has been looked at again.
+                // It is undecided until the second look.
                 undecided_from(at + 1) + 1 + kept_from(0) + usize::from(kept_from(0) > 0) + last
             }
             Stage::LeaveOneOut(at) => kept_from(at) + 1 + last,
@@ -472,10 +472,10 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
     }
 
-    /// Takes everything back, or leaves what helped, and says why what was not measured was not.
+    /// Undoes everything, or leaves what helped, and gives the reasons for rungs that were not measured.
     fn finish(self, end: End<S::Error>) -> Climbed<S::Error> {
         let Climber { subject, plan, mut climbed, .. } = self;
-        // What waits for a reboot is not at its end.
+        // A climb that waits for a reboot is not complete.
         let stays = plan.keep && matches!(end, End::Done | End::Over) && climbed.waiting.is_none();
         let last = if stays { climbed.kept() } else { vec![false; plan.rungs] };
         climbed.left_behind = subject.leave(&last).err();
@@ -495,13 +495,13 @@ impl<'s, S: Subject> Climber<'s, S> {
     }
 }
 
-/// What is said of a rung that takes a reboot, once the runs of this boot are made.
+/// The reason of a rung that needs a reboot, after the runs of this boot.
 const WAITING: &str = "it needs a reboot: the runs before it are done, those after it are still to come";
 
-/// The same, before they are.
+/// The same, before these runs.
 const NOT_WAITING: &str = "it needs a reboot: the climb ended before the runs that precede it";
 
-/// What a comparison says whose budget ended within a pair.
+/// The result of a comparison whose budget ended within a pair.
 fn early<E>(pairs: Pairs, least: usize) -> Result<Compared<Pairs>, Halt<E>> {
     if pairs.len() >= least { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
 }
@@ -510,7 +510,7 @@ fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {
     set.iter().enumerate().map(|(at, &was_on)| if at == rung { is_on } else { was_on }).collect()
 }
 
-/// Fisher and Yates: every order is as likely.
+/// Fisher and Yates: all orders are equally likely.
 fn shuffle(items: &mut [usize], random: &mut Random) {
     for at in (1..items.len()).rev() {
         items.swap(at, random.below(at as u64 + 1) as usize);

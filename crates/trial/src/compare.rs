@@ -1,42 +1,42 @@
-//! Whether two candidates differ: statistics over pairs of short runs, without running anything.
+//! Do two candidates differ? Statistics over pairs of short runs, without running anything.
 //!
-//! Runs of two candidates alternate, so that a machine that drifts drifts for both. Each pair gives one ratio, and the
-//! logarithms of ratios are symmetric. On a shared machine some runs are hit by somebody else's work, and one such pair
-//! moves a mean further than ten others: so the fifth at either end is trimmed, and the standard error is Yuen's for trimmed
+//! Runs of two candidates alternate, so that a drift of the machine affects both. Each pair gives one ratio, and the
+//! logarithms of ratios are symmetric. On a shared machine some runs are hit by other work, and one such pair moves a
+//! mean further than ten others. So a fifth is trimmed at either end, and the standard error is Yuen's for trimmed
 //! means ("The two-sample trimmed t for unequal population variances", Biometrika 61, 1974), which counts what was
-//! trimmed as scatter. On this noise it is half as large as that of a plain mean, and errs no more often.
+//! trimmed as scatter. With this noise it is half as large as that of a plain mean, and errs no more often.
 //!
-//! A comparison ends when its interval is narrow, when its time is over, or when somebody ends it. An interval of Student's t
-//! is made for one look at a number of runs that was fixed before; looked at after each pair until it pleases, it misses
-//! the truth more often than it says. So the interval here is a confidence sequence: with the confidence that it names it holds
-//! the truth at all numbers of pairs at once, and so at the one at which anybody chose to stop. It is that of Wang and Ramdas,
-//! "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance", 2024 (section 4, with a
-//! Gaussian mixture over the effect size; first in Lai, "On confidence sequences", 1976): with the t of `n` values,
+//! A comparison ends when its interval is narrow, when its time is over, or when somebody stops it. An interval of Student's t is
+//! made for one look at a number of runs that was fixed before; looked at after each pair until it pleases, it misses the truth
+//! more often than it says. So the interval here is a confidence sequence: with the stated confidence it contains the truth at
+//! all numbers of pairs at once, and so at the one at which somebody chose to stop. It is that of Wang and Ramdas, "Anytime-valid
+//! t-tests and confidence sequences for Gaussian means with unknown variance", 2024 (section 4, with a Gaussian mixture over the
+//! effect size; first in Lai, "On confidence sequences", 1976): with the t of `n` values,
 //!
 //! ```text
 //! √(c / (n + c)) · (1 − n r² / (n + c))^(−n/2)  <  1 / α        r² = t² / (t² + n − 1)
 //! ```
 //!
-//! for all `n` with probability 1 − α, whatever the variance. That trimmed means keep to it too is shown by the simulations
-//! below, with normal noise and with that of a real machine.
+//! for all `n` with probability 1 − α, whatever the variance. The simulations below show that this also holds for
+//! trimmed means, with normal noise and with that of a real machine.
 //!
-//! The interval that is shown is the one that decides: a candidate is faster where all of it is over 1. Who makes several
-//! comparisons of which none may err divides α among them ([`Level::shared`]).
+//! The interval that is shown is the one that decides: a candidate is faster if its whole interval is above 1.
+//! Several comparisons of which none may err divide α among them ([`Level::shared`]).
 
-/// What can be said of two candidates.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// How many times as fast the first is.
+    /// How many times as fast the first candidate is.
     pub ratio: f64,
-    /// The lower end of the interval that holds the true ratio with the confidence that was asked for.
+    /// The lower end of the interval that contains the true ratio with the requested confidence.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
     /// In a word.
     pub word: Word,
 }
 
-/// The verdict in a word, about the first of the two.
+/// The verdict on the first candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Word {
     /// It is faster.
@@ -47,45 +47,45 @@ pub enum Word {
     NotToldApart,
 }
 
-/// How often an interval may miss the truth.
+/// The error probability of an interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
     alpha: f64,
 }
 
-/// Pairs without which no interval is finite at [`Level::ONE`].
+/// Fewest pairs for a finite interval at [`Level::ONE`].
 pub const PAIRS_MIN: usize = 4;
 
-/// The share of the pairs that is trimmed at either end.
+/// The share of pairs that is trimmed at either end.
 const TRIMMED: f64 = 0.2;
 
-/// With fewer pairs than this all count: what trimming leaves of them would have too wide an interval.
+/// With fewer pairs than this, all count: after trimming, the interval would be too wide.
 const TRIMMED_PAIRS_MIN: usize = 15;
 
-/// The mixture's `c`: how many values the expectation of no effect weighs. Smaller ones make early intervals narrower and
-/// later ones wider; at this one those of 5 to 40 pairs are within a tenth of the narrowest that any has.
+/// The mixture's `c`: how many values the expectation of no effect weighs. Smaller values make early intervals
+/// narrower and later ones wider; with this one, those of 5 to 40 pairs are within a tenth of the narrowest possible.
 const MIXTURE: f64 = 0.3;
 
 impl Level {
-    /// One comparison: 1 of 20 may err.
+    /// One comparison: an error probability of 1 in 20.
     pub const ONE: Level = Level { alpha: 0.05 };
 
-    /// So many comparisons of which with the same probability none errs.
+    /// This many comparisons which together have the same error probability.
     pub fn shared(comparisons: usize) -> Level {
         Level { alpha: Level::ONE.alpha / comparisons.max(1) as f64 }
     }
 
-    /// The probability with which an interval holds the truth, as a share.
+    /// The probability that an interval contains the truth, as a share.
     pub fn confidence(self) -> f64 {
         1.0 - self.alpha
     }
 
-    /// Pairs without which no interval is finite.
+    /// Fewest pairs for a finite interval.
     pub fn pairs_min(self) -> usize {
         (PAIRS_MIN..).find(|&pairs| self.errors(pairs as f64).is_finite()).unwrap_or(usize::MAX)
     }
 
-    /// How many standard errors the interval of `count` values reaches to either side.
+    /// Half the width of the interval of `count` values, in standard errors.
     fn errors(self, count: f64) -> f64 {
         let likelihood = self.alpha.powi(2) * MIXTURE / (count + MIXTURE);
         let r2 = (1.0 - likelihood.powf(1.0 / count)) * (count + MIXTURE) / count;
@@ -93,8 +93,8 @@ impl Level {
     }
 }
 
-/// Judges pairs of figures of which more is better: of the first candidate, of the second. Pairs with a figure that is
-/// not over 0 are left out; with fewer than [`Level::pairs_min`] left there is no verdict.
+/// Judges pairs of figures, where more is better: the first candidate's, the second's. Pairs with a figure that is
+/// not above 0 are left out; with fewer than [`Level::pairs_min`] left there is no verdict.
 pub fn judge(pairs: &[(f64, f64)], level: Level) -> Verdict {
     let mut logs = logs(pairs, |one, other| one / other);
     if logs.len() < PAIRS_MIN {
@@ -104,8 +104,7 @@ pub fn judge(pairs: &[(f64, f64)], level: Level) -> Verdict {
     verdict(mean, error, count as f64, level)
 }
 
-/// What the two figures are so that their ratio is this one: around the middle of all runs, which the trimmed mean of the
-/// pairs' geometric means is.
+/// Two figures with this ratio, around the middle of all runs: the trimmed mean of the pairs' geometric means.
 pub(crate) fn levels(pairs: &[(f64, f64)], ratio: f64) -> Option<(f64, f64)> {
     let mut logs = logs(pairs, |one, other| (one * other).sqrt());
     let middle = (logs.len() >= PAIRS_MIN).then(|| trimmed(&mut logs).mean.exp())?;
@@ -113,14 +112,14 @@ pub(crate) fn levels(pairs: &[(f64, f64)], ratio: f64) -> Option<(f64, f64)> {
     (middle.is_finite() && half.is_finite() && half > 0.0).then(|| (middle * half, middle / half))
 }
 
-/// Judges figures of which more is better, where those of the first candidate could not take turns with those of the
-/// other: by the difference of the trimmed mean logarithms, and Yuen's interval with Welch's degrees of freedom, which
-/// lets each scatter in its own way. What the machine did between the two is in it.
+/// Judges figures, where more is better, of candidates whose runs could not alternate: by the difference of the
+/// trimmed mean logarithms, and Yuen's interval with Welch's degrees of freedom, which allows different variances. A
+/// drift of the machine between the two is included.
 pub fn judge_apart(one: &[f64], other: &[f64], level: Level) -> Verdict {
     let Some((one, other)) = both_trimmed(one, other) else { return UNKNOWN };
     let error = one.error.hypot(other.error);
     let weight = |trimmed: &Trimmed| trimmed.error.powi(4) / (trimmed.count as f64 - 1.0);
-    // Where nothing scatters at all, as many as there can be.
+    // Without any variance, as many as possible.
     let freedom = error.powi(4) / (weight(&one) + weight(&other));
     let freedom = if freedom.is_finite() { freedom } else { (one.count + other.count - 2) as f64 };
     verdict(one.mean - other.mean, error, freedom + 1.0, level)
@@ -139,16 +138,16 @@ fn both_trimmed(one: &[f64], other: &[f64]) -> Option<(Trimmed, Trimmed)> {
     (one.len().min(other.len()) >= PAIRS_MIN).then(|| (trimmed(&mut one), trimmed(&mut other)))
 }
 
-/// The logarithms of what a function makes of each pair whose figures are both over 0.
+/// The logarithms of a function of each pair whose figures are both above 0.
 fn logs(pairs: &[(f64, f64)], of: fn(f64, f64) -> f64) -> Vec<f64> {
     let whole = pairs.iter().filter(|(one, other)| *one > 0.0 && *other > 0.0);
     whole.map(|(one, other)| of(*one, *other).ln()).collect()
 }
 
-/// What is said where there is too little to say anything.
+/// The verdict on too few values.
 const UNKNOWN: Verdict = Verdict { ratio: f64::NAN, low: f64::NAN, high: f64::NAN, word: Word::NotToldApart };
 
-/// The verdict on a difference of logarithms with its standard error, which comes from so many values.
+/// The verdict on a difference of logarithms with its standard error, from this many values.
 fn verdict(mean: f64, error: f64, count: f64, level: Level) -> Verdict {
     let errors = level.errors(count);
     if errors.is_infinite() {
@@ -164,17 +163,17 @@ fn verdict(mean: f64, error: f64, count: f64, level: Level) -> Verdict {
     Verdict { ratio: mean.exp(), low, high, word }
 }
 
-/// What is left of values whose ends were trimmed.
+/// Values after trimming.
 struct Trimmed {
     mean: f64,
     /// The mean's standard error.
     error: f64,
-    /// Values that were left; one more than the degrees of freedom.
+    /// Remaining values; one more than the degrees of freedom.
     count: usize,
 }
 
 /// Trims and averages at least two values. The error is that of the values with each trimmed one moved to the nearest
-/// that was left (Winsor), spread over those that were left.
+/// remaining one (Winsor), spread over the remaining ones.
 fn trimmed(values: &mut [f64]) -> Trimmed {
     values.sort_unstable_by(f64::total_cmp);
     let all = values.len();
@@ -191,8 +190,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Which candidate runs at place `run` of A B B A A B …: the order within pairs alternates, so that what comes second
-/// in a pair, on a machine that warms or throttles, is each as often. `true` is the first candidate.
+/// Which candidate is measured in run number `run` of A B B A A B …: the order within pairs alternates, so that each
+/// candidate comes second equally often on a machine that warms up or throttles. `true` is the first candidate.
 pub fn is_first(run: usize) -> bool {
     (run + run / 2).is_multiple_of(2)
 }
@@ -224,15 +223,15 @@ mod tests {
         judge(&pairs, Level::ONE)
     }
 
-    /// Normal noise around no difference.
+    /// Normal noise without a difference.
     fn nothing(random: &mut Random, noise: f64, run: usize) -> (f64, f64) {
         let first = sample(random, 1.0, noise, run);
         let second = sample(random, 1.0, noise, run + 1);
         if is_first(run) { (first, second) } else { (second, first) }
     }
 
-    /// Looks after each pair, up to so many; whether the interval ever left out 1, and whether it did where one would have
-    /// stopped who waits until it is no wider than this.
+    /// Checks after each pair, up to this many. Returns whether the interval ever excluded 1, and whether it did when
+    /// it first was no wider than this.
     fn look_always(next: &mut dyn FnMut(usize) -> (f64, f64), pairs_max: usize, width: f64) -> (bool, bool) {
         let (mut pairs, mut has_missed, mut stopped) = (Vec::new(), false, None);
         for at in 0..pairs_max {
@@ -248,8 +247,8 @@ mod tests {
         (has_missed, stopped.unwrap_or(last))
     }
 
-    /// The promise: with 95 % the truth is in the interval at all looks at once. Of 1000 comparisons that are looked at after
-    /// each of 40 pairs, 50 may miss; three standard deviations of such a count are 21.
+    /// The promise: with 95 % the truth is in the interval at all looks at once. Of 1000 comparisons with a look
+    /// after each of 40 pairs, 50 may miss; three standard deviations of such a count are 21.
     #[test]
     fn intervals_hold_the_truth_whenever_one_stops() {
         let mut random = Random::new(11);
@@ -278,7 +277,8 @@ mod tests {
         assert!(missed.1 <= 40, "{} of 1000 were missed where one stopped", missed.1);
     }
 
-    /// What this is for: Student's interval, looked at after each pair, errs several times as often as it says.
+    /// The reason for this method: Student's interval, checked after each pair, errs several times as often as it
+    /// says.
     #[test]
     fn students_interval_does_not_hold_that() {
         let mut random = Random::new(11);
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(levels(&pairs[..2], ratio), None);
     }
 
-    /// Thousands of requests a second of 120 runs of 200 ms each, one after the other, of one server on a shared machine.
+    /// Thousands of requests per second in 120 consecutive runs of 200 ms each, of one server on a shared machine.
     const REAL: [f64; 120] = [
         73.9, 71.7, 57.3, 58.6, 63.4, 67.2, 69.7, 66.4, 62.9, 66.4, 65.8, 68.9, 70.4, 73.6, 70.8, 66.5, 71.4,
         70.9, 71.5, 69.3, 57.8, 54.2, 48.6, 73.6, 56.5, 55.0, 54.5, 49.2, 59.0, 58.9, 55.8, 57.7, 57.0, 56.6,
@@ -343,7 +343,7 @@ mod tests {
         (REAL[at + is_turned], REAL[at + 1 - is_turned])
     }
 
-    /// Pairs of neighbours among the real runs, of which the first is `ratio` times as fast as it was.
+    /// Pairs of neighbours among the real runs, with the first made `ratio` times as fast.
     fn real(random: &mut Random, ratio: f64, pairs: usize) -> Verdict {
         let pairs = (0..pairs).map(|_| real_pair(random)).map(|(one, other)| (one * ratio, other));
         judge(&pairs.collect::<Vec<_>>(), Level::ONE)
@@ -366,7 +366,7 @@ mod tests {
         assert!(mean < 0.09, "40 pairs tell it to {mean}; those of a plain mean would to 0.13");
     }
 
-    /// One pair that somebody else's work hit.
+    /// One pair that was hit by other work.
     #[test]
     fn what_lies_far_out_moves_nothing() {
         let mut pairs: Vec<(f64, f64)> = (0..15).map(|at| (1.05 + 0.001 * f64::from(at), 1.0)).collect();
@@ -404,7 +404,7 @@ mod tests {
         judge_apart(&one, &other, Level::ONE)
     }
 
-    /// Also where the one scatters more than the other.
+    /// Also if one has more variance than the other.
     #[test]
     fn the_same_is_not_told_apart_in_two_blocks() {
         for seed in 0..20 {

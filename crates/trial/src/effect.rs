@@ -1,74 +1,74 @@
-//! What a change does, from pairs of runs with and without it.
+//! The effect of a change, from pairs of runs with and without it.
 
 use crate::compare::{Level, Verdict, Word, judge, judge_apart, levels, levels_apart};
 use crate::sample::{Objective, Sample};
 
-/// A gain with its interval, as shares: 0.05 is 5 % better. Of latency and CPU it is before ÷ after − 1.
+/// A gain with its interval, as shares: 0.05 is 5 % better. For latency and CPU it is before ÷ after − 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// What is most likely.
+    /// The most likely gain.
     pub gain: f64,
-    /// The lower end of the interval that holds the true gain.
+    /// The lower end of the interval that contains the true gain.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
-/// What a change does to every figure.
+/// The effect of a change on every figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
-    /// To requests a second.
+    /// On requests per second.
     pub throughput: Option<Estimate>,
-    /// To the latency of the slowest hundredth.
+    /// On the 99th percentile of latency.
     pub p99: Option<Estimate>,
-    /// To the server's CPU for a request.
+    /// On the server's CPU time per request.
     pub cpu: Option<Estimate>,
-    /// What can be said of the figure that was asked for.
+    /// The verdict on the objective's figure.
     pub word: Word,
-    /// Pairs of runs behind it.
+    /// The number of pairs of runs.
     pub pairs: usize,
-    /// Errors per request with the change and without, where they rose.
+    /// Errors per request with the change and without, if they rose.
     pub errors_rose: Option<(f64, f64)>,
-    /// The probability with which each interval holds the truth, as a share; at any number of pairs at which one stops.
+    /// The probability that each interval contains the truth, as a share, whenever the comparison stops.
     pub confidence: f64,
-    /// What the figures were.
+    /// The figures.
     pub levels: Levels,
 }
 
-/// The figures with a change and without it, in their units: requests a second, nanoseconds, microseconds. They are as far
-/// apart as the [`Estimate`] says, because they come from the same pairs of runs.
+/// The figures with and without a change, in their units: requests per second, nanoseconds, microseconds. They differ
+/// as the [`Estimate`] says, because they come from the same pairs of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Levels {
-    /// Of requests a second.
+    /// Requests per second.
     pub throughput: Option<(f64, f64)>,
-    /// Of the latency of the slowest hundredth.
+    /// The 99th percentile of latency.
     pub p99: Option<(f64, f64)>,
-    /// Of the CPU for a request.
+    /// CPU time per request.
     pub cpu: Option<(f64, f64)>,
 }
 
-/// Counts of errors scatter by their root; a rise must be larger than so many times that.
+/// The standard deviation of an error count is its root; a rise must be larger than this many of them.
 const ERRORS_DEVIATIONS: f64 = 2.0;
 
 impl Estimate {
-    /// Of a ratio and its interval; none where there is no number.
+    /// From a ratio and its interval; `None` without a number.
     pub(crate) fn of(verdict: &Verdict) -> Option<Estimate> {
         let estimate =
             Estimate { gain: verdict.ratio - 1.0, low: verdict.low - 1.0, high: verdict.high - 1.0 };
         (estimate.low.is_finite() && estimate.high.is_finite()).then_some(estimate)
     }
 
-    /// How wide the interval is, as a share.
+    /// The width of the interval, as a share.
     pub fn width(&self) -> f64 {
         self.high - self.low
     }
 
-    /// The end of the interval that is farther from no effect, as a share: 0.04 of −4 % to +3 %.
+    /// The end of the interval that is farther from zero, as a share: 0.04 of −4 % to +3 %.
     pub(crate) fn far_end(&self) -> f64 {
         (1.0 + self.low).ln().abs().max((1.0 + self.high).ln().abs()).exp() - 1.0
     }
 
-    /// This and another on top of it, found independently of each other.
+    /// This and another effect on top of it, found independently.
     pub(crate) fn and(&self, next: &Estimate) -> Estimate {
         let log = |share: f64| (1.0 + share).ln();
         let gain = log(self.gain) + log(next.gain);
@@ -82,8 +82,8 @@ impl Estimate {
         }
     }
 
-    /// Of what taking a burden away would gain, what the burden costs, as shares: of the requests a second those that are
-    /// missing; of latency and CPU what is added.
+    /// The cost of a burden, from what removing it would gain, as shares: the missing part of requests per second;
+    /// the added part of latency and CPU.
     pub fn as_cost(&self, objective: Objective) -> Estimate {
         let cost = |gain: f64| match objective {
             Objective::Throughput => 1.0 - 1.0 / (1.0 + gain),
@@ -92,13 +92,13 @@ impl Estimate {
         Estimate { gain: cost(self.gain), low: cost(self.low), high: cost(self.high) }
     }
 
-    /// The same with an interval that reaches farther by this share, for an error that is in no scatter.
+    /// The same with an interval widened by this share, for an error that the variance does not show.
     fn widened(&self, share: f64) -> Estimate {
         let by = 1.0 + share;
         Estimate { gain: self.gain, low: (1.0 + self.low) / by - 1.0, high: (1.0 + self.high) * by - 1.0 }
     }
 
-    /// What the interval says: all of it on one side of no effect, or not.
+    /// The interval's verdict: all of it on one side of zero, or not.
     pub(crate) fn word(&self) -> Word {
         match () {
             () if self.low > 0.0 => Word::Faster,
@@ -109,7 +109,7 @@ impl Estimate {
 }
 
 impl Effect {
-    /// Judges pairs of runs with and without a change, by the figure that `objective` names.
+    /// Judges pairs of runs with and without a change, by the objective's figure.
     pub fn of(pairs: &[(Sample, Sample)], objective: Objective, level: Level) -> Effect {
         let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
         Effect {
@@ -123,7 +123,7 @@ impl Effect {
         }
     }
 
-    /// The same of runs that could not take turns.
+    /// The same for runs that could not alternate.
     pub fn apart(with: &[Sample], without: &[Sample], objective: Objective, level: Level) -> Effect {
         let figures = |samples: &[Sample], objective: Objective| -> Vec<f64> {
             samples.iter().filter_map(|sample| objective.figure(sample)).collect()
@@ -162,7 +162,7 @@ impl Effect {
         Effect { word: effect.on(objective).map_or(Word::NotToldApart, |estimate| estimate.word()), ..effect }
     }
 
-    /// The same with intervals that reach farther by this share, for an error that is in no scatter.
+    /// The same with intervals widened by this share, for an error that the variance does not show.
     pub(crate) fn widened(&self, share: f64, objective: Objective) -> Effect {
         let wide = |objective: Objective| self.on(objective).map(|estimate| estimate.widened(share));
         Effect {
@@ -174,7 +174,7 @@ impl Effect {
         }
     }
 
-    /// This and another on top of it, found independently of each other. What only one of them tells is left out.
+    /// This and another effect on top of it, found independently. Figures that only one of them has are left out.
     pub fn and(&self, next: &Effect) -> Effect {
         let both = |objective: Objective| Some(self.on(objective)?.and(&next.on(objective)?));
         Effect {
@@ -219,7 +219,7 @@ impl Effect {
     }
 }
 
-/// The figures of all pairs that have them.
+/// The figure of all pairs that have it.
 fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> {
     pairs
         .iter()
@@ -227,14 +227,15 @@ fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> 
         .collect()
 }
 
-/// Errors per request with and without, if they are more with: any where there were none, otherwise more than chance.
+/// Errors per request with and without the change, if there are more with it: any if there were none, otherwise more
+/// than by chance.
 fn errors_rose(with: &[Sample], without: &[Sample]) -> Option<(f64, f64)> {
     let errors = |samples: &[Sample]| samples.iter().map(|sample| sample.errors).sum::<u64>() as f64;
     let requests = |samples: &[Sample]| samples.iter().map(|sample| sample.requests).sum::<u64>() as f64;
     let (errors_with, errors_without) = (errors(with), errors(without));
     let all_with = requests(with).max(errors_with).max(1.0);
     let all_without = requests(without).max(errors_without).max(1.0);
-    // What the change would have had at the rate without it.
+    // The expected count at the rate without the change.
     let expected = errors_without * all_with / all_without;
     let scatter = (errors_with + expected * all_with / all_without).sqrt();
     let rose = if errors_without == 0.0 {
@@ -290,7 +291,8 @@ mod tests {
         assert!(!rose(0, 50));
     }
 
-    /// 1000 requests a second become 800, 5 µs become 6.25: a fifth of the requests is missing, a quarter of the CPU added.
+    /// 1000 requests per second become 800, 5 µs become 6.25: a fifth of the requests is missing, a quarter of the
+    /// CPU time is added.
     #[test]
     fn a_cost_is_told_in_the_terms_of_its_figure() {
         let gain = Estimate { gain: 0.25, low: 0.0, high: 1.0 };

@@ -1,9 +1,9 @@
-//! What a climb finds.
+//! The results of a climb.
 
 use crate::across::Block;
 use crate::effect::{Effect, Estimate};
 
-/// What became of a rung.
+/// The status of a rung.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// It helps.
@@ -18,60 +18,60 @@ pub enum Status {
     Skipped,
 }
 
-/// How the effect of a rung was found out.
+/// How the effect of a rung was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum How {
-    /// Runs with it and without it took turns.
+    /// Runs with and without it alternated.
     #[default]
     InTurn,
-    /// By a burden equal to the one that it would take away: the gain is what taking one away would gain.
+    /// By adding a burden equal to the one that it would remove: its gain is what removing one would gain.
     FromTheOtherSide,
     /// By one block of runs before a reboot and one after it.
     AcrossReboot,
 }
 
-/// What is known of a rung.
+/// The result of a rung.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// What became of it.
+    /// Its status.
     pub status: Status,
-    /// How that was found out.
+    /// How it was measured.
     pub how: How,
-    /// What it does on top of those kept before it.
+    /// Its effect on top of those kept before it.
     pub forward: Option<Effect>,
-    /// What it is worth among all that were kept.
+    /// Its worth among all that were kept.
     pub leave_one_out: Option<Estimate>,
-    /// Its share, averaged over orders.
+    /// Its Shapley value: its share, averaged over orders.
     pub shapley: Option<Estimate>,
-    /// Why its status is what it is; empty where the figures say it.
+    /// The reason for its status; empty if the figures show it.
     pub reason: String,
 }
 
-/// What a climb found.
+/// The result of a climb.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Climbed<E> {
-    /// Nothing against nothing.
+    /// The A/A measurement.
     pub noise: Option<Effect>,
-    /// An effect that is no larger is none: the far end of the interval of nothing against nothing, as a share.
+    /// A smaller effect does not count: the far end of the A/A interval, as a share.
     pub noise_floor: Option<f64>,
-    /// The rungs, in their order.
+    /// The rungs, in order.
     pub rungs: Vec<Found>,
-    /// All that was kept against nothing.
+    /// Everything kept, against the unchanged server.
     pub total: Option<Effect>,
-    /// The rung that waits for a reboot, and the runs of this boot that it is to be held against.
+    /// The rung that waits for a reboot, and the runs of this boot to compare with.
     pub waiting: Option<(usize, Block)>,
     /// How it ended.
     pub end: End<E>,
-    /// Why not everything could be undone, if so.
+    /// Why not everything was undone, if so.
     pub left_behind: Option<E>,
 }
 
 /// How a climb ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum End<E> {
-    /// All was found out.
+    /// It is complete.
     Done,
-    /// The budget was used up before.
+    /// The budget was used up.
     Over,
     /// It was interrupted.
     Interrupted,

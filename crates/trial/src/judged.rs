@@ -1,11 +1,11 @@
-//! What effects mean for a rung: a status, and a reason in words where the figures do not say it.
+//! Converts effects into a rung's status, with a reason if the figures do not show it.
 
 use crate::compare::Word;
 use crate::effect::Effect;
 use crate::found::{Found, Status};
 use crate::sample::Objective;
 
-/// What an effect on top of those kept means: what its interval says, unless errors rose.
+/// The status of an effect on top of those kept: what its interval says, unless errors rose.
 pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) {
     if let Some((with, without)) = effect.errors_rose {
         let reason =
@@ -20,10 +20,10 @@ pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) 
     }
 }
 
-/// What is said of a burden that costs something, behind what it costs.
+/// The addition to the cost of a burden.
 pub const STAYS: &str = "it stays, because it belongs to somebody else";
 
-/// What is said of a burden whose absence was judged.
+/// The result for a burden whose absence was judged.
 pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -> (Status, String) {
     let (status, reason) = (judged.status, judged.reason.clone());
     match (status, effect.on(objective)) {
@@ -50,7 +50,7 @@ pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -
     }
 }
 
-/// What leaving a kept rung out says of it: it stays only if it is worth something among the others.
+/// The result of leaving a kept rung out: it stays only if it is worth something among the others.
 pub(crate) fn second_thought(
     found: &Found,
     among: &Effect,

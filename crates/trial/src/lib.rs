@@ -1,4 +1,4 @@
-//! How one finds out what changes do, from measurements that are noisy: pure experiments, without I/O and clock.
+//! Finds out what changes do from noisy measurements: the experiment's method, without I/O or a clock.
 //!
 //! ```text
 //!            compare     do two candidates differ?            pairs of figures ──> Verdict
@@ -11,7 +11,7 @@
 //!  set, measure, look
 //! ```
 //!
-//! Whoever has something to change and to measure is a [`Subject`]; it sets, measures, and says when to end.
+//! The caller implements [`Subject`]: it applies changes, measures, and decides when to stop.
 //!
 //! ```
 //! use flatout_trial::compare::{Level, Word, judge};

@@ -1,6 +1,6 @@
-//! Pseudo-random numbers for arrivals, picks and orders: fast, seeded, and of no use for secrets.
+//! Pseudo-random numbers for arrivals, picks and orders: fast, seeded, and not suitable for secrets.
 
-/// Numbers that follow from a seed, by SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes each.
+/// Numbers from a seed, by SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes each.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -24,7 +24,7 @@ impl Random {
         ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number over 0 and up to 1.
+    /// A number above 0 and up to 1.
     #[inline]
     pub fn fraction(&mut self) -> f64 {
         ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64

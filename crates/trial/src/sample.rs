@@ -1,29 +1,29 @@
-//! What one run says, and which of its figures counts.
+//! The figures of one run, and the one that counts.
 
 /// The figures of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    /// Good answers a second.
+    /// Correct responses per second.
     pub requests_per_s: f64,
-    /// The latency that 99 % of the requests did not exceed.
+    /// The 99th percentile of latency.
     pub p99_ns: Option<f64>,
-    /// What the server used for a request.
+    /// The server's CPU time per request.
     pub cpu_us_per_request: Option<f64>,
-    /// Requests that were answered.
+    /// Requests with a correct response.
     pub requests: u64,
-    /// Requests that were answered wrongly or not at all.
+    /// Requests with a wrong response, or none.
     pub errors: u64,
 }
 
-/// What a change is kept for.
+/// The objective that a change is kept for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
-    /// More requests a second.
+    /// More requests per second.
     #[default]
     Throughput,
-    /// A shorter latency of the slowest hundredth.
+    /// A lower 99th percentile of latency.
     P99,
-    /// Less CPU for a request.
+    /// Less CPU time per request.
     Cpu,
 }
 
@@ -40,7 +40,7 @@ impl Objective {
         }
     }
 
-    /// What a figure is in its own unit, and the other way round.
+    /// Converts a figure to its own unit, and back.
     pub(crate) fn of_figure(self, figure: f64) -> f64 {
         match self {
             Objective::Throughput => figure,
@@ -48,8 +48,8 @@ impl Objective {
         }
     }
 
-    /// The figure of which more is better: requests a second, or the inverse of latency and cost. None where the run
-    /// does not say.
+    /// The figure of which more is better: requests per second, or the inverse of latency and cost. `None` if the run
+    /// does not report it.
     pub fn figure(self, sample: &Sample) -> Option<f64> {
         let inverse = |value: Option<f64>| value.filter(|value| *value > 0.0).map(|value| 1.0 / value);
         match self {

@@ -1,15 +1,15 @@
-//! What is climbed: something that can be changed and measured, and that has the clock.
+//! The subject of a climb: can be changed and measured, and has the clock.
 
 use crate::effect::Estimate;
 use crate::found::Found;
 use crate::sample::Sample;
 
-/// What is changed and measured. A set of rungs is one `bool` for each rung.
+/// The subject of a climb. A set of rungs is one `bool` per rung.
 pub trait Subject {
-    /// Why the climb cannot go on.
+    /// Why the climb cannot continue.
     type Error;
 
-    /// Why the effect of a rung could not be seen on this path, if so. It is not tried then.
+    /// Why the effect of a rung cannot be measured on this path, if so. It is not tried then.
     fn obstacle(&self, _rung: usize) -> Option<String> {
         None
     }
@@ -19,101 +19,102 @@ pub trait Subject {
         None
     }
 
-    /// Whether a rung adds a burden equal to one that is there and must stay. What it costs is what taking one away
-    /// would gain; it is never kept.
+    /// Whether a rung adds a burden equal to one that exists and must stay. Its cost is what removing one would gain;
+    /// it is never kept.
     fn is_burden(&self, _rung: usize) -> bool {
         false
     }
 
-    /// Whether a rung takes effect with the next boot. What can be measured before is measured, and a block of runs that
-    /// those of the next boot are held against.
+    /// Whether a rung takes effect with the next boot. Everything that can be measured before is measured, and a
+    /// block of runs to compare with those of the next boot.
     fn takes_reboot(&self, _rung: usize) -> bool {
         false
     }
 
-    /// Called before a comparison with both of its sets and its purpose, so that all their runs can be made alike.
+    /// Called before a comparison with both sets and the stage, so that all their runs can be made alike.
     fn compare(&mut self, _stage: Stage, _one: &[bool], _other: &[bool]) {}
 
-    /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
+    /// Applies exactly these rungs. If one is refused, any set may be applied.
     ///
     /// # Errors
-    /// What ends the climb.
+    /// An error that ends the climb.
     fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error>;
 
-    /// Puts exactly these rungs in place for good: nothing is measured afterwards. Goes as far as it can.
+    /// Applies exactly these rungs for good: nothing is measured afterwards. Does as much as it can.
     ///
     /// # Errors
     /// What could not be undone.
     fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error>;
 
-    /// One short run with what is in place.
+    /// One short run with the applied rungs.
     ///
     /// # Errors
-    /// What ends the climb.
+    /// An error that ends the climb.
     fn measure(&mut self) -> Result<Sample, Self::Error>;
 
-    /// Whether two sets come to the same, as when a later rung replaces what an earlier one did.
+    /// Whether two sets are equivalent, for example because a later rung replaces an earlier one.
     fn is_same(&self, one: &[bool], other: &[bool]) -> bool {
         one == other
     }
 
-    /// Called with what is known of a rung, as soon as it is known and whenever it changes.
+    /// Called with the result of a rung, as soon as it is known and whenever it changes.
     fn found(&mut self, _rung: usize, _found: &Found) {}
 
-    /// Called before and after each run with the progress. It has the clock, and decides whether to go on.
+    /// Called before and after each run with the progress. Decides whether to continue, since the subject has the
+    /// clock.
     fn look(&mut self, progress: &Progress) -> Go;
 }
 
-/// What became of putting rungs in place.
+/// The result of applying rungs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Set {
-    /// They are.
+    /// They are applied.
     Done,
-    /// One of them cannot be, here and now; why.
+    /// One of them cannot be applied here and now, and why.
     Refused(String),
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Go {
-    /// Yes.
+    /// Continue.
     On,
-    /// With the next comparison, as soon as this one has pairs enough for a judgement.
+    /// Go to the next comparison as soon as this one has enough pairs for a verdict.
     Next,
-    /// To the end: the budget is used up.
+    /// Finish: the budget is used up.
     Over,
-    /// At once.
+    /// Stop at once.
     Interrupted,
 }
 
-/// Where the climb is.
+/// The stage of a climb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Nothing against nothing.
+    /// The unchanged server against itself (A/A).
     Noise,
     /// This rung on top of those kept.
     Forward(usize),
-    /// The same again, because it is not known exactly enough.
+    /// The same again, because its effect is not known precisely enough.
     SecondLook(usize),
     /// All kept rungs against all but this one.
     LeaveOneOut(usize),
     /// All kept rungs against none.
     Total,
-    /// All kept rungs against themselves: this boot's part of what takes a reboot.
+    /// All kept rungs against themselves: the block of this boot for a rung that needs a reboot.
     Block,
-    /// This of the random orders.
+    /// This one of the random orders.
     Order(usize),
 }
 
-/// How far the climb is.
+/// The progress of a climb.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// The stage.
     pub stage: Stage,
-    /// Whole pairs in this comparison.
+    /// Complete pairs in this comparison.
     pub pairs: usize,
-    /// What they say so far.
+    /// Their estimate so far.
     pub estimate: Option<Estimate>,
-    /// Comparisons and orders to go, this one included, if half of what is still to be tried helps.
+    /// Remaining comparisons and orders, including this one, if half of the untried rungs help.
     pub left: usize,
 }

@@ -8,21 +8,21 @@ use crate::host::Host;
 /// One boot of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boot {
-    /// The machine's id; nothing where it has none.
+    /// The machine's id; empty if it has none.
     pub machine: String,
     /// The host's name.
     pub host: String,
     /// The boot's own id.
     pub id: String,
-    /// What the kernel was booted with.
+    /// The kernel's command line.
     pub command_line: String,
 }
 
 impl Boot {
-    /// This one.
+    /// The current boot.
     ///
     /// # Errors
-    /// The kernel does not tell it.
+    /// The kernel does not report it.
     pub fn now(host: &Host) -> Result<Boot, Unknown> {
         Ok(Boot {
             machine: host.text("/etc/machine-id").unwrap_or_default(),
@@ -32,7 +32,7 @@ impl Boot {
         })
     }
 
-    /// Whether both are of one machine: by its id, which outlives another name; by its name where it has no id.
+    /// Whether both belong to one machine: by its id, which survives a new name; by name if it has no id.
     pub fn is_of_same_machine(&self, other: &Boot) -> bool {
         match self.machine.is_empty() && other.machine.is_empty() {
             true => self.host == other.host,

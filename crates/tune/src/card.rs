@@ -1,11 +1,11 @@
-//! What there is to know of a network card: its queues, its interrupts, its memory node.
+//! Facts about a network card: its queues, its interrupts, its memory node.
 
 use crate::counters;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::tuning::Counter;
 
-/// Interrupts of a card that serve no queue.
+/// Interrupts of a card that do not belong to a queue.
 const OTHER_INTERRUPTS: &[&str] = &["config", "control", "async", "mgmnt", "event", "cmd", "pages"];
 
 /// The paths of a card's queues, `rx` or `tx`.
@@ -23,10 +23,10 @@ pub(crate) fn queues(host: &Host, device: &str, direction: &str) -> Result<Vec<S
     Ok(numbered.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The numbers of the interrupts that a card's queues raise, with their names.
+/// The interrupts of a card's queues: numbers and names.
 pub(crate) fn interrupts(host: &Host, device: &str) -> Result<Vec<(u32, String)>, Unknown> {
     let folder = format!("/sys/class/net/{device}/device");
-    // A virtio card hangs on a PCI device that has the interrupts.
+    // A virtio card belongs to a PCI device, which has the interrupts.
     let of_device = [format!("{folder}/msi_irqs"), format!("{folder}/../msi_irqs")];
     let listed: Vec<String> = of_device.iter().filter_map(|path| host.list(path).ok()).flatten().collect();
     let table = host.text("/proc/interrupts")?;
@@ -46,7 +46,7 @@ pub(crate) fn interrupts(host: &Host, device: &str) -> Result<Vec<(u32, String)>
     }
 }
 
-/// Whether a device's name stands in an interrupt's as a word of its own: `eth1` in `eth1-TxRx-0`, not in `eth10-TxRx-0`.
+/// Whether an interrupt's name contains a device's name as a word: `eth1` in `eth1-TxRx-0`, not in `eth10-TxRx-0`.
 fn is_named_after(interrupt: &str, device: &str) -> bool {
     let is_edge = |char: Option<char>| char.is_none_or(|char| !char.is_ascii_alphanumeric());
     interrupt.match_indices(device).any(|(at, _)| {
@@ -64,13 +64,13 @@ pub(crate) fn cpus(host: &Host) -> Result<Vec<usize>, Unknown> {
     }
 }
 
-/// How often the card's queues have interrupted.
+/// The number of interrupts of the card's queues.
 pub(crate) fn interrupt_count(host: &Host, device: &str) -> Result<Counter, Unknown> {
     let numbers: Vec<u32> = interrupts(host, device)?.into_iter().map(|(number, _)| number).collect();
     counters::interrupts(host, &numbers)
 }
 
-/// The counters of the driver's own, by its names. There is no message for them: the program of that name asks in the old way.
+/// The driver's own counters, by name. There is no netlink message for them: `ethtool` uses the old interface.
 pub(crate) fn driver_counters(host: &Host, device: &str) -> Result<Vec<(String, u64)>, Unknown> {
     let text = host.run("ethtool", &["-S", device])?;
     let counter = |line: &str| {
@@ -80,7 +80,7 @@ pub(crate) fn driver_counters(host: &Host, device: &str) -> Result<Vec<(String, 
     Ok(text.lines().skip(1).filter_map(counter).collect())
 }
 
-/// One of the counters that every device has, such as `rx_packets`.
+/// A counter that every device has, such as `rx_packets`.
 pub(crate) fn statistic(host: &Host, device: &str, name: &str) -> Result<Counter, Unknown> {
     counters::file(host, &format!("/sys/class/net/{device}/statistics/{name}"))
 }

@@ -1,31 +1,31 @@
-//! A change as data: which setting, and what it is to hold.
+//! A change as data: a setting and its new value.
 
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Setting;
 
-/// What a setting holds, whole. This is what the journal keeps, so it is never a summary.
+/// The complete value of a setting. The journal stores it, so it is never a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// Nothing is there: no file, no rule.
+    /// Nothing exists: no file, no rule.
     Absent,
     /// Text, byte for byte.
     Text(String),
-    /// What is no UTF-8.
+    /// Bytes that are not UTF-8.
     Bytes(Vec<u8>),
 }
 
-/// One change: a setting and what it is to hold.
+/// One change: a setting and its new value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What is changed.
+    /// The setting.
     pub setting: Setting,
-    /// To what.
+    /// The new value.
     pub to: Content,
 }
 
 impl Change {
-    /// A change to a text.
+    /// A change to a text value.
     pub(crate) fn text(setting: impl Into<Setting>, to: impl ToString) -> Change {
         Change { setting: setting.into(), to: Content::Text(to.to_string()) }
     }
@@ -41,7 +41,7 @@ impl Content {
         }
     }
 
-    /// The bytes to write, unless nothing is to be there.
+    /// The bytes to write, unless nothing is to exist.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match self {
             Content::Absent => None,
@@ -50,7 +50,7 @@ impl Content {
         }
     }
 
-    /// For people: one short line.
+    /// One short line for messages.
     pub fn line(&self) -> String {
         match self {
             Content::Absent => "nothing".to_owned(),
@@ -65,8 +65,8 @@ impl Content {
         }
     }
 
-    /// Whether both mean the same to the kernel, which answers `a [b] c` where `b` was written, tabs for spaces, and a
-    /// line's end where none was.
+    /// Whether both mean the same to the kernel, which reports `a [b] c` where `b` was written, tabs instead of
+    /// spaces, and a line end where there was none.
     pub(crate) fn means(&self, wanted: &Content) -> bool {
         match (self, wanted) {
             (Content::Text(now), Content::Text(wanted)) => {

@@ -1,4 +1,4 @@
-//! The counters by which a change is judged.
+//! Counters that show whether a change is needed, and whether it works.
 
 use crate::error::Unknown;
 use crate::host::Host;
@@ -33,7 +33,7 @@ pub(crate) fn conntrack(host: &Host, name: &str) -> Result<Counter, Unknown> {
     Ok(Counter { name: format!("nf_conntrack {name}"), value: values.fold(0, u64::wrapping_add) })
 }
 
-/// Connections that found no room in the table, or made others lose theirs, by the columns that this kernel has.
+/// Connections that found no room in the table, or evicted others, from the columns that this kernel has.
 pub(crate) fn conntrack_dropped(host: &Host) -> Result<Counter, Unknown> {
     const COLUMNS: [&str; 3] = ["insert_failed", "drop", "early_drop"];
     let found: Vec<Counter> = COLUMNS.iter().filter_map(|column| conntrack(host, column).ok()).collect();
@@ -71,7 +71,7 @@ pub(crate) fn file(host: &Host, path: &str) -> Result<Counter, Unknown> {
     Ok(Counter { name: path.to_owned(), value: host.number(path)? })
 }
 
-/// Reads lines in pairs, the first of names, the second of values.
+/// Parses pairs of lines, the first with names, the second with values.
 fn in_pairs(table: &str, name: &str) -> Option<u64> {
     let lines: Vec<&str> = table.lines().collect();
     lines.chunks_exact(2).find_map(|pair| {

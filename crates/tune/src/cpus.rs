@@ -1,6 +1,6 @@
 //! Sets of CPUs as the kernel writes them: lists such as `0-3,8`, masks such as `ff,00000001`.
 
-/// The CPUs of a list; what is no list is empty.
+/// The CPUs of a list; an invalid list is empty.
 pub(crate) fn of_list(text: &str) -> Vec<usize> {
     let ranges = text.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -9,7 +9,7 @@ pub(crate) fn of_list(text: &str) -> Vec<usize> {
     ranges.flat_map(|(first, last): (usize, usize)| first..=last.min(CPU_MAX)).collect()
 }
 
-/// A mask as sysfs takes it: hexadecimal words of 32 bits, the highest first.
+/// A mask in sysfs's format: hexadecimal words of 32 bits, the highest first.
 pub(crate) fn mask(cpus: impl IntoIterator<Item = usize>) -> String {
     let mut words: Vec<u32> = vec![0];
     for cpu in cpus {
@@ -22,13 +22,13 @@ pub(crate) fn mask(cpus: impl IntoIterator<Item = usize>) -> String {
     highest_first.collect::<Vec<_>>().join(",")
 }
 
-/// Whether two masks name the same CPUs: the kernel pads them to the CPUs that it was built for.
+/// Whether two masks name the same CPUs: the kernel pads masks to the number of CPUs that it was built for.
 pub(crate) fn same_mask(one: &str, other: &str) -> bool {
     let digits = |text: &str| text.trim().replace(',', "").trim_start_matches('0').to_ascii_lowercase();
     digits(one) == digits(other)
 }
 
-/// The highest CPU number that a kernel can be built for; a list that names more is no list.
+/// The highest CPU number that a kernel can be built for; a list with higher ones is invalid.
 const CPU_MAX: usize = 8191;
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! What keeps changes over a reboot: files for sysctl.d, tmpfiles.d, modprobe.d, udev, systemd. One set of files for each tuning, so
-//! that each is undone by itself.
+//! Makes changes persistent: files for sysctl.d, tmpfiles.d, modprobe.d, udev and systemd. Each tuning has its own
+//! files, so that each can be undone separately.
 
 use crate::change::Change;
 use crate::host::Host;
 use crate::script::shell;
 use crate::settings::{Lasting, Step};
 
-/// A file that keeps something over a reboot.
+/// A file that makes something persistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Where it goes.
+    /// Its path.
     pub path: String,
-    /// What it holds.
+    /// Its content.
     pub text: String,
 }
 
-/// The files that keep a tuning's changes over a reboot, and for each change that cannot be kept the reason.
-/// `unit` is the server's own systemd unit, if it has one.
+/// The files that make a tuning's changes persistent, and the reason for each change that cannot be. `unit` is the
+/// server's own systemd unit, if it has one.
 pub(crate) fn documents(
     host: &Host,
     tuning: &str,
@@ -39,7 +39,8 @@ pub(crate) fn documents(
                 kept.sysctl.push(format!("{key} = {value}"));
             }
             (Lasting::Module { module, parameter, path, value }, _) => {
-                // A table whose size is given when it is created tracks eight times as many, unless the maximum is set.
+                // If the table's size is set when it is created, it tracks eight times as many connections, unless
+                // the maximum is set.
                 if path == CONNTRACK_BUCKETS
                     && let Ok(max) = host.number::<u64>(CONNTRACK_MAX)
                 {
@@ -72,18 +73,18 @@ pub(crate) fn documents(
     (kept.documents(tuning), reasons)
 }
 
-/// Sysctls that are there only once their module is, which may be long after sysctl.d was read.
+/// Sysctls that exist only while their module is loaded, which may be long after sysctl.d was read.
 const CONNTRACK_SYSCTLS: &str = "net.netfilter.nf_conntrack_";
 
-/// The size of the table of connections, and how many are tracked.
+/// The size of the connection table.
 const CONNTRACK_BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 const CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Has sysctl.d read again when the module comes, as sysctl.d(5) describes it.
+/// Reads sysctl.d again when the module is loaded, as described in sysctl.d(5).
 const CONNTRACK_RULE: &str = "ACTION==\"add\", SUBSYSTEM==\"module\", KERNEL==\"nf_conntrack\", \
                               RUN+=\"/usr/lib/systemd/systemd-sysctl --prefix=/net/netfilter\"";
 
-/// Lines by the file that they go to.
+/// Lines by destination file.
 #[derive(Default)]
 struct Kept {
     sysctl: Vec<String>,
@@ -120,20 +121,19 @@ impl Kept {
     }
 }
 
-/// A program that udev runs has no path of its own, and the C library's leaves out where `ethtool` and `tc` live.
+/// Programs run by udev have no PATH, and the C library's default lacks the folders of `ethtool` and `tc`.
 const PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Two lines: a card that is given another name has that as NAME when it is added, and one that is not has none.
+/// Two lines: a card that is renamed has its new name as NAME when it is added, a card that is not has no NAME.
 fn rule(device: &str, action: &str) -> String {
     ["NAME==\"{}\"", "NAME==\"\", KERNEL==\"{}\""]
         .map(|name| format!("ACTION==\"add\", SUBSYSTEM==\"net\", {}, {action}", name.replace("{}", device)))
         .join("\n")
 }
 
-/// A unit that runs commands once at boot, and what makes the boot want it: a file each, where `systemctl enable` would
-/// make a link.
+/// A unit that runs commands once at boot, and a file that enables it, where `systemctl enable` would create a link.
 fn unit(tuning: &str, head: &str, commands: &[Step]) -> [Document; 2] {
-    // In a unit `%` begins a specifier and `$` a variable; in quotes systemd reads C's escapes.
+    // In a unit `%` starts a specifier and `$` a variable; in quotes systemd interprets C escapes.
     let escapes = [("\\", "\\\\"), ("\"", "\\\""), ("%", "%%"), ("$", "$$"), ("\n", "\\n"), ("\t", "\\t")];
     let escaped = |line: String| escapes.iter().fold(line, |line, (from, to)| line.replace(from, to));
     let line = |step: &Step| format!("ExecStart=/bin/sh -c \"{}\"\n", escaped(shell(step)));
@@ -167,7 +167,7 @@ mod tests {
         fake
     }
 
-    /// What no program could do at boot is not written to a file, and is reported.
+    /// A change for which a program would be missing at boot is not written to a file, and is reported.
     #[test]
     fn what_lacks_its_program_is_told() {
         let gro = Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off");
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// A command that is fed lines stands on one line of its unit, and nothing in it means anything to systemd.
+    /// A command with input becomes one line of its unit, without anything special to systemd.
     #[test]
     fn a_unit_runs_the_same_command() {
         let table = NftTable { table: "x".to_owned() };

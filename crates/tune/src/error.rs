@@ -1,4 +1,4 @@
-//! Why something could not be done, and why something is not known.
+//! Why something could not be done, or is not known.
 
 use std::fmt;
 use std::io;
@@ -6,15 +6,15 @@ use std::io;
 /// Why a change was not made, or not undone.
 #[derive(Debug)]
 pub enum Error {
-    /// Asked for what cannot be, or without the consent that it needs: wrong usage.
+    /// An impossible request, or missing consent: wrong usage.
     Usage(String),
     /// It does not apply on this machine; nothing was changed.
     Refused(String),
-    /// Another run holds the journal; try again when it has ended.
+    /// Another run holds the journal; try again later.
     Locked(String),
-    /// The journal cannot be read or written; nothing is changed without it.
+    /// The journal cannot be read or written; without it nothing is changed.
     Journal(String, io::Error),
-    /// The system refused a change; what was done of it has been undone.
+    /// The system refused a change; the changes made before it were undone.
     Failed(String),
 }
 
@@ -39,12 +39,12 @@ impl std::error::Error for Error {
     }
 }
 
-/// Why a probe cannot tell: a kernel without the feature, a missing program, missing rights. An answer, not a failure.
+/// Why a probe has no result: a kernel without the feature, a missing program, missing rights. This is not a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown(pub String);
 
 impl Unknown {
-    /// What an error at a path means to whoever reads it.
+    /// The meaning of an error at a path.
     pub(crate) fn at(path: &str, error: &io::Error) -> Unknown {
         Unknown(match error.kind() {
             io::ErrorKind::NotFound => format!("there is no {path} here"),

@@ -1,4 +1,5 @@
-//! A machine for tests: a folder of files, a table of commands' answers and one of netlink's, which can die at any operation.
+//! A machine for tests: a folder of files, tables of recorded command output and netlink replies, and the ability to
+//! die at any operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,14 +14,14 @@ use crate::netlink::{self, Protocol};
 use crate::system::{RunError, System};
 use crate::tree::Tree;
 
-/// A folder that goes away with its test.
+/// A folder that is removed with its test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // In memory where there is such a folder: every change is synced, and there are thousands.
+        // In memory if possible: every change is synced, and there are thousands.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let path = folder.join(format!("flatout-tune-{}-{number}", std::process::id()));
@@ -35,10 +36,10 @@ impl Drop for Folder {
     }
 }
 
-/// Answers to command lines.
+/// Output of command lines.
 pub(crate) type Answers = BTreeMap<String, String>;
 
-/// What a command line changes: sees the answers, the machine's files, the line and the input.
+/// The effect of a command line on the output table and the machine's files, given the line and its input.
 type Handler = fn(&mut Answers, &Path, &str, &str) -> Result<(), RunError>;
 
 /// A machine for tests.
@@ -52,12 +53,12 @@ struct State {
     answers: Answers,
     datagrams: Datagrams,
     handler: Option<Handler>,
-    /// Files that were read and commands that were asked.
+    /// Files that were read and commands that were run.
     asked: BTreeSet<String>,
     asked_by_netlink: BTreeSet<(Protocol, Vec<u8>)>,
-    /// Files of which a written number is rounded up to a multiple.
+    /// Files in which a written number is rounded up to a multiple.
     rounded: BTreeMap<PathBuf, u64>,
-    /// Operations that are still done; then every one fails, as after a kill.
+    /// Remaining operations; after these every one fails, as after a kill.
     left: Option<u32>,
 }
 
@@ -76,8 +77,8 @@ impl Fake {
     }
 
     /// A machine from a text: after `=== ` a path, `$ ` and a command line, `@ ` and the path of a link, or `~ `, the
-    /// netlink protocol and a request in hexadecimal digits, then a comment; below it what it holds, answers, or points to,
-    /// of netlink a line of digits for each datagram. What stands before the first is a comment.
+    /// netlink protocol and a request in hexadecimal, then a comment; below it the content, output, target, or for
+    /// netlink a line of hexadecimal per datagram. Text before the first entry is a comment.
     pub(crate) fn recorded(text: &str) -> Fake {
         let fake = Fake::new();
         for entry in text.split("=== ").skip(1) {
@@ -139,17 +140,17 @@ impl Fake {
         self.state.lock().unwrap().datagrams.insert((protocol, request), datagrams);
     }
 
-    /// The netlink answers that it has.
+    /// Its netlink replies.
     pub(crate) fn told(&self) -> Datagrams {
         self.state.lock().unwrap().datagrams.clone()
     }
 
-    /// Has it answer something else.
+    /// Changes a netlink reply.
     pub(crate) fn tell(&self, protocol: Protocol, request: &[u8], datagrams: &[Vec<u8>]) {
         self.state.lock().unwrap().datagrams.insert((protocol, request.to_vec()), datagrams.to_vec());
     }
 
-    /// Has it answer as this kernel.
+    /// Replaces all netlink replies.
     pub(crate) fn tell_all(&self, told: Datagrams) {
         self.state.lock().unwrap().datagrams.extend(told);
     }
@@ -158,28 +159,28 @@ impl Fake {
         self.state.lock().unwrap().handler = Some(handler);
     }
 
-    /// Has the kernel round a number up to a multiple of this where it is written.
+    /// Makes the kernel round a written number up to a multiple of this.
     pub(crate) fn round(&self, path: &str, multiple: u64) {
         let place = self.folder.0.join(path.trim_start_matches('/'));
         self.state.lock().unwrap().rounded.insert(place, multiple);
     }
 
-    /// Lets it do so many changing operations and then none.
+    /// Allows this many changing operations; after these all fail.
     pub(crate) fn die_after(&self, operations: Option<u32>) {
         self.state.lock().unwrap().left = operations;
     }
 
-    /// Which of its files were read, and commands asked, since it was last asked.
+    /// Files that were read and commands that were run since the last call.
     pub(crate) fn take_asked(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.state.lock().unwrap().asked)
     }
 
-    /// The same of requests.
+    /// The same for netlink requests.
     pub(crate) fn take_asked_by_netlink(&self) -> BTreeSet<(Protocol, Vec<u8>)> {
         std::mem::take(&mut self.state.lock().unwrap().asked_by_netlink)
     }
 
-    /// All files and all answers.
+    /// All files and all replies.
     pub(crate) fn snapshot(&self) -> BTreeMap<String, Vec<u8>> {
         let mut found = BTreeMap::new();
         collect(&self.folder.0, &mut found);
@@ -208,7 +209,7 @@ fn collect(folder: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
 }
 
 impl FakeSystem {
-    /// Counts an operation; an error when the machine has died.
+    /// Counts an operation; fails if the machine has died.
     fn step(&self) -> io::Result<()> {
         match &mut self.0.lock().unwrap().left {
             Some(0) => Err(io::Error::other("killed")),
@@ -245,7 +246,7 @@ impl System for FakeSystem {
         let multiple = self.0.lock().unwrap().rounded.get(path).copied();
         let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
         match multiple.zip(number) {
-            // What came from it before comes back as it was.
+            // A rounded value is accepted unchanged.
             Some((multiple, number)) if number > 100 => {
                 self.2.write(path, (number.div_ceil(multiple) * multiple).to_string().as_bytes())
             }
@@ -318,7 +319,7 @@ impl System for FakeSystem {
                 take(&datagram);
                 Ok(())
             }
-            // As a kernel that was built without it.
+            // Like a kernel that was built without it.
             None => Err(rustix::io::Errno::PROTONOSUPPORT.into()),
         }
     }

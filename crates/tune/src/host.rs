@@ -1,5 +1,5 @@
-//! The only door to the machine: files below a root, commands, and the kernel by netlink. What is read comes back as text,
-//! number, list or messages, and what cannot be read as `Unknown` with the reason.
+//! The only access to the machine: files below a root, commands, and netlink. Results are text, numbers, lists or
+//! messages, or `Unknown` with the reason.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use crate::netlink::{Answer, Fault, Message, Protocol, Request};
 use crate::system::{Kernel, MODE_OPEN, READ_BYTES_MAX, RunError, System, replace};
 use crate::tree::Tree;
 
-/// A machine: the one we run on, a recorded one, or a test's.
+/// A machine: the current one, a recorded one, or a test's.
 pub struct Host {
     system: Box<dyn System>,
     root: PathBuf,
 }
 
 impl Host {
-    /// The machine we run on.
+    /// The current machine.
     pub fn live() -> Host {
         Host::with(Box::new(Kernel), "/")
     }
 
-    /// The machine whose files lie below `root`. Commands are run only where that is `/`.
+    /// The machine whose files are below `root`. Commands are only run if that is `/`.
     pub fn at(root: &Path) -> Host {
         match root == Path::new("/") {
             true => Host::live(),
@@ -31,13 +31,13 @@ impl Host {
         }
     }
 
-    /// A machine behind a system of the caller's.
+    /// A machine with the caller's system.
     pub fn with(system: Box<dyn System>, root: impl Into<PathBuf>) -> Host {
         Host { system, root: root.into() }
     }
 
-    /// Where the journal lies by default: on disk, because a crash must not lose it; for who is not root where he may
-    /// write; and never within a tree of files, which belongs to another machine.
+    /// The journal's default path: on disk, because it must survive a crash; for users other than root, where they
+    /// may write; and never inside a tree of files, which belongs to another machine.
     pub fn state_default(&self) -> PathBuf {
         let home = |name: &str, below: &str| {
             std::env::var_os(name)
@@ -58,7 +58,7 @@ impl Host {
         }
     }
 
-    /// Whether a path of our own disk lies within the tree of files that this machine is.
+    /// Whether a path on our own disk is inside the tree of this machine.
     pub fn holds(&self, path: &Path) -> bool {
         let real = |path: &Path| {
             let found = path.ancestors().find_map(|part| Some((part, std::fs::canonicalize(part).ok()?)));
@@ -71,17 +71,17 @@ impl Host {
         self.root != Path::new("/") && real(&absolute(path)).starts_with(real(&absolute(&self.root)))
     }
 
-    /// Where a path of the machine lies on our own disk.
+    /// The path on our own disk of a path on the machine.
     pub fn place(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The operations that it is built on.
+    /// The primitive operations.
     pub(crate) fn system(&self) -> &dyn System {
         &*self.system
     }
 
-    /// A file's bytes; `None` where there is no file.
+    /// A file's bytes; `None` if there is no file.
     pub(crate) fn bytes(&self, path: &str) -> Result<Option<Vec<u8>>, Unknown> {
         match self.system.read(&self.place(path)) {
             Ok(bytes) if bytes.len() as u64 >= READ_BYTES_MAX => {
@@ -115,26 +115,26 @@ impl Host {
         self.system.list(&self.place(path)).map_err(|error| Unknown::at(path, &error))
     }
 
-    /// Whether there is something that we may read at a path.
+    /// Whether a path exists and may be read.
     pub(crate) fn has(&self, path: &str) -> bool {
         let place = self.place(path);
         self.system.read(&place).is_ok() || self.system.list(&place).is_ok()
     }
 
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub(crate) fn link(&self, path: &str) -> Option<String> {
         let target = self.system.link(&self.place(path)).ok()?;
         Some(target.to_string_lossy().into_owned())
     }
 
-    /// What a command answers.
+    /// The output of a command.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Unknown> {
         self.system
             .run(program, arguments, "")
             .map_err(|error| Unknown(run_message(program, arguments, error)))
     }
 
-    /// Whether a command says yes (status 0) or no (status 1); every other status is no answer.
+    /// Whether a command says yes (status 0) or no (status 1); any other status is an error.
     pub(crate) fn agrees(&self, program: &str, arguments: &[&str]) -> Result<bool, Unknown> {
         match self.system.run(program, arguments, "") {
             Ok(_) => Ok(true),
@@ -143,7 +143,7 @@ impl Host {
         }
     }
 
-    /// What to install for a program, where it is not there.
+    /// What to install for a missing program.
     pub(crate) fn lacks(&self, program: &str) -> Option<String> {
         match self.system.run(program, &["--version"], "") {
             Err(RunError::Missing) => Some(missing_message(program)),
@@ -157,7 +157,7 @@ impl Host {
         answer.map(drop).map_err(|error| run_message(program, arguments, error))
     }
 
-    /// What the kernel answers over netlink. A list that changed while it was read is read again.
+    /// The kernel's reply over netlink. A list that changed during the read is read again.
     pub(crate) fn ask(&self, protocol: Protocol, request: &Request) -> Result<Vec<Message>, Fault> {
         for _ in 0..ASK_ATTEMPTS_MAX {
             let mut answer = Answer::to(request);
@@ -171,7 +171,7 @@ impl Host {
         Err(Fault::Interrupted)
     }
 
-    /// Writes a file: of the kernel's in place, of a disk's whole or not at all.
+    /// Writes a file: the kernel's in place, those on disk atomically.
     pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
         let place = self.place(path);
         let written = match is_kernel_file(path) {
@@ -181,7 +181,7 @@ impl Host {
         written.map_err(|error| write_message(path, &error))
     }
 
-    /// Removes a file; it may be gone already.
+    /// Removes a file; it may not exist.
     pub(crate) fn remove(&self, path: &str) -> Result<(), String> {
         match self.system.remove(&self.place(path)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(write_message(path, &error)),
@@ -200,14 +200,14 @@ impl Host {
     }
 }
 
-/// Where what must not be lost lies, and the journal in it.
+/// The folder of the journal and other persistent data.
 const STATE_FOLDER: &str = "/var/lib/flatout";
 const STATE_NAME: &str = "journal";
 
-/// How often a list is read that changes meanwhile.
+/// How often to read a list that keeps changing.
 const ASK_ATTEMPTS_MAX: usize = 5;
 
-/// The owners of sockets are looked for behind the same door.
+/// The owners of sockets are found through the same interface.
 impl flatout_owner::Proc for Host {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         self.system.read(&self.place(path))

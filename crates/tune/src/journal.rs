@@ -1,4 +1,4 @@
-//! The journal: what has to be restored, on disk before anything is changed.
+//! The journal: what has to be restored, written to disk before anything is changed.
 //!
 //! ```text
 //! DIR/lock           held while a run changes things
@@ -7,9 +7,9 @@
 //! DIR/000002.left    one that was left alone, because somebody else had changed the setting meanwhile
 //! ```
 //!
-//! A record is written under another name, synced, renamed, and its folder synced, before its change is made. So one
-//! that has its name is whole; a draft belongs to a change that was never begun. One that cannot be read all the same
-//! (a bad disk, an editor) stays where it is and is reported; the others are restored.
+//! A record is written under another name, synced, renamed, and its folder synced, before its change is made. So a
+//! record with its final name is complete; a draft belongs to a change that was never started. A record that still
+//! cannot be read (a bad disk, an editor) stays where it is and is reported; the others are restored.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -28,48 +28,48 @@ use crate::settings::Setting;
 use crate::system::{DRAFT_ENDING, MODE_OWN, System, replace};
 use crate::trust;
 
-/// One change that was made, or was about to be.
+/// One change that was made, or was about to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Whose change it is.
+    /// The tuning that made it.
     pub(crate) tuning: String,
-    /// What was changed.
+    /// The setting.
     pub(crate) setting: Setting,
-    /// What it held, whole.
+    /// Its old value, complete.
     pub(crate) before: Content,
-    /// What it was to hold.
+    /// The wanted value.
     pub(crate) wanted: Content,
-    /// What it held afterwards, as the kernel reports it; nothing if we did not live to read it.
+    /// The value afterwards, as the kernel reports it; `None` if we died before reading it.
     pub(crate) settled: Option<Content>,
-    /// Where it was changed.
+    /// Where it was made.
     pub(crate) place: Place,
 }
 
-/// Which boot and which network namespace a change was made in.
+/// The boot and the network namespace in which a change was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// The boot's id.
     pub(crate) boot: String,
     /// The network namespace.
     pub(crate) namespace: String,
-    /// Whether that is the one in which the machine started.
+    /// Whether that is the initial one of the machine.
     pub(crate) is_first: bool,
 }
 
 /// A record and its number.
 pub(crate) type Numbered = (u32, Record);
 
-/// The journal of one folder, held alone.
+/// The locked journal of one folder.
 pub(crate) struct Journal {
     folder: PathBuf,
     _lock: File,
 }
 
-/// What the journal holds.
+/// The content of the journal.
 pub(crate) struct Entries {
     /// In the order of the changes.
     pub(crate) records: Vec<Numbered>,
-    /// Files that are no whole record, each with the reason.
+    /// Files that are not complete records, each with the reason.
     pub(crate) broken: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ const LEFT_ENDING: &str = ".left";
 const HEADING: &str = "flatout journal 1";
 
 impl Journal {
-    /// Opens the journal and holds it until it is dropped.
+    /// Opens the journal, and locks it until it is dropped.
     pub(crate) fn open(system: &dyn System, folder: &Path) -> Result<Journal, Error> {
         let journal_error = |error| {
             Error::Journal(
@@ -96,7 +96,7 @@ impl Journal {
         if is_new {
             trust::close(folder).map_err(journal_error)?;
         }
-        // Nobody else can open it, so that nobody else can hold it either.
+        // No other user can open it, so none can hold its lock.
         let lock = OpenOptions::new()
             .create(true)
             .write(true)
@@ -116,7 +116,7 @@ impl Journal {
             }
             Err(TryLockError::Error(error)) => return Err(journal_error(error)),
         }
-        // The folder's own name must be as lasting as what will lie in it.
+        // The folder's own name must be as persistent as its content.
         for ancestor in folder.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty()) {
             system.sync(ancestor).map_err(journal_error)?;
         }
@@ -125,16 +125,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether a folder holds anything to restore; looks without taking the lock.
+    /// Whether a folder has nothing to restore; checks without taking the lock.
     pub(crate) fn is_empty(system: &dyn System, folder: &Path) -> bool {
         match system.list(folder) {
             Ok(names) => !names.iter().any(|name| name.ends_with(RECORD_ENDING)),
-            // What others have changed is not ours to tell.
+            // If the folder belongs to someone else, its content does not concern us.
             Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
         }
     }
 
-    /// The records in a folder, without holding it; nothing where they cannot be read.
+    /// The records in a folder, without the lock; empty if they cannot be read.
     pub(crate) fn look(system: &dyn System, folder: &Path) -> Vec<Record> {
         let names = system.list(folder).unwrap_or_default();
         let records = names.iter().filter(|name| name.ends_with(RECORD_ENDING));
@@ -170,7 +170,7 @@ impl Journal {
         written.map_err(|error| self.error("a record cannot be written", error))
     }
 
-    /// Forgets a record whose setting is as it was.
+    /// Deletes the record of a restored setting.
     pub(crate) fn forget(&self, system: &dyn System, number: u32) -> Result<(), Error> {
         let removed = system.remove(&self.path(number, RECORD_ENDING));
         removed
@@ -178,7 +178,7 @@ impl Journal {
             .map_err(|error| self.error("a record cannot be removed", error))
     }
 
-    /// Sets a record aside whose setting somebody else has changed; returns where it lies now.
+    /// Moves aside the record of a setting that someone else has changed; returns its new path.
     pub(crate) fn set_aside(&self, system: &dyn System, number: u32) -> Result<PathBuf, Error> {
         let path = self.path(number, LEFT_ENDING);
         let renamed = system.rename(&self.path(number, RECORD_ENDING), &path);
@@ -187,7 +187,7 @@ impl Journal {
         Ok(path)
     }
 
-    /// A number above every other, also of those that were set aside.
+    /// A number above all others, including those moved aside.
     pub(crate) fn next_number(&self, system: &dyn System) -> Result<u32, Error> {
         let names = system.list(&self.folder).map_err(|error| self.error("cannot be listed", error))?;
         let numbers = names.iter().filter_map(|name| name.split('.').next()?.parse::<u32>().ok());
@@ -198,7 +198,7 @@ impl Journal {
         self.folder.join(format!("{number:06}{ending}"))
     }
 
-    /// Drafts are records of changes that were never begun.
+    /// Drafts are records of changes that were never started.
     fn remove_drafts(&self, system: &dyn System) -> io::Result<()> {
         let names = system.list(&self.folder)?;
         let mut drafts = names.iter().filter(|name| name.ends_with(DRAFT_ENDING));
@@ -210,8 +210,8 @@ impl Journal {
     }
 }
 
-/// How long a lock is waited for that a process on its way to another program still shares: between `fork` and `exec` it has
-/// all descriptors of who started it.
+/// How long to wait for a lock that is still shared by a child process: between `fork` and `exec` it has all
+/// descriptors of its parent.
 const LOCK_TIME: Duration = Duration::from_millis(200);
 
 fn lock_soon(lock: &File) -> Result<(), TryLockError> {
@@ -278,7 +278,7 @@ mod tests {
         assert!(Journal::open(&Kernel, &folder.0).is_ok());
     }
 
-    /// Cut off anywhere, or with any byte changed, a record is reported as broken and never taken for another one.
+    /// Truncated anywhere, or with any byte changed, a record is reported as broken and never taken for another one.
     #[test]
     fn a_damaged_record_is_told() {
         let whole = encode(&record("t")).unwrap();

@@ -1,4 +1,4 @@
-//! What the machine's settings cost: finds out, advises, changes, keeps a journal of it, and undoes it.
+//! The machine's settings and their cost: inspects, advises, changes, keeps a journal, and undoes.
 //!
 //! ```text
 //!  tunings/*   what there is: name, reason, risk, probe, advice, effect      (one file each, one shape)
@@ -16,8 +16,8 @@
 //!  host        the only door to files, commands and the kernel; a test or `--root` puts another machine behind it
 //! ```
 //!
-//! A tuning never writes. It says what should be, as data; so applying, undoing, keeping over a reboot and writing a
-//! script are each done once, for all of them.
+//! A tuning never writes. It describes the wanted settings as data, so that applying, undoing, making persistent and
+//! writing a script are each implemented once, for all of them.
 //!
 //! ```no_run
 //! use flatout_tune::{Asked, Host, Served, survey};
@@ -74,5 +74,5 @@ pub use system::{RunError, System};
 pub use tuning::{About, Advice, Consent, Counter, Needs, Proof, Risk, Scope, Tuning};
 pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
 
-/// Where the journal lies by default: on disk, because a crash must not lose it.
+/// Default path of the journal: on disk, because it must survive a crash.
 pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";

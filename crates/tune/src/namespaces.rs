@@ -1,24 +1,24 @@
-//! Which network namespaces there are still.
+//! Which network namespaces still exist.
 //!
-//! One lives as long as a thread is in it, a mount holds it (`ip netns`), or a descriptor does.
+//! One exists as long as a thread is in it, or a mount (`ip netns`) or a descriptor holds it.
 
 use flatout_owner::Stat;
 
 use crate::host::Host;
 
-/// Processes that are looked at, the oldest first. With more of them nothing is said to be gone.
+/// Processes that are checked, the oldest first. If there are more, no namespace is reported as gone.
 const PROCESSES_MAX: usize = 65_536;
 
-/// Threads and descriptors of one process that are looked at.
+/// Threads and descriptors of one process that are checked.
 const ENTRIES_MAX: usize = 4096;
 
-/// Whether a network namespace, such as `net:[4026531840]`, is gone for certain: everything could be looked at, and nothing
-/// holds it.
+/// Whether a network namespace, such as `net:[4026531840]`, is certainly gone: everything could be checked, and
+/// nothing holds it.
 pub(crate) fn is_gone(host: &Host, namespace: &str) -> bool {
     !namespace.is_empty() && is_held(host, namespace) == Some(false)
 }
 
-/// Whether something holds it; none where not everything can be seen.
+/// Whether something holds it; `None` if not everything can be checked.
 fn is_held(host: &Host, namespace: &str) -> Option<bool> {
     // A mount shows it as the root of an nsfs.
     if host.text("/proc/self/mountinfo").ok()?.contains(namespace) {
@@ -33,7 +33,7 @@ fn is_held(host: &Host, namespace: &str) -> Option<bool> {
     for process in processes {
         let folder = format!("/proc/{process}");
         if host.link(&format!("{folder}/ns/net")).is_none() && host.has(&format!("{folder}/stat")) {
-            // A process that has ended and waits for its parent holds nothing.
+            // A zombie holds nothing.
             let stat = process.parse().ok().and_then(|pid| Stat::read(host, pid).ok());
             is_whole &= stat.is_some_and(|stat| stat.is_dead());
             continue;

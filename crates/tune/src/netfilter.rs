@@ -1,4 +1,4 @@
-//! What there is to know of packet filters: which chains a packet meets, and how one port is let past them.
+//! Packet filters: the chains that packets pass, and rules that exempt one port.
 
 use crate::change::{Change, Content};
 use crate::error::Unknown;
@@ -6,33 +6,33 @@ use crate::host::Host;
 use crate::netlink::{Fault, nftables};
 use crate::settings::{IptablesRule, NftRule, NftTable, RULE_COMMENT};
 
-/// A table of ours, in which the served port is not tracked.
+/// Our table, in which the served port is not tracked.
 pub(crate) const TABLE: &str = "flatout_notrack";
 
 /// Base chains that are named on one line.
 const PLACES_MAX: usize = 4;
 
-/// All that packets meet.
+/// All filters that packets pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filters {
-    /// nftables' base chains, but ours.
+    /// nftables' base chains, except ours.
     pub(crate) chains: Vec<Chain>,
-    /// Rules in all of nftables' tables, but ours.
+    /// Rules in all nftables tables, except ours.
     pub(crate) rules_count: usize,
-    /// Whether a rule asks for the state of a connection.
+    /// Whether a rule uses the state of connections.
     pub(crate) asks_state: bool,
-    /// Tables of the older iptables that are in use.
+    /// Legacy iptables tables that are in use.
     pub(crate) old_tables: Vec<OldTable>,
 }
 
-/// A table of the older iptables.
+/// A legacy iptables table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OldTable {
     pub(crate) v6: bool,
     pub(crate) name: String,
 }
 
-/// A chain that packets come to by themselves.
+/// A base chain.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) family: &'static str,
@@ -41,12 +41,12 @@ pub(crate) struct Chain {
     pub(crate) kind: String,
     pub(crate) hook: &'static str,
     pub(crate) priority: i32,
-    /// Whether it holds a rule, or drops what no rule takes.
+    /// Whether it contains a rule, or its policy is to drop.
     pub(crate) is_used: bool,
 }
 
 impl Filters {
-    /// Reads both kinds of filters. Where neither can be seen, it is not known whether there are any.
+    /// Reads both kinds of filters. If neither can be read, the result is unknown.
     pub(crate) fn read(host: &Host) -> Result<Filters, Unknown> {
         let old_tables = [old_tables(host, false), old_tables(host, true)].concat();
         match read_nftables(host) {
@@ -56,18 +56,18 @@ impl Filters {
         }
     }
 
-    /// Whether packets meet any rule.
+    /// Whether packets pass any rule.
     pub(crate) fn is_any(&self) -> bool {
         !self.old_tables.is_empty() || self.chains.iter().any(|chain| chain.is_used)
     }
 
-    /// Whether addresses are translated: such packets must be tracked.
+    /// Whether addresses are translated (NAT): such packets must be tracked.
     pub(crate) fn translates(&self) -> bool {
         self.old_tables.iter().any(|table| table.name == "nat")
             || self.chains.iter().any(|chain| chain.kind == "nat" && chain.is_used)
     }
 
-    /// In a line.
+    /// As one line.
     pub(crate) fn line(&self) -> String {
         let old: Vec<&str> = self.old_tables.iter().map(|table| table.name.as_str()).collect();
         let old = (!old.is_empty()).then(|| format!("iptables {}", old.join(" ")));
@@ -79,13 +79,13 @@ impl Filters {
         if both.is_empty() { "no rules".to_owned() } else { both.join(", ") }
     }
 
-    /// Why rules cannot be written here: the program that writes them is not there. An operator reviews them as its text.
+    /// Why rules cannot be written here: `nft` is not installed. An operator reviews them as its text.
     pub(crate) fn cannot_write(&self, host: &Host) -> Option<String> {
         let program = if self.is_only_old() { "iptables" } else { "nft" };
         host.lacks(program)
     }
 
-    /// What keeps the port's packets from being tracked.
+    /// Changes that stop the tracking of the port's packets.
     pub(crate) fn untrack(&self, port: u16) -> Vec<Change> {
         if self.is_only_old() {
             return self.old_rules(
@@ -105,7 +105,7 @@ impl Filters {
         vec![Change::text(NftTable { table: TABLE.to_owned() }, text)]
     }
 
-    /// What lets the port's packets through every filter at its first rule.
+    /// Changes that accept the port's packets at the first rule of every filter.
     pub(crate) fn accept(&self, port: u16) -> Vec<Change> {
         if self.is_only_old() {
             return self.old_rules("filter", [("INPUT", "dport"), ("OUTPUT", "sport")], port, "ACCEPT");
@@ -125,8 +125,8 @@ impl Filters {
             .collect()
     }
 
-    /// Rules of the older iptables, in the tables of this name that are in use: one that is only looked into is there,
-    /// and costs, until the next boot.
+    /// Rules of legacy iptables, in the tables of this name that are in use: merely listing a table creates it, and
+    /// its cost stays until the next boot.
     fn old_rules(&self, table: &str, chains: [(&str, &str); 2], port: u16, target: &str) -> Vec<Change> {
         let tables = self.old_tables.iter().filter(|old| old.name == table);
         let rules = tables.flat_map(|old| chains.map(|(chain, side)| (old.v6, chain, side)));
@@ -145,13 +145,13 @@ impl Filters {
 }
 
 impl Chain {
-    /// Where packets meet it, such as `inet input 0`: the lower its number, the earlier.
+    /// Where packets pass it, such as `inet input 0`: lower numbers come first.
     fn place(&self) -> String {
         format!("{} {} {}", self.family, self.hook, self.priority)
     }
 }
 
-/// Leaves out what is so already.
+/// Removes changes that are already in effect.
 pub(crate) fn missing(host: &Host, changes: Vec<Change>) -> Result<Vec<Change>, Unknown> {
     let mut missing = Vec::new();
     for change in changes {
@@ -197,7 +197,7 @@ fn read_nftables(host: &Host) -> Result<Filters, Fault> {
     })
 }
 
-/// Families whose chains meet what a server of IP receives and sends.
+/// Families whose chains see an IP server's packets.
 fn family(number: u8) -> Option<&'static str> {
     match number {
         nftables::FAMILY_INET => Some("inet"),
@@ -207,5 +207,5 @@ fn family(number: u8) -> Option<&'static str> {
     }
 }
 
-/// Where packets meet the chains of these families, by the kernel's numbers.
+/// Hooks of these families, by the kernel's numbers.
 const HOOKS: &[&str] = &["prerouting", "input", "forward", "output", "postrouting", "ingress"];

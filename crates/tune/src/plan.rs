@@ -1,4 +1,4 @@
-//! From tunings to what is to be done: how everything stands, and what applying one of them would change.
+//! From tunings to changes: the state of all tunings, and what applying one would change.
 
 use std::collections::BTreeMap;
 
@@ -11,54 +11,54 @@ use crate::settings::Setting;
 use crate::tuning::{About, Advice, Proof, Tuning};
 use crate::tunings::TUNINGS;
 
-/// How one tuning stands on this machine.
+/// The state of one tuning on this machine.
 pub struct Finding {
-    /// Which tuning.
+    /// The tuning.
     pub about: &'static About,
-    /// How it is now.
+    /// Its current value.
     pub value: Result<String, Unknown>,
     /// What should be done about it.
     pub advice: Result<Advice, Unknown>,
-    /// What it takes for it to be advised.
+    /// The evidence that it needs to be suggested.
     pub proof: Proof,
-    /// Its counter: how much it moved in a second while it was watched, or since the boot where it was not.
+    /// Its counter: the change per second while it was watched, or the total since boot.
     pub moved: Option<Movement>,
-    /// Whether the path by which the server is reached can show an effect.
+    /// Whether an effect can be measured on the path to this server.
     pub is_measurable: bool,
 }
 
-/// What applying one tuning would do.
+/// The effect of applying one tuning.
 pub struct Planned {
-    /// Which tuning.
+    /// The tuning.
     pub about: &'static About,
-    /// What is to become of it, in a line.
+    /// A one-line description.
     pub what: String,
     /// The changes.
     pub changes: Vec<Change>,
-    /// What would keep them over a reboot.
+    /// The files that would make them persistent.
     pub documents: Vec<Document>,
-    /// Which of them cannot be kept, and why.
+    /// Which of them cannot be persistent, and why.
     pub not_kept: Vec<String>,
-    /// What has to be done afterwards for them to take; empty where nothing has.
+    /// What to do afterwards for them to take effect; empty if nothing.
     pub then: String,
 }
 
-/// How much a counter moved.
+/// The change of a counter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Movement {
-    /// What the kernel calls it.
+    /// Its name in the kernel.
     pub counter: String,
-    /// By how much.
+    /// The difference.
     pub by: f64,
-    /// Whether that is for each second of the time in which it was watched.
+    /// Whether it is per second of the time it was watched.
     pub is_rate: bool,
 }
 
-/// Counters of all tunings at one time.
+/// The counters of all tunings at one time.
 pub type Counts = BTreeMap<&'static str, u64>;
 
 impl Finding {
-    /// Whether it is advised by what is known: something that is set wrongly, or that a counter shows to be short.
+    /// Whether the evidence supports it: a wrong setting, or a counter that shows a shortage.
     pub fn is_shown_to_cost(&self) -> bool {
         let has_advice = self.advice.as_ref().is_ok_and(|advice| *advice != Advice::Fine);
         let is_proven = match self.proof {
@@ -69,21 +69,21 @@ impl Finding {
         has_advice && is_proven
     }
 
-    /// Whether it could be done, and nothing shows that it is needed.
+    /// Whether it is possible, but nothing shows that it is needed.
     pub fn is_merely_possible(&self) -> bool {
         let has_advice = self.advice.as_ref().is_ok_and(|advice| *advice != Advice::Fine);
         has_advice && !self.is_shown_to_cost()
     }
 }
 
-/// The counters by which tunings are judged, as they are now.
+/// The current counters of all tunings.
 pub fn counts(host: &Host, served: &Served) -> Counts {
     let count =
         |tuning: &&'static dyn Tuning| Some((tuning.about().name, tuning.effect(host, served).ok()?.value));
     TUNINGS.iter().filter(|tuning| tuning.proof() == Proof::Counter).filter_map(count).collect()
 }
 
-/// The same as [`survey`], where counters were so many some seconds ago.
+/// The same as [`survey`], with the counters from some seconds ago.
 pub fn survey_since(host: &Host, served: &Served, before: &Counts, seconds: f64) -> Vec<Finding> {
     let mut findings = survey(host, served);
     for finding in &mut findings {
@@ -96,7 +96,7 @@ pub fn survey_since(host: &Host, served: &Served, before: &Counts, seconds: f64)
     findings
 }
 
-/// How every tuning stands, those that are expected to gain most first.
+/// The state of every tuning, the largest expected gain first.
 pub fn survey(host: &Host, served: &Served) -> Vec<Finding> {
     let find = |tuning: &&'static dyn Tuning| Finding {
         about: tuning.about(),
@@ -112,10 +112,10 @@ pub fn survey(host: &Host, served: &Served) -> Vec<Finding> {
     TUNINGS.iter().map(find).collect()
 }
 
-/// What applying a tuning would do; nothing where all is fine.
+/// What applying a tuning would do; `None` if nothing is to be changed.
 ///
 /// # Errors
-/// It is not known here, or only somebody else can do it.
+/// It is not known here, or only someone else can do it.
 pub fn plan(host: &Host, served: &Served, tuning: &'static dyn Tuning) -> Result<Option<Planned>, Error> {
     let about = tuning.about();
     let advice = tuning.advice(host, served);
@@ -134,7 +134,7 @@ pub fn plan(host: &Host, served: &Served, tuning: &'static dyn Tuning) -> Result
 }
 
 impl Planned {
-    /// The changes, and with `keep` also those that write the documents.
+    /// The changes, and with `keep` also those that write the files.
     pub fn all_changes(&self, keep: bool) -> Vec<Change> {
         let files = self.documents.iter().filter(|_| keep);
         let files = files.map(|document| Change::text(Setting::file(&document.path), &document.text));

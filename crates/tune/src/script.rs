@@ -1,7 +1,8 @@
 //! The same changes as a shell script, for people who do not let a program change their machine.
 //!
-//! Its `undo` has no journal: it compares what is there with what it would have set. Files, limits and CPUs of processes and
-//! units are compared; parameters of cards, qdiscs and rules are restored without a look at what they are now.
+//! Its `undo` has no journal: it compares the current values with those that it would have set. Files, limits and
+//! CPUs of processes and units are compared; parameters of cards, qdiscs and rules are restored without checking
+//! their current values.
 
 use crate::change::{Change, Content, chosen};
 use crate::document::Document;
@@ -13,17 +14,17 @@ use crate::tuning::About;
 
 /// One tuning's part of a script.
 pub struct Part {
-    /// What is to be done.
+    /// The changes.
     pub planned: Planned,
-    /// What each setting that it changes holds now.
+    /// The current value of each setting that it changes.
     pub now: Vec<Content>,
 }
 
 impl Part {
-    /// A plan, and what the settings hold that it would change.
+    /// A plan, and the current values of its settings.
     ///
     /// # Errors
-    /// One of them cannot be read, or not brought back by a script.
+    /// One of them cannot be read, or cannot be restored by a script.
     pub fn of(host: &Host, planned: Planned) -> Result<Part, Error> {
         let now = planned.changes.iter().map(|change| change.setting.kind().read(host));
         let now: Result<Vec<Content>, Unknown> = now.collect();
@@ -61,8 +62,8 @@ impl Part {
     }
 }
 
-/// The lines that undo one change: they do nothing where what was set is no longer there, and where they fail the rest is
-/// undone all the same.
+/// The lines that undo one change: they do nothing if the setting has changed since, and if they fail the rest is
+/// undone nevertheless.
 fn undoing(change: &Change, before: &Content) -> Vec<String> {
     let (name, kind) = (change.setting.name(), change.setting.kind());
     let mut found = Vec::new();
@@ -92,7 +93,7 @@ fn undoing(change: &Change, before: &Content) -> Vec<String> {
     found
 }
 
-/// A script with `apply`, `undo`, `persist` and `unpersist`. It puts back what was found when it was written.
+/// A script with `apply`, `undo`, `persist` and `unpersist`. It restores the values at the time it was written.
 pub fn script(parts: &[Part]) -> String {
     let mut text = String::from(HEAD);
     text.push_str("\napply() {\n    :\n");
@@ -168,13 +169,13 @@ case ${1:-} in
 esac
 "#;
 
-/// A step as a line, or lines, of shell.
+/// A step as one or more lines of shell.
 pub(crate) fn shell(step: &Step) -> String {
     match step {
         Step::Write { path, bytes } => {
             let text = String::from_utf8_lossy(bytes);
             let value = match is_kernel_file(path) {
-                // What answers `a [b] c` takes the choice alone.
+                // A file that reads `a [b] c` accepts only the choice itself.
                 true => chosen(&text).unwrap_or(&text).trim_end(),
                 false => &text,
             };
@@ -192,7 +193,7 @@ pub(crate) fn shell(step: &Step) -> String {
     }
 }
 
-/// What brings settings to their contents, as lines. A content that cannot be brought back is refused before.
+/// Lines that restore settings. Values that cannot be restored were refused before.
 fn lines<'s>(contents: impl Iterator<Item = (&'s Setting, &'s Content)>) -> Vec<String> {
     let steps = contents.flat_map(|(setting, to)| setting.kind().steps(to).unwrap_or_default());
     steps.map(|step| shell(&step)).collect()
@@ -202,7 +203,7 @@ fn indented(lines: &[String]) -> String {
     lines.iter().map(|line| format!("    {line}\n")).collect()
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 pub fn quote(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -1,5 +1,4 @@
-//! Files that are whole or told as damaged: a line that says of what kind and version they are, with a checksum, and
-//! then the text.
+//! Files that are complete or reported as damaged: a line with their kind, version and checksum, and then the text.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -9,10 +8,10 @@ use crate::host::Host;
 use crate::system::{MODE_OWN, replace};
 use crate::trust;
 
-/// Bytes of one file; more than anything that is kept so has.
+/// Largest file; more than any content needs.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// Puts a file in place whole, and on disk, before this returns. `heading` names its kind and version.
+/// Writes a file atomically; it is on disk when this returns. `heading` names its kind and version.
 ///
 /// # Errors
 /// It is too large, or cannot be written.
@@ -24,10 +23,10 @@ pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<
     replace(host.system(), path, &bytes, MODE_OWN)
 }
 
-/// Reads what [`write`](fn@write) wrote; nothing where there is no such file.
+/// Reads what [`write`](fn@write) wrote; `None` if there is no such file.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or of another kind or version.
+/// The file cannot be read, is damaged, or has another kind or version.
 pub fn read(path: &Path, heading: &str) -> Result<Option<String>, String> {
     trust::check(path)?;
     let file = match File::open(path) {

@@ -1,4 +1,4 @@
-//! What is being served: the port, the process, the network device. Probes judge the machine for this.
+//! The server to tune for: its port, process and network device.
 
 use std::net::IpAddr;
 
@@ -7,36 +7,36 @@ use flatout_owner::Listening;
 use crate::error::{Error, Unknown};
 use crate::host::Host;
 
-/// What somebody said is served.
+/// What the user said about the server.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// The TCP port.
     pub port: Option<u16>,
     /// The server's process.
     pub pid: Option<u32>,
-    /// The network device that requests come in by.
+    /// The network device on which requests arrive.
     pub device: Option<String>,
 }
 
-/// What is served, as far as it is known.
+/// What is known about the server.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
     port: Option<u16>,
     pids: Vec<u32>,
-    /// Why nobody, or not everybody, was found who listens on the port.
+    /// Why no listener of the port, or not every one, was found.
     missing: Option<String>,
     device: Option<String>,
     listeners: usize,
 }
 
-/// The loopback device, on which a request meets no network card.
+/// The loopback device, on which requests pass no network card.
 const LOOPBACK: &str = "lo";
 
 impl Served {
-    /// Completes what was asked with what the machine shows: who listens on the port, and through which device it is reached.
+    /// Completes the user's input from the machine: who listens on the port, and on which device requests arrive.
     ///
     /// # Errors
-    /// A process or device that is not there.
+    /// There is no such process or device.
     pub fn find(host: &Host, asked: &Asked) -> Result<Served, Error> {
         if let Some(pid) = asked.pid.filter(|pid| !host.has(&format!("/proc/{pid}/status"))) {
             return Err(Error::Usage(format!("there is no process {pid}")));
@@ -74,12 +74,12 @@ impl Served {
         self.port.ok_or_else(|| Unknown("no port given: use --port".to_owned()))
     }
 
-    /// Why no process was found for the port that was asked for.
+    /// Why no process was found for the given port.
     pub fn why_no_process(&self) -> Option<&str> {
         self.missing.as_deref().filter(|_| self.pids.is_empty())
     }
 
-    /// The server's processes, the oldest first; never none.
+    /// The server's processes, the oldest first; never empty.
     pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
         match (self.pids.as_slice(), &self.missing) {
             ([], None) => Err(Unknown("no server given: use --port or --pid".to_owned())),
@@ -109,12 +109,12 @@ impl Served {
         unit_of(host, self.pid().ok()?)
     }
 
-    /// Sockets that listen on the port: more than one share it by `SO_REUSEPORT`.
+    /// Sockets that listen on the port: several share it by `SO_REUSEPORT`.
     pub(crate) fn listeners_count(&self) -> usize {
         self.listeners
     }
 
-    /// The network card that requests come in by.
+    /// The network card on which requests arrive.
     pub(crate) fn card<'s>(&'s self, host: &Host) -> Result<&'s str, Unknown> {
         match self.device.as_deref() {
             None => Err(Unknown("no default route: use --interface".to_owned())),
@@ -128,7 +128,7 @@ impl Served {
         }
     }
 
-    /// Whether requests pass a network card, as far as is known.
+    /// Whether requests pass a network card, as far as known.
     pub(crate) fn is_by_card(&self) -> bool {
         self.port.is_some() && self.device.as_deref().is_some_and(|device| device != LOOPBACK)
     }
@@ -147,7 +147,7 @@ fn devices(host: &Host) -> Vec<String> {
     text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
-/// Whether sysfs was mounted in another network namespace than ours: then a device of the same name is another one.
+/// Whether sysfs was mounted in another network namespace: then a device with the same name is a different one.
 fn is_foreign(host: &Host, device: &str) -> bool {
     let ours = devices(host);
     let Ok(shown) = host.list("/sys/class/net") else { return false };
@@ -160,7 +160,7 @@ pub(crate) fn owners(host: &Host, inodes: &[u64]) -> Vec<u32> {
     flatout_owner::owners(host, inodes)
 }
 
-/// The device by which an address is reached; of any address, the one of the default route.
+/// The device on the route to an address; for the unspecified address, that of the default route.
 fn device_of(host: &Host, address: Option<IpAddr>) -> Option<String> {
     match address {
         Some(address) if address.is_loopback() => Some(LOOPBACK.to_owned()),
@@ -177,7 +177,7 @@ fn device_of(host: &Host, address: Option<IpAddr>) -> Option<String> {
     }
 }
 
-/// The device of the narrowest IPv4 route to an address, which is in the machine's own order as the table is.
+/// The device of the most specific IPv4 route to an address, in native byte order like the table.
 fn route(host: &Host, address: u32) -> Option<String> {
     let table = host.text("/proc/net/route").ok()?;
     let routes = table.lines().skip(1).filter_map(|line| {

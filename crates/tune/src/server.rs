@@ -1,9 +1,9 @@
-//! Which server is looked at, and what things are called in its own configuration: advice is given in its words.
+//! Recognises the server software, so that advice can name its own settings.
 
 use crate::host::Host;
 use crate::served::Served;
 
-/// A server that people run.
+/// Known server software.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Software {
     Nginx,
@@ -12,20 +12,20 @@ pub(crate) enum Software {
     Node,
     Java,
     Flatout,
-    /// One that is not known.
+    /// Unknown.
     Other,
 }
 
-/// The server's processes by what they do.
+/// The server's processes by role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Processes {
     pub(crate) software: Software,
-    /// Those that serve: a process that holds the sockets and whose children serve is none of them.
+    /// Processes that serve, without a master that only holds the sockets.
     pub(crate) workers: Vec<u32>,
 }
 
 impl Processes {
-    /// Those of what is served.
+    /// The processes of this server.
     pub(crate) fn of(host: &Host, served: &Served) -> Processes {
         let pids = served.pids().unwrap_or_default();
         let name = |pid: u32| host.text(&format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Software {
         matches!(self, Software::Nginx | Software::Haproxy | Software::Gunicorn | Software::Node)
     }
 
-    /// How it is given so many workers.
+    /// How to configure this many workers.
     pub(crate) fn workers(self, count: usize) -> String {
         match self {
             Software::Nginx => "worker_processes auto; in nginx.conf".to_owned(),
@@ -73,7 +73,7 @@ impl Software {
         }
     }
 
-    /// The setting by which it lets more connections wait.
+    /// The setting for its accept backlog.
     pub(crate) fn backlog(self) -> Option<&'static str> {
         match self {
             Software::Nginx => Some("then in nginx.conf: listen … backlog=4096 reuseport;"),
@@ -84,7 +84,7 @@ impl Software {
         }
     }
 
-    /// How its limit of open files is made to last.
+    /// How to raise its limit of open files permanently.
     pub(crate) fn files(self, count: u64) -> Option<String> {
         match self {
             Software::Nginx => Some(format!("to make it last: worker_rlimit_nofile {count}; in nginx.conf")),

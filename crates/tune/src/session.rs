@@ -1,4 +1,4 @@
-//! Changing the machine and taking it back: one run at a time, and nothing without the journal.
+//! Changes the machine and undoes changes: one run at a time, and nothing without the journal.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,43 +12,43 @@ use crate::journal::{Journal, Place, Record};
 use crate::namespaces;
 use crate::settings::{Commands, Setting};
 
-/// A run that may change things: it holds the journal until it is dropped.
+/// A run that may change settings: it holds the journal's lock until it is dropped.
 pub struct Session<'h> {
     host: &'h Host,
     journal: Journal,
-    /// The records that this run has written and that lie there still.
+    /// The records that this run has written and that still exist.
     own: RefCell<BTreeSet<u32>>,
 }
 
-/// What became of one setting.
+/// The result of undoing one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undone {
-    /// Whose change it was.
+    /// The tuning that made it.
     pub tuning: String,
     /// The setting's name.
     pub setting: String,
-    /// What became of it.
+    /// The result.
     pub fate: Fate,
 }
 
-/// What became of one setting when it was to be restored.
+/// What happened to a setting that was to be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It holds again what it held before.
+    /// It has its old value again.
     Restored(Content),
-    /// It held that already.
+    /// It already had its old value.
     Already(Content),
-    /// There is nothing to restore any more; why.
+    /// There is nothing left to restore, and why.
     Gone(String),
-    /// Somebody else has changed it since; it stays, and its record lies at this path.
+    /// Someone else has changed it since; it stays, and its record was moved aside.
     LeftAlone {
-        /// What it holds.
+        /// Its current value.
         now: Content,
-        /// What we had set.
+        /// The value that we had set.
         ours: Content,
-        /// What it held before us.
+        /// The value before.
         before: Content,
-        /// Where its record lies now.
+        /// The path of the record.
         record: String,
     },
     /// It could not be restored; its record is kept. Why, and what to do.
@@ -56,7 +56,7 @@ pub enum Fate {
 }
 
 impl<'h> Session<'h> {
-    /// Begins a run with the journal in `state`, which lies on our own disk.
+    /// Starts a run with the journal in `state`, a folder on our own disk.
     ///
     /// # Errors
     /// Another run holds it, or it cannot be opened.
@@ -64,18 +64,18 @@ impl<'h> Session<'h> {
         Ok(Session { host, journal: Journal::open(host.system(), state)?, own: RefCell::default() })
     }
 
-    /// The tunings and variants of earlier runs that have been applied and not undone, for a look before anything begins;
-    /// none if that is unknown. It does not hold the journal.
+    /// Tunings and variants of earlier runs that were applied and not undone, for a check before anything starts;
+    /// empty if unknown. Does not take the lock.
     pub fn left_over(host: &Host, state: &Path) -> BTreeSet<String> {
         Journal::look(host.system(), state).into_iter().map(|record| record.tuning).collect()
     }
 
-    /// Whether there is nothing to restore; looks without holding the journal.
+    /// Whether there is nothing to restore; does not take the lock.
     pub fn is_clean(host: &Host, state: &Path) -> bool {
         Journal::is_empty(host.system(), state)
     }
 
-    /// The tunings that have been applied and not undone.
+    /// The tunings that were applied and not undone.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -84,10 +84,10 @@ impl<'h> Session<'h> {
         Ok(entries.records.into_iter().map(|(_, record)| record.tuning).collect())
     }
 
-    /// Makes all changes of one tuning, or none; returns those that were needed, with what each setting held before.
+    /// Makes all changes of one tuning, or none. Returns the changes that were needed, with the old values.
     ///
     /// # Errors
-    /// A setting that cannot be read or brought back, a journal that is damaged, or a change that the system refuses.
+    /// A setting that cannot be read or restored, a damaged journal, or a change that the system refuses.
     pub fn apply(&self, tuning: &str, changes: &[Change]) -> Result<Vec<(Setting, Content)>, Error> {
         let entries = self.journal.entries(self.host.system())?;
         if let Some(broken) = entries.broken.first() {
@@ -103,18 +103,18 @@ impl<'h> Session<'h> {
         Ok(made)
     }
 
-    /// Puts back what these tunings changed, the latest first; all of them where none is named.
+    /// Undoes what these tunings changed, the latest first; all of them if none is named.
     ///
     /// # Errors
-    /// The journal cannot be read or written. What cannot be restored is not an error of the run; its fate says so.
+    /// The journal cannot be read or written. A setting that cannot be restored is not an error; its fate says so.
     pub fn undo(&self, names: &[String]) -> Result<(Vec<Undone>, Vec<String>), Error> {
         self.undo_if(&|_, record| names.is_empty() || names.contains(&record.tuning))
     }
 
-    /// Puts back what this run has changed under this name, and leaves alone what an earlier run changed under it.
+    /// Undoes what this run changed under this name, but not what an earlier run changed under it.
     ///
     /// # Errors
-    /// As of [`undo`](Session::undo).
+    /// As [`undo`](Session::undo).
     pub fn undo_own(&self, name: &str) -> Result<(Vec<Undone>, Vec<String>), Error> {
         let own = self.own.borrow().clone();
         self.undo_if(&|number, record| own.contains(&number) && record.tuning == name)
@@ -139,8 +139,8 @@ impl<'h> Session<'h> {
         Ok((undone, entries.broken))
     }
 
-    /// Writes down, before its first command is run, that a change by commands is about to be made. Until it is forgotten
-    /// [`undo`](Session::undo) runs its second one.
+    /// Records, before its first command is run, that a change by commands is about to be made. Until the record is
+    /// deleted, [`undo`](Session::undo) runs its second command.
     ///
     /// # Errors
     /// A journal that is damaged or cannot be written: then the command must not be run.
@@ -164,7 +164,7 @@ impl<'h> Session<'h> {
         Ok(Begun { number, record })
     }
 
-    /// Notes that its first command has ended.
+    /// Records that its first command has finished.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -173,7 +173,7 @@ impl<'h> Session<'h> {
         self.journal.write(self.host.system(), begun.number, &Record { settled, ..begun.record.clone() })
     }
 
-    /// Forgets a change by commands that was undone.
+    /// Deletes the record of a change by commands that was undone.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -182,7 +182,7 @@ impl<'h> Session<'h> {
         self.journal.forget(self.host.system(), begun.number)
     }
 
-    /// Makes one change. Returns what the setting held before, or nothing where it held what was wanted.
+    /// Makes one change. Returns the old value, or `None` if the setting already had the wanted value.
     fn make(&self, tuning: &str, change: &Change) -> Result<Option<Content>, Error> {
         let Change { setting, to } = change;
         let refused = |Unknown(reason)| Error::Refused(format!("{tuning}: {reason}"));
@@ -221,7 +221,7 @@ impl<'h> Session<'h> {
         Ok(Some(record.before))
     }
 
-    /// Undoes what a tuning did before it failed; says so, or what could not be undone.
+    /// Undoes what a tuning did before it failed; reports this, or what could not be undone.
     fn taken_back(&self, tuning: &str, records_before: usize, error: Error) -> Error {
         let undo = || -> Result<Vec<Undone>, Error> {
             let entries = self.journal.entries(self.host.system())?;
@@ -289,7 +289,8 @@ impl<'h> Session<'h> {
             Ok(()) => format!("it was restored to {}, but holds {}", record.before.line(), now.line()),
             Err(reason) => reason,
         };
-        // What is there now is our doing: the next undo tries again. The others are restored even where this cannot be noted.
+        // The current value is our doing: the next undo tries again. The others are restored even if this cannot be
+        // recorded.
         let noted = self.journal.write(system, number, &Record { settled: Some(now), ..record.clone() });
         Ok(Fate::Kept(match noted {
             Ok(()) => reason,
@@ -297,14 +298,14 @@ impl<'h> Session<'h> {
         }))
     }
 
-    /// Runs the second command of a change that was made by commands.
+    /// Runs the second command of a change by commands.
     fn undo_commands(&self, number: u32, record: &Record, commands: &Commands) -> Result<Fate, Error> {
         match (commands.undo(), &record.settled) {
             (Ok(()), _) => {
                 let done = Content::Text(format!("what it was, by `{}`", commands.unset));
                 self.forgotten(number, Fate::Restored(done))
             }
-            // Perhaps nothing of it was done, and to undo that fails.
+            // Perhaps nothing of it was done, so undoing it fails.
             (Err(why), None) => {
                 let told = format!("`{}` did not finish, and {why}", commands.set);
                 self.forgotten(number, Fate::Gone(told))
@@ -313,9 +314,9 @@ impl<'h> Session<'h> {
         }
     }
 
-    /// Whether a value is what the kernel makes of the one that was wanted, where we did not live to read it: it rounds sizes
-    /// of tables and rings. It is asked to do it once more; if it then holds something else, what was there was somebody
-    /// else's, and comes back.
+    /// Whether a value is what the kernel makes of the wanted one, if we died before reading it: it rounds sizes of
+    /// tables and rings. The wanted value is written once more; if the result differs, the previous value was someone
+    /// else's, and is written back.
     fn is_made_of(&self, record: &Record, now: &Content) -> bool {
         let kind = record.setting.kind();
         if !kind.may_be_rounded(now, &record.wanted) || kind.write(self.host, &record.wanted).is_err() {
@@ -360,7 +361,7 @@ impl std::fmt::Display for Fate {
     }
 }
 
-/// A change by commands that is written down.
+/// A recorded change by commands.
 #[derive(Debug)]
 pub struct Begun {
     number: u32,
@@ -374,11 +375,11 @@ fn damaged(broken: &str) -> Error {
     ))
 }
 
-/// Why a record is not for the place we are in.
+/// Why a record does not apply here.
 enum Elsewhere {
-    /// What it describes has ended with its boot.
+    /// Its setting has disappeared with its boot.
     Gone(String),
-    /// It is for another network namespace that may still be there.
+    /// It is for another network namespace that may still exist.
     Other(String),
 }
 
@@ -389,10 +390,10 @@ fn elsewhere(host: &Host, record: &Record) -> Option<Elsewhere> {
     }
     if record.place.boot != now.boot {
         if let Setting::Commands(_) = &record.setting {
-            // What it changed may be a file.
+            // It may have changed a file.
             return None;
         }
-        // Of the first namespace there is one in every boot; the others have ended.
+        // Every boot has an initial namespace; the others no longer exist.
         let gone = "it belonged to a network namespace of an earlier boot";
         return (!record.place.is_first).then(|| Elsewhere::Gone(gone.to_owned()));
     }
@@ -477,7 +478,7 @@ mod tests {
         assert!(Session::is_clean(&host, &state.0));
     }
 
-    /// Killed at each write, rename, removal and sync of applying: undo brings everything back.
+    /// Killed at each write, rename, removal and sync of applying: undo restores everything.
     #[test]
     fn killed_at_any_operation_of_apply() {
         for operations in 0.. {
@@ -496,7 +497,7 @@ mod tests {
         }
     }
 
-    /// The same for a kill while undoing: the next undo ends it.
+    /// The same for a kill during undo: the next undo completes it.
     #[test]
     fn killed_at_any_operation_of_undo() {
         for operations in 0.. {
@@ -530,14 +531,14 @@ mod tests {
         assert!(Session::is_clean(&host, &state.0));
     }
 
-    /// A tuning whose last change fails has made none.
+    /// If the last change of a tuning fails, none is made.
     #[test]
     fn a_tuning_is_applied_whole_or_not_at_all() {
         let (fake, state) = (machine(), Folder::new());
         let (host, before) = (fake.host(), fake.snapshot());
         let session = Session::open(&host, &state.0).unwrap();
         let ignored = Change::text(Ethtool::new("eth0", Group::Coalesce, "adaptive-rx"), "on");
-        // The kernel notes it, and leaves it off: its checksums are.
+        // The kernel stores the request, but keeps it off, because checksums are off.
         let held = Change::text(Ethtool::new("eth0", Group::Feature, "tcp-segmentation-offload"), "on");
         let refused = Change::text(Ethtool::new("eth0", Group::Ring, "rx"), 5000);
         let missing = Change::text(Setting::sysctl("net.core.nothing"), 7);
@@ -555,7 +556,7 @@ mod tests {
         }
     }
 
-    /// A qdisc that is more than its options could not be brought back, so it is not touched.
+    /// A qdisc with more than options could not be restored, so it is not changed.
     #[test]
     fn what_cannot_be_brought_back_is_not_changed() {
         for (kind, handle, filters_count) in [("htb", 0x1_0000, 0), ("fq_codel", 0x8001_0000, 1)] {
@@ -570,7 +571,7 @@ mod tests {
         }
     }
 
-    /// A qdisc that is whole with its options comes back with its handle and every byte of them.
+    /// A qdisc that is completely described by its options is restored with its handle and every byte of them.
     #[test]
     fn a_configured_qdisc_is_put_back_byte_for_byte() {
         let (fake, state) = (machine(), Folder::new());
@@ -584,7 +585,7 @@ mod tests {
         assert_eq!(fake.snapshot(), before);
     }
 
-    /// Which qdisc the kernel attaches goes by its default: another one must not come back in the place of what was there.
+    /// The kernel attaches its default qdisc: a different one must not replace the old one.
     #[test]
     fn the_kernels_own_qdisc_is_replaced_only_while_it_would_come_back() {
         let (fake, state) = (machine(), Folder::new());
@@ -612,7 +613,7 @@ mod tests {
         assert_eq!(fake.snapshot(), before);
     }
 
-    /// What a put-back left that failed is not somebody else's change: each undo tries again.
+    /// What a failed restore leaves is not someone else's change: each undo tries again.
     #[test]
     fn a_failed_put_back_is_tried_again() {
         let (fake, state) = (machine(), Folder::new());
@@ -627,7 +628,7 @@ mod tests {
                 "{undone:?}"
             );
         }
-        // What somebody else did after it is theirs.
+        // What someone else did after it is theirs.
         fake.tell_all(qdisc("pfifo", 0x8001_0000, &[], 0));
         let (undone, _) = session.undo(&[]).unwrap();
         assert!(matches!(undone[0].fate, Fate::LeftAlone { .. }), "{undone:?}");
@@ -661,7 +662,7 @@ mod tests {
         assert_eq!(fake.read("/proc/sys/net/core/somaxconn"), "32768");
     }
 
-    /// After a reboot a value that was kept is restored, and one that is the default again is left.
+    /// After a reboot a persistent value is restored, and one that is the default again is left alone.
     #[test]
     fn after_a_reboot() {
         let (fake, state) = (machine(), Folder::new());
@@ -674,7 +675,7 @@ mod tests {
         assert_eq!(fake.snapshot(), before);
     }
 
-    /// A climb undoes what it did, and what the operator had applied before under the same name stays.
+    /// A climb undoes its own changes; what the operator applied before under the same name stays.
     #[test]
     fn a_run_takes_back_its_own_alone() {
         let (fake, state) = (machine(), Folder::new());
@@ -692,8 +693,8 @@ mod tests {
         assert_eq!((fake.snapshot(), session.undo_own("t").unwrap().0.len()), (applied, 0));
     }
 
-    /// The kernel makes 400 of 310. Killed between the write and the record of what came of it, the value is still known as
-    /// ours; one that is near and is somebody else's is left, as it was.
+    /// The kernel makes 400 of 310. After a kill between the write and the record of its result, the value is still
+    /// recognised as ours; a near value that someone else set is left as it was.
     #[test]
     fn a_value_that_the_kernel_rounded_is_ours() {
         const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
@@ -720,7 +721,7 @@ mod tests {
         }
     }
 
-    /// After a reboot the interrupt of a queue has another number, and its old one is another card's.
+    /// After a reboot the interrupt of a queue has another number, and its old number belongs to another card.
     #[test]
     fn an_interrupt_is_known_by_its_name() {
         let (fake, state) = (machine(), Folder::new());
@@ -773,7 +774,7 @@ mod tests {
         assert!(Session::is_clean(&host, &state.0));
     }
 
-    /// Whatever moment flatout is killed at, the second command is run by `undo`; if the first had not ended it may fail.
+    /// Whenever flatout is killed, `undo` runs the second command; if the first had not finished it may fail.
     #[test]
     fn commands_are_undone_by_their_second_one() {
         let (fake, state, folder) = (machine(), Folder::new(), Folder::new());
@@ -807,7 +808,7 @@ mod tests {
         assert!(Session::is_clean(&host, &state.0));
     }
 
-    /// Nothing is changed beside a record that cannot be read; the others are restored.
+    /// Nothing is changed next to a record that cannot be read; the others are restored.
     #[test]
     fn a_damaged_record_stops_apply_and_not_undo() {
         let (fake, state) = (machine(), Folder::new());

@@ -1,4 +1,4 @@
-//! The primitive operations on the machine, one backend each: the kernel we run on, or a tree of files elsewhere.
+//! The primitive operations on the machine, one backend each: the current kernel, or a tree of files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,26 +12,26 @@ use flatout_lane::child::{self, Unfinished};
 use crate::change::chosen;
 use crate::netlink::{self, Protocol};
 
-/// Bytes read of one file. More than any setting has; of `/proc/net/tcp` it is the start, where listeners stand.
+/// Bytes read from one file. Enough for any setting; of `/proc/net/tcp` it is the start, which lists the listeners.
 pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
 
-/// How long a command may take. `tc`, `nft` and `ethtool` answer in milliseconds; what takes longer hangs.
+/// Time limit of a command. `tc`, `nft` and `ethtool` need milliseconds; one that takes longer hangs.
 const RUN_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Why a command gave no answer.
+/// Why a command gave no result.
 #[derive(Debug)]
 pub enum RunError {
     /// There is no such program.
     Missing,
-    /// It ran and said no: its exit status and what it said.
+    /// It failed: its exit status and its message.
     Failed(Option<i32>, String),
-    /// It did not end in time, or could not be started.
+    /// It took too long, or could not be started.
     Broken(io::Error),
-    /// The tree behind this host is only files.
+    /// This host is only a tree of files.
     OnlyFiles,
 }
 
-/// What can be done to a machine. Paths are as they lie on our own disk.
+/// The operations on a machine. Paths are those on our own disk.
 pub trait System: Send {
     /// At most 4 MiB of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
@@ -39,27 +39,27 @@ pub trait System: Send {
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
     /// When a file was last written.
     fn modified(&self, path: &Path) -> io::Result<SystemTime>;
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
-    /// Writes to a file that is there, with one `write`, as sysfs and procfs want it.
+    /// Writes to an existing file, with one `write`, as sysfs and procfs require.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Makes a file, or empties it, and fills it. Before a byte is in it, it has these permissions.
+    /// Creates or empties a file, and fills it. It has these permissions before it has any content.
     fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
-    /// Makes a folder and its parents.
+    /// Creates a folder and its parents.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
     /// Waits until a file or a folder is on disk.
     fn sync(&self, path: &Path) -> io::Result<()>;
-    /// Gives a file another name, in place of what had it.
+    /// Renames a file, replacing an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Runs a command and returns what it wrote to stdout.
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError>;
-    /// Sends a netlink request and hands on each datagram that answers it, until `take` says that it has enough.
+    /// Sends a netlink request and passes each datagram of the reply to `take`, until that returns true.
     fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()>;
 }
 
-/// The machine we run on.
+/// The current machine.
 pub(crate) struct Kernel;
 
 impl System for Kernel {
@@ -85,14 +85,14 @@ impl System for Kernel {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // What answers `a [b] c` takes the choice alone.
+        // A file that reads `a [b] c` accepts only the choice itself.
         let text = std::str::from_utf8(bytes).ok();
         write_once(path, text.and_then(chosen).map_or(bytes, str::as_bytes))
     }
 
     fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
-        // A draft that was left behind may have had others.
+        // A leftover draft may have other permissions.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(bytes)
     }
@@ -116,7 +116,7 @@ impl System for Kernel {
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
         let ran = child::run(&mut command(program, arguments), input.as_bytes(), RUN_TIME_MAX, None);
         let ran = ran.map_err(|why| match why {
-            // Not allowed is what the search of a path ends with that leads through folders of somebody else's.
+            // A search of the PATH that includes inaccessible folders ends with "permission denied".
             Unfinished::NotStarted(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
             {
@@ -139,7 +139,7 @@ impl System for Kernel {
     }
 }
 
-/// Puts a file in place whole: under another name first, on disk before it gets its own.
+/// Replaces a file atomically: written under another name and synced before it is renamed.
 pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -155,14 +155,14 @@ pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8], mode: u32)
 /// The permissions of a setting's file, which every program may read.
 pub(crate) const MODE_OPEN: u32 = 0o644;
 
-/// Those of our own records: what was typed may hold what others must not see.
+/// Permissions of our own records: command lines may contain secrets.
 pub(crate) const MODE_OWN: u32 = 0o600;
 
-/// How the name of a file ends that is not yet whole.
+/// The suffix of the name of an incomplete file.
 pub(crate) const DRAFT_ENDING: &str = ".flatout-draft";
 
 pub(crate) fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Truncating means nothing to procfs, and makes a plain file of a tree shorter when the value is.
+    // procfs ignores truncation, and in a tree a plain file must not keep the rest of a longer value.
     write_to(OpenOptions::new().write(true).truncate(true).open(path)?, bytes)
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn write_to(mut file: File, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn command(program: &str, arguments: &[&str]) -> Command {
-    // An ordinary user's path often lacks the folders where `tc` and `ethtool` live.
+    // An ordinary user's PATH often lacks the folders of `tc` and `ethtool`.
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
     command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/bin:/bin")).env("LC_ALL", "C");

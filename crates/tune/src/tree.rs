@@ -1,8 +1,9 @@
-//! A tree of files: a recorded machine, or the image of one that does not run. It runs no commands and has no kernel.
+//! A tree of files: a recorded machine, or the image of one that is not running. It runs no commands and has no
+//! kernel.
 //!
-//! A link in it may point anywhere, `/etc` or `../../../etc`: the kernel is asked to take the tree's top for the root
-//! (`openat2` with `RESOLVE_IN_ROOT`, Linux 5.6), so that no path leaves it, and nothing of our own machine is read or written.
-//! What lies outside, such as our journal, is asked for by its own path.
+//! A link in it may point anywhere, `/etc` or `../../../etc`: the kernel takes the tree's top as the root (`openat2`
+//! with `RESOLVE_IN_ROOT`, Linux 5.6), so that no path leaves it, and nothing on our own machine is read or written.
+//! Files outside, such as our journal, are accessed by their own paths.
 
 use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -29,12 +30,12 @@ impl Tree {
         Tree { root: root.into() }
     }
 
-    /// A path as the tree has it; none of what is outside.
+    /// A path inside the tree; `None` for one outside.
     fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         path.strip_prefix(&self.root).ok()
     }
 
-    /// Opens what lies at a path of the tree.
+    /// Opens a path inside the tree.
     fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let root = File::open(&self.root)?;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -42,7 +43,7 @@ impl Tree {
         let flags = flags | OFlags::CLOEXEC;
         for _ in 0..ATTEMPTS_MAX {
             match openat2(root.as_fd(), path, flags, mode, ResolveFlags::IN_ROOT) {
-                // Something was renamed meanwhile, and the kernel cannot tell whether the path has left the tree.
+                // Something was renamed meanwhile, and the kernel cannot tell whether the path left the tree.
                 Err(Errno::AGAIN) => {}
                 opened => return Ok(opened?),
             }
@@ -50,7 +51,7 @@ impl Tree {
         Err(Errno::AGAIN.into())
     }
 
-    /// The folder of a path of the tree, and the name in it.
+    /// The folder of a path inside the tree, and the name in it.
     fn parent(&self, path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
         let folder = self.open(path.parent().unwrap_or(Path::new("")), OFlags::PATH | OFlags::DIRECTORY)?;
@@ -58,14 +59,14 @@ impl Tree {
     }
 }
 
-/// How often a path is looked up that somebody changes meanwhile.
+/// How often to look up a path that keeps changing.
 const ATTEMPTS_MAX: usize = 16;
 
 impl System for Tree {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let Some(inside) = self.inside(path) else { return Kernel.read(path) };
         let mut bytes = Vec::new();
-        // A pipe in somebody's tree is not waited for.
+        // Do not wait for a pipe in the tree.
         let file = File::from(self.open(inside, OFlags::RDONLY | OFlags::NONBLOCK)?);
         file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -91,8 +92,8 @@ impl System for Tree {
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let Some(inside) = self.inside(path) else { return Kernel.write(path, bytes) };
-        // Written over in one piece and cut to its length behind that: a death in between leaves the value with empty
-        // lines behind it, and never an empty file, which would look like somebody else's change.
+        // Overwritten in one piece and then truncated: a crash in between leaves the value with empty lines after it,
+        // and never an empty file, which would look like someone else's change.
         let file = File::from(self.open(inside, OFlags::WRONLY | OFlags::NONBLOCK)?);
         let former_bytes = file.metadata()?.len().min(READ_BYTES_MAX) as usize;
         let mut padded = bytes.to_vec();
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use crate::fake::Folder;
 
-    /// Links out of the tree, by an absolute path and by one upwards, to a file and to a folder.
+    /// Links out of the tree, by an absolute path and by `..`, to a file and to a folder.
     #[test]
     fn no_path_leaves_the_tree() {
         let (outer, tree) = (Folder::new(), Folder::new());

@@ -1,24 +1,24 @@
-//! Who owns the folder of the journal. What it holds is run with the rights of whoever reads it: root trusts nothing that
-//! somebody else could have written.
+//! Checks who owns the journal's folder. Its content is executed with the rights of the reader: root trusts nothing
+//! that another user could have written.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// The permissions of the folder: nobody else has to look into it, nor to hold its lock.
+/// The permissions of the folder: nobody else needs to read it, or to hold its lock.
 pub(crate) const MODE_FOLDER: u32 = 0o700;
 
 /// Write permission of the group and of others.
 const WRITABLE: u32 = 0o022;
 
-/// Where anybody may make files, and only their owner may rename or remove them.
+/// Anybody may create files, but only their owner may rename or remove them.
 const STICKY: u32 = 0o1000;
 
-/// Closes a folder of ours to others.
+/// Makes our folder inaccessible to others.
 ///
 /// # Errors
-/// It is not ours to close.
+/// It does not belong to us.
 pub(crate) fn close(folder: &Path) -> io::Result<()> {
     match fs::metadata(folder)?.mode() & 0o077 {
         0 => Ok(()),
@@ -26,8 +26,8 @@ pub(crate) fn close(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// As root: that only root can have written what lies at a path, which may not be there. Anybody else believes what he may
-/// read: it is carried out with no more rights than he has.
+/// As root: checks that only root can have written a path, which need not exist. Other users trust what they may
+/// read: it is executed with no more than their own rights.
 ///
 /// # Errors
 /// Who else could have written it.
@@ -46,7 +46,7 @@ fn check_owner(path: &Path, owner: u32) -> Result<(), String> {
     for (at, part) in real.ancestors().enumerate() {
         let found = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
         let (mode, uid) = (found.mode(), found.uid());
-        // Of a folder further up anybody may own what is beside ours, if he cannot rename ours.
+        // Other users may own siblings in a parent folder if they cannot rename ours.
         let is_open = mode & WRITABLE != 0 && (at == 0 || mode & STICKY == 0);
         let whose = match (uid == owner, is_open) {
             (false, _) => format!("belongs to user {uid}"),
@@ -91,7 +91,7 @@ mod tests {
         assert!(found(&state).is_err(), "who may rename it may put another in its place");
     }
 
-    /// The same without what is above the test's own folder.
+    /// The same without the folders above the test's own.
     fn check_below(path: &Path, top: &Path, owner: u32) -> Result<(), String> {
         check_owner(path, owner).or_else(|why| match why.starts_with(&top.display().to_string()) {
             true => Err(why),

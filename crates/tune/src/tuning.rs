@@ -1,80 +1,81 @@
-//! What a tuning is. One that is new is one file under `tunings/` and one line in its list.
+//! The interface of a tuning. A new one is one file under `tunings/` and one line in its list.
 
 use crate::change::Change;
 use crate::error::{Error, Unknown};
 use crate::host::Host;
 use crate::served::Served;
 
-/// One thing about a machine that costs requests something.
+/// One property of a machine that makes requests more expensive.
 ///
-/// It reads and advises; it never writes. What it wants done comes as data, so that applying and undoing it
-/// ([`Session`](crate::Session)), keeping it over a reboot ([`plan`](crate::plan())) and writing it down as a script
-/// ([`script`](crate::script())) are done once for all.
+/// It reads and advises; it never writes. It describes changes as data, so that applying and undoing
+/// ([`Session`](crate::Session)), making persistent ([`plan`](crate::plan())) and writing a script
+/// ([`script`](crate::script())) are each implemented once, for all of them.
 pub trait Tuning: Sync {
-    /// What is always true of it.
+    /// Its constant properties.
     fn about(&self) -> &About;
 
-    /// How it is now.
+    /// Its current value.
     ///
     /// # Errors
-    /// It cannot be known here; why.
+    /// It cannot be read here, and why.
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown>;
 
-    /// What should be done about it.
+    /// What should be done.
     ///
     /// # Errors
-    /// It cannot be known here; why.
+    /// It cannot be read here, and why.
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown>;
 
-    /// What it takes for it to be advised.
+    /// The evidence that it needs to be suggested.
     fn proof(&self) -> Proof {
         Proof::Setting
     }
 
-    /// The counter that proves it took: drivers accept settings and ignore them.
+    /// The counter that proves its effect: drivers accept settings and ignore them.
     ///
     /// # Errors
-    /// It cannot be known here; why.
+    /// It cannot be read here, and why.
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown>;
 }
 
-/// What it takes for a tuning to be advised, beyond that it would change something.
+/// The evidence that a tuning needs to be suggested, besides that it would change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// Nothing: how it is set is what costs.
+    /// None: the setting itself is what costs.
     Setting,
-    /// That its counter moves: as long as nothing overflows, more room is worth nothing.
+    /// That its counter increases: as long as nothing overflows, more room has no effect.
     Counter,
-    /// A measurement on this machine, as a climb makes it: what it gains differs from one to the other.
+    /// A measurement on this machine, as in a climb: its gain differs between machines.
     Measurement,
-    /// Somebody who needs just this.
+    /// A user who needs exactly this.
     Asking,
 }
 
-/// What is always true of a tuning.
+/// The constant properties of a tuning.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// Its name, as one types it.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// Why one would, in a line.
+    /// The reason for it, in a line.
     pub reason: &'static str,
-    /// More of it, for its manual page.
+    /// More about it, for `explain`.
     pub detail: &'static str,
-    /// Where that is known from.
+    /// The source of this knowledge.
     pub source: &'static str,
-    /// What it reaches.
+    /// What it affects.
     pub scope: Scope,
-    /// What it risks.
+    /// Its risk.
     pub risk: Risk,
-    /// What is lost by it; empty where nothing is.
+    /// Its drawback; empty if there is none.
     pub lost: &'static str,
-    /// The most requests a second that a published measurement gained by it; gains overlap and differ. Only for order.
+    /// The largest published gain in requests per second, in percent; gains overlap and differ. Used only for
+    /// ordering.
     pub gain_percent: f32,
-    /// What a measurement of it needs.
+    /// What a measurement of its effect needs.
     pub needs: Needs,
 }
 
-/// What a tuning reaches.
+/// What a tuning affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// One process or its sockets.
@@ -89,16 +90,16 @@ pub enum Scope {
     Reboot,
 }
 
-/// What a tuning risks.
+/// The risk of a tuning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Risk {
-    /// Nothing breaks; at worst it costs what it was to gain.
+    /// Nothing breaks; at worst it costs performance.
     Low,
     /// Something else may suffer: its name must be typed.
     Medium,
     /// Something may break.
     High,
-    /// Protection is lost: it must also be accepted in so many words.
+    /// Protection is reduced: this must also be accepted explicitly.
     Grave,
 }
 
@@ -120,37 +121,37 @@ pub enum Advice {
     Fine,
     /// These changes, which we can make.
     Change {
-        /// What is to become of it, in a line.
+        /// A one-line description.
         what: String,
         /// The changes.
         changes: Vec<Change>,
-        /// What has to be done afterwards for it to take; empty where nothing has.
+        /// What to do afterwards for it to take effect; empty if nothing.
         then: String,
     },
-    /// Something that only somebody else can do.
+    /// Something that only the user can do.
     ByHand(String),
 }
 
-/// A counter or gauge, by its own name.
+/// A counter or gauge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
-    /// What the kernel calls it.
+    /// Its name in the kernel.
     pub name: String,
     /// Its value now.
     pub value: u64,
 }
 
-/// What somebody agreed to.
+/// What the user has agreed to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Consent {
-    /// The tuning's name was typed.
+    /// The tuning was named explicitly.
     pub is_named: bool,
-    /// The loss of protection was accepted.
+    /// Reduced protection was accepted.
     pub accepts_risk: bool,
 }
 
 impl Advice {
-    /// Changes that take at once; where there are none, all is fine.
+    /// Changes that take effect at once; none means that all is fine.
     pub(crate) fn change(what: impl Into<String>, changes: Vec<Change>) -> Advice {
         match changes.is_empty() {
             true => Advice::Fine,
@@ -158,7 +159,7 @@ impl Advice {
         }
     }
 
-    /// In a line; nothing where all is fine.
+    /// As one line; `None` if all is fine.
     pub fn text(&self) -> Option<&str> {
         match self {
             Advice::Fine => None,
@@ -172,7 +173,7 @@ impl Consent {
     /// Whether this tuning may be applied.
     ///
     /// # Errors
-    /// What is missing, with what would be lost.
+    /// What is missing, with the drawback.
     pub fn permits(self, about: &About) -> Result<(), Error> {
         let name = about.name;
         let missing = match about.risk {
@@ -191,7 +192,7 @@ impl Consent {
 }
 
 impl Risk {
-    /// In a word.
+    /// As one word.
     pub fn name(self) -> &'static str {
         match self {
             Risk::Low => "low",
@@ -202,7 +203,7 @@ impl Risk {
 }
 
 impl Scope {
-    /// In a word.
+    /// As one word.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Process => "process",
@@ -215,7 +216,7 @@ impl Scope {
 }
 
 impl Needs {
-    /// Whether the path by which this server is reached can show an effect.
+    /// Whether an effect can be measured on the path to this server.
     pub fn are_met(self, served: &Served) -> bool {
         match self {
             Needs::AnyPath => true,

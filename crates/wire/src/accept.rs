@@ -3,7 +3,7 @@
 /// A content coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// As it is.
+    /// Uncompressed.
     Identity,
     /// RFC 1952.
     Gzip,
@@ -24,7 +24,7 @@ impl Coding {
         }
     }
 
-    /// The ending of a file that holds it beside the plain one; empty for [`Coding::Identity`].
+    /// The suffix of a file with this coding next to the plain one; empty for [`Coding::Identity`].
     pub fn extension(self) -> &'static str {
         match self {
             Coding::Identity => "",
@@ -38,11 +38,12 @@ impl Coding {
 /// Weights are thousandths, as `q` has three decimals.
 type Weight = u16;
 
-/// Picks one of `available` by the value of `Accept-Encoding`: the highest weight, and of equal ones the first.
+/// Picks one of `available` by the value of `Accept-Encoding`: the one with the highest weight, and among equal ones
+/// the first.
 ///
-/// Without the field anything goes, and [`Coding::Identity`] is what every client reads. `None` where the client
-/// refuses all that there is. Identity is acceptable unless it is refused by name or by `*;q=0`, but only
-/// preferred where its weight is given.
+/// Without the field any coding is acceptable, and [`Coding::Identity`] is what every client reads. `None` if the
+/// client refuses all that are available. Identity is acceptable unless it is refused by name or by `*;q=0`, but only
+/// preferred if its weight is given.
 pub fn choose(accept: Option<&[u8]>, available: &[Coding]) -> Option<Coding> {
     let Some(accept) = accept else {
         return available.contains(&Coding::Identity).then_some(Coding::Identity);
@@ -57,7 +58,7 @@ pub fn choose(accept: Option<&[u8]>, available: &[Coding]) -> Option<Coding> {
     best.map(|(coding, _)| coding)
 }
 
-/// The weight of one coding: by its name, else by `*`; identity that is not named is the last resort.
+/// The weight of one coding: by its name, otherwise by `*`; an identity that is not named is the last resort.
 fn weight(accept: &[u8], coding: Coding) -> Weight {
     let mut by_star = None;
     for item in accept.split(|&byte| byte == b',') {
@@ -82,7 +83,7 @@ fn weight(accept: &[u8], coding: Coding) -> Weight {
     }
 }
 
-/// `;q=0.5` as 500; a malformed weight refuses, which is the safe reading.
+/// `;q=0.5` as 500; a malformed weight counts as a refusal, which is the safe reading.
 fn quality(parameters: Option<&[u8]>) -> Weight {
     let Some(parameters) = parameters else { return 1000 };
     let text = parameters.trim_ascii().strip_prefix(b";").unwrap_or_default().trim_ascii();

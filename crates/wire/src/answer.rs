@@ -1,4 +1,5 @@
-//! The head of an answer, as a client reads it: status line and what frames the body (RFC 9112 sections 4 to 6).
+//! The head of a response, as a client parses it: the status line and the fields that frame the body (RFC 9112
+//! sections 4 to 6).
 //!
 //! ```text
 //! HTTP/1.1 200 OK\r\n                   version, status code, reason
@@ -6,14 +7,14 @@
 //! \r\n                                  end: what follows is the body or the next answer
 //! ```
 //!
-//! Nothing is copied or allocated, and nothing kept but what a client has to act on. As with requests, what frames
-//! the body is accepted in a single spelling.
+//! Nothing is copied or allocated, and only what a client has to act on is kept. As with requests, fields that frame
+//! the body are accepted in a single spelling.
 
 use crate::field::{Field, Stop, field_line, value_end};
 use crate::head::HEAD_BYTES_CEILING;
 use crate::{Status, Version, framing};
 
-/// What a client has to know of a head.
+/// What a client needs to know of a response head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// The status code.
@@ -26,10 +27,10 @@ pub struct Answer {
     pub head_bytes: usize,
 }
 
-/// How the body of an answer is delimited (RFC 9112 section 6.3).
+/// How the body of a response is delimited (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes follow, perhaps none.
+    /// This many bytes follow, possibly none.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
@@ -37,7 +38,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// What is wrong with the head of an answer. Where the next answer begins cannot be known.
+/// What is wrong with a response head. The start of the next response is then unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The first line is not `HTTP/1.1 200 reason` and CRLF.
@@ -48,7 +49,7 @@ pub enum Fault {
     HeadTooLong,
     /// More field lines than their limit.
     TooManyFields,
-    /// Content-Length is not one number, or stands twice or beside Transfer-Encoding.
+    /// Content-Length is not one number, is repeated, or comes together with Transfer-Encoding.
     ContentLength,
     /// A transfer coding other than a single `chunked`.
     TransferEncoding,
@@ -57,10 +58,10 @@ pub enum Fault {
 /// `HTTP/1.1 200`.
 const STATUS_BYTES: usize = 12;
 
-/// Reads one head from the start of `bytes`. `to_head` says that it answers HEAD: no body follows then.
+/// Parses one head at the start of `bytes`. `to_head` says that the request was HEAD: no body follows then.
 ///
-/// `Ok(None)` means that the head goes on: call again with more bytes. Errors are reported as soon as they are certain.
-/// Costs one pass over the bytes.
+/// `Ok(None)` means that the head is incomplete: call again with more bytes. Errors are reported as soon as they are
+/// certain. Costs one pass over the bytes.
 ///
 /// # Errors
 /// The first [`Fault`] in the order of the bytes. A head over `head_bytes_max` (at most [`HEAD_BYTES_CEILING`]) is one.
@@ -69,11 +70,11 @@ pub fn parse(bytes: &[u8], to_head: bool, head_bytes_max: usize) -> Result<Optio
     parse_with(bytes, to_head, head_bytes_max, |_| Ok(()))
 }
 
-/// As [`parse`], with the field lines: `fields` is emptied first and holds their spans afterwards, which
-/// [`Field::name`] and [`Field::value`] turn into bytes.
+/// As [`parse`], with the field lines: `fields` is cleared and filled with their spans, which [`Field::name`] and
+/// [`Field::value`] turn into bytes.
 ///
 /// # Errors
-/// As [`parse`]; over `fields_max` lines is a fault too.
+/// As [`parse`]; more than `fields_max` lines is a fault too.
 pub fn parse_fields(
     bytes: &[u8],
     to_head: bool,
@@ -137,13 +138,13 @@ fn parse_within(
         (false, Some(length)) => Framing::Length(length),
         (false, None) => Framing::UntilClose,
     };
-    // HTTP/1.0 has no transfer coding: who sends one there may mean anything by it (RFC 9112 section 6.1).
+    // HTTP/1.0 has no transfer coding: the meaning of one there is unclear (RFC 9112 section 6.1).
     let is_clear = !(seen.chunked && version == Version::Http10) && framing != Framing::UntilClose;
     let keep_alive = is_clear && seen.keeps_alive(version == Version::Http11);
     Ok(Some(Answer { status, framing, keep_alive, head_bytes: bytes.len() - behind.len() }))
 }
 
-/// Version, status and where the next line begins.
+/// The version, the status, and the start of the next line.
 fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> {
     const EXPECTED: &[u8] = b"HTTP/1.";
     let known = bytes.len().min(EXPECTED.len());
@@ -170,7 +171,7 @@ fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> 
     }
     let code = digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
     let status = Status::from_code(code).ok_or(Fault::StatusLine)?;
-    // Some servers leave out the space before an empty reason; nothing is ambiguous about that.
+    // Some servers omit the space before an empty reason; this is not ambiguous.
     let reason_bytes = match bytes.get(STATUS_BYTES) {
         None => return Ok(None),
         Some(b' ') => value_end(&bytes[STATUS_BYTES..]),

@@ -1,4 +1,4 @@
-//! Chunked transfer coding, strictly and by any piece (RFC 9112 section 7.1).
+//! Chunked transfer coding, parsed strictly from pieces of any size (RFC 9112 section 7.1).
 //!
 //! ```text
 //! 1a;name=value\r\n     size line: 1 to 16 hexadecimal digits, then extensions
@@ -8,14 +8,14 @@
 //! \r\n                  end: what follows is the next request
 //! ```
 //!
-//! A [`Decoder`] is one byte of state and some counts, walked byte by byte outside of the data; it allocates for trailers
-//! only. The grammar is taken at its narrowest: no white space outside of quoted strings, no bare CR or LF anywhere. Each
-//! tolerance here has been a request smuggling bug in some server.
+//! A [`Decoder`] is one byte of state and some counters. It walks byte by byte outside of the data, and allocates
+//! only for trailers. The grammar is applied at its narrowest: no white space outside of quoted strings, no bare CR
+//! or LF anywhere. Each tolerance here has been a request smuggling bug in some server.
 
 use crate::Status;
 use crate::field::{is_field_value, is_token};
 
-/// The ceilings of one chunked body, its data apart.
+/// The limits of one chunked body, except for its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkLimits {
     /// Bytes of extensions in one size line, from the first `;` on; at most 65 535.
@@ -32,29 +32,29 @@ impl Default for ChunkLimits {
     }
 }
 
-/// Extension bytes of a whole body beyond its data bytes so far: a body of one-byte chunks with long
-/// extensions costs much and says little (CVE-2023-39326).
+/// Extension bytes of a whole body beyond its data bytes so far: one-byte chunks with long extensions cost much and
+/// carry little (CVE-2023-39326).
 const EXTENSION_SURPLUS_BYTES_MAX: u64 = 16 << 10;
 
-/// Digits of a chunk size: what 64 bits hold.
+/// Digits of a chunk size: 64 bits.
 const SIZE_DIGITS_MAX: u8 = 16;
 
 /// The largest chunk, as for Content-Length.
 const SIZE_MAX: u64 = 1 << 63;
 
-/// What a [`Decoder::step`] came upon.
+/// The result of a [`Decoder::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// Bytes of the body, never none.
+    /// Bytes of the body, never empty.
     Data(&'b [u8]),
-    /// All given bytes were taken and the body goes on.
+    /// All bytes were consumed, and the body is incomplete.
     NeedMore,
-    /// The body has ended; the bytes behind those that were taken are none of its.
+    /// The body has ended; bytes after the consumed ones do not belong to it.
     End,
 }
 
-/// What is wrong with a chunked body. The request is answered [`ChunkFault::status`], and the connection
-/// closed: where the next request begins cannot be known.
+/// What is wrong with a chunked body. The response is [`ChunkFault::status`], and the connection is closed: the start
+/// of the next request is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkFault {
     /// A size that is not 1 to 16 hexadecimal digits before `;` or CRLF, or is over 2^63.
@@ -70,7 +70,7 @@ pub enum ChunkFault {
 }
 
 impl ChunkFault {
-    /// The status that answers the fault.
+    /// The status of the response.
     pub fn status(self) -> Status {
         match self {
             ChunkFault::TrailersTooLarge => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -78,7 +78,7 @@ impl ChunkFault {
         }
     }
 
-    /// One line for the client's developer, without anything of what was sent.
+    /// One line for the client's developer, without any of the client's text.
     pub fn reason(self) -> &'static str {
         match self {
             ChunkFault::Size => "a chunk size is not 1 to 16 hexadecimal digits and CRLF, or is too large",
@@ -93,10 +93,10 @@ impl ChunkFault {
 /// The state of one chunked body: 40 bytes.
 #[derive(Debug)]
 pub struct Decoder {
-    /// In [`State::Size`] the value so far, in [`State::Data`] the bytes still to come.
+    /// In [`State::Size`] the value so far, in [`State::Data`] the remaining bytes.
     size: u64,
     extension_surplus_bytes: u64,
-    /// Made when the first trailer begins: most bodies have none.
+    /// Allocated for the first trailer: most bodies have none.
     trailers: Option<Box<Trailers>>,
     extension_bytes: u16,
     extension_bytes_max: u16,
@@ -110,14 +110,14 @@ pub struct Decoder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
-    /// Behind `;`: a name must follow.
+    /// After `;`: a name must follow.
     ExtensionStart,
     ExtensionName,
-    /// Behind `=`: a token or a quoted string must follow.
+    /// After `=`: a token or a quoted string must follow.
     ExtensionValueStart,
     ExtensionToken,
     ExtensionQuoted,
-    /// Behind a backslash in a quoted string.
+    /// After a backslash in a quoted string.
     ExtensionEscape,
     ExtensionQuotedEnd,
     SizeLf,
@@ -155,13 +155,13 @@ impl Decoder {
         }
     }
 
-    /// Takes what it can from the start of `bytes`: how many bytes were taken, and what they gave.
+    /// Consumes bytes from the start of `bytes`. Returns how many, and the result.
     ///
-    /// Data is a slice of `bytes`; [`Event::NeedMore`] comes only when all of them were taken. However the
-    /// input is cut into pieces, the data is the same. After [`Event::End`] nothing more is taken.
+    /// Data is a slice of `bytes`; [`Event::NeedMore`] is only returned when all of them were consumed. However the
+    /// input is split, the data is the same. After [`Event::End`] nothing more is consumed.
     ///
     /// # Errors
-    /// The first [`ChunkFault`], at the first byte that shows it. The decoder is of no use afterwards.
+    /// The first [`ChunkFault`], at the first byte that shows it. The decoder is not usable afterwards.
     pub fn step<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Event<'b>), ChunkFault> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -178,8 +178,8 @@ impl Decoder {
         Ok((at, if self.state == State::End { Event::End } else { Event::NeedMore }))
     }
 
-    /// The trailer fields in the order in which they came, once the body has ended: names as sent, values
-    /// without white space around them. A second call gives none.
+    /// The trailer fields in order, once the body has ended: names as sent, values without surrounding white space. A
+    /// second call returns none.
     pub fn take_trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.trailers.take().map(|trailers| trailers.fields).unwrap_or_default()
     }
@@ -194,7 +194,7 @@ impl Decoder {
         &bytes[..taken]
     }
 
-    /// The state behind `byte`, outside of data.
+    /// The state after `byte`, outside of data.
     fn after(&mut self, byte: u8) -> Result<State, ChunkFault> {
         match self.state {
             State::Size => self.after_size(byte),
@@ -230,7 +230,7 @@ impl Decoder {
         }
     }
 
-    /// `*( ";" token [ "=" ( token / quoted-string ) ] )`, each byte counted.
+    /// `*( ";" token [ "=" ( token / quoted-string ) ] )`, with each byte counted.
     fn after_extension(&mut self, byte: u8) -> Result<State, ChunkFault> {
         use State::*;
         let next = match (self.state, byte) {
@@ -292,7 +292,7 @@ impl Decoder {
     }
 }
 
-/// Writes the size line of a chunk of `len` data bytes: `1a` and CRLF. A chunk of none would end the body.
+/// Writes the size line of a chunk of `len` data bytes: `1a` and CRLF. An empty chunk would end the body.
 pub fn chunk_head(len: usize, out: &mut Vec<u8>) {
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {
@@ -301,8 +301,8 @@ pub fn chunk_head(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Fields that frame, route, authenticate or control a message: believed in its head, never behind its body
-/// (RFC 9110 section 6.5.1).
+/// Fields that frame, route, authenticate or control a message: accepted in its head, never as trailers (RFC 9110
+/// section 6.5.1).
 const FORBIDDEN_TRAILERS: &[&str] = &[
     "Age",
     "Authorization",
@@ -354,10 +354,10 @@ mod tests {
 
     type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-    /// A whole body: its data, its trailers, and how many bytes it took.
+    /// A whole body: its data, its trailers, and its encoded length.
     type Body = (Vec<u8>, Fields, usize);
 
-    /// Feeds `pieces` one after the other; `Ok(None)` where the body goes on behind the last.
+    /// Feeds `pieces` in order; `Ok(None)` if the body is incomplete after the last.
     fn decode<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Result<Option<Body>, ChunkFault> {
         let mut decoder = Decoder::new(ChunkLimits::default());
         let (mut data, mut taken_sum) = (Vec::new(), 0);
@@ -623,7 +623,7 @@ mod tests {
         assert_eq!(line, b"0\r\n");
     }
 
-    /// Bodies that are mostly good: the grammar with some of the usual tricks among its words.
+    /// Mostly valid bodies: the grammar with some of the usual tricks.
     fn body() -> impl Strategy<Value = Vec<u8>> {
         let extensions = prop_oneof![
             6 => Just(String::new()),

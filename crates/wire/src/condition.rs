@@ -2,21 +2,21 @@
 
 use crate::{Head, Method, date};
 
-/// What a request's preconditions come to.
+/// The result of a request's preconditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Answer as if there were none.
+    /// Respond as if there were none.
     Proceed,
-    /// 304: the client has what it would get.
+    /// 304: the client already has the representation.
     NotModified,
-    /// 412: the client's picture of the resource is wrong.
+    /// 412: a precondition failed.
     Failed,
 }
 
-/// Weighs the preconditions of `head` against a representation, in the order of section 13.2.2.
+/// Evaluates the preconditions of `head` against a representation, in the order of section 13.2.2.
 ///
-/// `etag` is the entity tag with its quotes, `modified` its time of change in seconds since 1970. Costs a pass over
-/// the fields, and next to nothing where none of them begins with `If-`.
+/// `etag` is the entity tag with its quotes, `modified` the modification time in seconds since 1970. Costs a pass
+/// over the fields, and almost nothing if none of them starts with `If-`.
 ///
 /// ```
 /// use flatout_wire::condition::{Decision, evaluate};
@@ -53,8 +53,8 @@ pub fn evaluate(head: &Head<'_>, etag: &[u8], modified: Option<u64>) -> Decision
     }
 }
 
-/// Whether a `Range` field counts: `If-Range` is absent, or names this very representation. Weak tags and dates that
-/// are not the time of change itself do not.
+/// Whether a `Range` field applies: `If-Range` is absent, or matches this representation. Weak tags, and dates other
+/// than the modification time, do not match.
 pub fn range_applies(head: &Head<'_>, etag: &[u8], modified: Option<u64>) -> bool {
     match head.field("if-range") {
         None => true,
@@ -63,7 +63,7 @@ pub fn range_applies(head: &Head<'_>, etag: &[u8], modified: Option<u64>) -> boo
     }
 }
 
-/// The outcome of each condition that the request has.
+/// The result of each condition in the request.
 #[derive(Default)]
 struct Conditions {
     matched: Option<bool>,
@@ -87,12 +87,12 @@ impl Conditions {
     }
 }
 
-/// Whether the time of change lies after the date; `None` where either is unknown, and the condition ignored.
+/// Whether the modification time is after the date; `None` if either is unknown, and the condition is ignored.
 fn since(value: &[u8], modified: Option<u64>) -> Option<bool> {
     Some(modified? > date::parse(value)?)
 }
 
-/// Whether a list of entity tags, or `*`, has this one. A weak comparison takes no heed of `W/`.
+/// Whether a list of entity tags, or `*`, contains this one. A weak comparison ignores `W/`.
 fn lists(value: &[u8], etag: &[u8], weak: bool) -> bool {
     if value == b"*" {
         return true;
@@ -100,7 +100,7 @@ fn lists(value: &[u8], etag: &[u8], weak: bool) -> bool {
     let opaque = etag.strip_prefix(b"W/").unwrap_or(etag);
     let mut rest = value;
     loop {
-        // Empty list elements are passed over (RFC 9110 section 5.6.1.2).
+        // Empty list elements are skipped (RFC 9110 section 5.6.1.2).
         let empty = rest.iter().take_while(|byte| matches!(byte, b',' | b' ' | b'\t')).count();
         rest = rest.get(empty..).unwrap_or_default();
         let is_weak = rest.starts_with(b"W/");

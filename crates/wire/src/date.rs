@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Bytes of an IMF-fixdate: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub const DATE_BYTES: usize = 29;
 
-/// The last second that has four digits of year, 9999-12-31T23:59:59Z.
+/// The last second of a four-digit year, 9999-12-31T23:59:59Z.
 const LAST_SECOND: u64 = 253_402_300_799;
 
 /// Writes an IMF-fixdate. Times after the year 9999 are written as its end.
@@ -18,7 +18,7 @@ pub fn format(unix_seconds: u64) -> [u8; DATE_BYTES] {
     out
 }
 
-/// Reads an HTTP date in any of its three forms; `None` for anything else, and for times before 1970.
+/// Parses an HTTP date in any of its three forms; `None` for anything else, and for times before 1970.
 pub fn parse(text: &[u8]) -> Option<u64> {
     let time = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())

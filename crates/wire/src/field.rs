@@ -1,7 +1,7 @@
-//! Field lines, the same in requests and answers (RFC 9112 section 5), and the bytes that names and values are of.
+//! Field lines, the same in requests and responses (RFC 9112 section 5), and the bytes allowed in names and values.
 //!
-//! The one trick is `value_end`, which takes eight bytes of a value at a time; the byte-by-byte version is the test's
-//! oracle.
+//! The one trick is `value_end`, which processes eight bytes of a value at a time; the byte-by-byte version is the
+//! test's oracle.
 
 /// One field line, as offsets from the start of the head's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// A line at `at`, with a value two bytes behind its name, of a head within
+    /// A line at `at` whose value starts two bytes after its name, in a head within
     /// [`HEAD_BYTES_CEILING`](crate::head::HEAD_BYTES_CEILING).
     pub(crate) fn at(at: usize, name_bytes: usize, value_bytes: usize) -> Field {
         Field {
@@ -24,27 +24,28 @@ impl Field {
         }
     }
 
-    /// The name, in the bytes that the head was read from.
+    /// The name; `bytes` are those that the head was parsed from.
     pub fn name(self, bytes: &[u8]) -> &[u8] {
         span(bytes, self.name_at, self.name_bytes)
     }
 
-    /// The value without white space around it, in the bytes that the head was read from.
+    /// The value without surrounding white space; `bytes` are those that the head was parsed from.
     pub fn value(self, bytes: &[u8]) -> &[u8] {
         span(bytes, self.value_at, self.value_bytes)
     }
 }
 
-/// Writes field lines anew: name, colon, one space, value, CRLF. Neighbours that are spelled so already are copied in one go.
+/// Writes field lines in normal form: name, colon, one space, value, CRLF. Adjacent lines that already have this form
+/// are copied together.
 pub struct Lines<'b, 'o> {
     bytes: &'b [u8],
     out: &'o mut Vec<u8>,
-    /// Lines that are to be copied.
+    /// Lines to copy.
     run: std::ops::Range<usize>,
 }
 
 impl<'b, 'o> Lines<'b, 'o> {
-    /// Writes to `out`; `bytes` are those that the head was read from.
+    /// Writes to `out`; `bytes` are those that the head was parsed from.
     pub fn new(bytes: &'b [u8], out: &'o mut Vec<u8>) -> Lines<'b, 'o> {
         Lines { bytes, out, run: 0..0 }
     }
@@ -96,25 +97,25 @@ fn span(bytes: &[u8], at: u16, length: u16) -> &[u8] {
     bytes.get(usize::from(at)..usize::from(at) + usize::from(length)).unwrap_or_default()
 }
 
-/// Why a line was not read.
+/// Why a line was not parsed.
 pub(crate) enum Stop {
-    /// What there is is good so far, and goes on.
+    /// Valid so far, but incomplete.
     Partial,
-    /// Its name is none.
+    /// The name is invalid.
     Name,
-    /// Its value has what no value has, or does not end as it should.
+    /// The value contains an invalid byte, or ends incorrectly.
     Value,
 }
 
 /// One field line.
 pub(crate) struct FieldLine<'b> {
-    /// The line, and all that follows it.
+    /// The line, and everything after it.
     text: &'b [u8],
     name_bytes: usize,
-    /// The value, and all that follows it.
+    /// The value, and everything after it.
     value: &'b [u8],
     value_bytes: usize,
-    /// What follows the line.
+    /// Everything after the line.
     pub(crate) next: &'b [u8],
 }
 
@@ -131,14 +132,14 @@ impl<'b> FieldLine<'b> {
         self.text[0]
     }
 
-    /// The value without white space around it.
+    /// The value without surrounding white space.
     #[inline]
     pub(crate) fn value(&self) -> &'b [u8] {
         &self.value[..self.value_bytes]
     }
 
-    /// As it is kept, of a head that lies in `bytes_all` bytes with what follows it: no head is longer than
-    /// [`HEAD_BYTES_CEILING`](crate::head::HEAD_BYTES_CEILING).
+    /// The field's offsets in a head that fills, with what follows it, the last `bytes_all` bytes: no head is longer
+    /// than [`HEAD_BYTES_CEILING`](crate::head::HEAD_BYTES_CEILING).
     #[inline]
     pub(crate) fn field(&self, bytes_all: usize) -> Field {
         Field {
@@ -150,13 +151,13 @@ impl<'b> FieldLine<'b> {
     }
 }
 
-/// Reads the field line at the start of `text`.
+/// Parses the field line at the start of `text`.
 #[inline(always)]
 pub(crate) fn field_line(text: &[u8]) -> Result<FieldLine<'_>, Stop> {
     field_line_named(text, skip(text, TOKEN))
 }
 
-/// As [`field_line`], where what follows the name is known.
+/// As [`field_line`], if the end of the name is known.
 #[inline(always)]
 pub(crate) fn field_line_named<'b>(text: &'b [u8], behind_name: &'b [u8]) -> Result<FieldLine<'b>, Stop> {
     let name_bytes = text.len() - behind_name.len();
@@ -165,7 +166,7 @@ pub(crate) fn field_line_named<'b>(text: &'b [u8], behind_name: &'b [u8]) -> Res
         [] => return Err(Stop::Partial),
         _ => return Err(Stop::Name),
     };
-    // Nearly always one space stands before the value, and nothing behind it.
+    // There is nearly always one space before the value, and none after it.
     let value = match value {
         [b' ', value @ ..] if value.first().is_some_and(|&byte| byte > b' ') => value,
         _ => skip_ows(value),
@@ -192,18 +193,17 @@ fn skip_ows(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// How many bytes of `text` may stand in a field value: all before the first control byte other than a tab.
+/// How many bytes of `text` are allowed in a field value: all before the first control byte other than a tab.
 #[inline]
 pub(crate) fn value_end(text: &[u8]) -> usize {
     text.len() - skip_value(text).len()
 }
 
-/// What follows the bytes at the start of `text` that may stand in a field value.
+/// The rest after the bytes at the start of `text` that are allowed in a field value.
 ///
-/// Eight at a time: subtracting 0x20 from each byte borrows into its high bit exactly when the byte was below
-/// 0x20 (or was over 0x7f, which `!word` takes out); xor with 0x7f turns DEL into zero, which subtracting 1
-/// finds the same way. A lower byte's borrow can only raise a false alarm above a true one, so the first hit
-/// is exact.
+/// Eight at a time: subtracting 0x20 from each byte borrows into its high bit exactly if the byte was below 0x20 (or
+/// above 0x7f, which `!word` removes); xor with 0x7f turns DEL into zero, which subtracting 1 finds in the same way.
+/// A borrow from a lower byte can only cause a false hit above a true one, so the first hit is exact.
 #[inline(always)]
 fn skip_value(text: &[u8]) -> &[u8] {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -234,16 +234,16 @@ fn skip_value_bytewise(mut rest: &[u8]) -> &[u8] {
     rest
 }
 
-/// How many bytes of `text`, from its start, belong to a class.
+/// How many bytes at the start of `text` belong to a class.
 #[inline(always)]
 pub(crate) fn span_end(text: &[u8], class: u8) -> usize {
     text.len() - skip(text, class).len()
 }
 
-/// What follows the bytes of a class at the start of `text`.
+/// The rest after the bytes of a class at the start of `text`.
 ///
-/// The length is looked at once for eight bytes, whose tests follow each other without a loop: three instructions a byte
-/// instead of six. The byte-by-byte version is the test's oracle.
+/// The length is checked once per eight bytes, whose tests follow each other without a loop: three instructions per
+/// byte instead of six. The byte-by-byte version is the test's oracle.
 #[inline(always)]
 pub(crate) fn skip(text: &[u8], class: u8) -> &[u8] {
     let mut rest = text;
@@ -264,13 +264,13 @@ pub(crate) fn skip(text: &[u8], class: u8) -> &[u8] {
 pub(crate) const TOKEN: u8 = 1;
 pub(crate) const TARGET: u8 = 2;
 pub(crate) const HOST: u8 = 4;
-/// Bytes of a target that mean nothing but themselves.
+/// Bytes of a target without a special meaning.
 pub(crate) const PLAIN: u8 = 8;
-/// Bytes of a token but capital letters.
+/// Bytes of a token except capital letters.
 pub(crate) const LOWER: u8 = 16;
 
-/// Which classes each byte belongs to: token bytes (RFC 9110 section 5.6.2), bytes of a target (visible ASCII
-/// without `#`: browsers send some that RFC 3986 does not list), bytes of a host name.
+/// The classes of each byte: token bytes (RFC 9110 section 5.6.2), bytes of a target (visible ASCII without `#`:
+/// browsers send some that RFC 3986 does not list), bytes of a host name.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;
@@ -314,14 +314,14 @@ pub(crate) fn is(byte: u8, class: u8) -> bool {
     CLASSES[usize::from(byte)] & class != 0
 }
 
-/// Whether two names of the same length are the same in any case.
+/// Whether two names of the same length are equal, ignoring case.
 ///
-/// Eight bytes are compared at a time. Where they differ, they may differ in the case bit of letters alone. Comparing byte by
-/// byte is the test's oracle.
+/// Compares eight bytes at a time. They may differ only in the case bit of letters. The byte-by-byte comparison is
+/// the test's oracle.
 #[inline]
 pub(crate) fn is_same_name(one: &[u8], other: &[u8]) -> bool {
     if let (Some(one_end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) {
-        // The last word overlaps the one before it.
+        // The last word overlaps the previous one.
         let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
         return is_same_word(one_end, other_end)
             && words.into_iter().all(|(one, other)| is_same_word(one, other));
@@ -347,18 +347,18 @@ fn is_same_word(one: &[u8; 8], other: &[u8; 8]) -> bool {
     different & !CASE == 0 && (different << 2) & !letters == 0
 }
 
-/// Whether `text` is a token (RFC 9110 section 5.6.2): what methods and field names are.
+/// Whether `text` is a token (RFC 9110 section 5.6.2), such as a method or a field name.
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
 }
 
-/// Whether `text` is a token without capital letters: what field names are in HTTP/2.
+/// Whether `text` is a token without capital letters, such as a field name in HTTP/2.
 #[inline]
 pub(crate) fn is_lower_token(text: &[u8]) -> bool {
     !text.is_empty() && skip(text, LOWER).is_empty()
 }
 
-/// `text` without the optional white space around it (RFC 9110 section 5.6.3): spaces and tabs, nothing else.
+/// `text` without surrounding optional white space (RFC 9110 section 5.6.3): spaces and tabs, nothing else.
 #[cold]
 pub(crate) fn trim_ows(text: &[u8]) -> &[u8] {
     let is_ows = |byte: &u8| matches!(byte, b' ' | b'\t');
@@ -368,7 +368,7 @@ pub(crate) fn trim_ows(text: &[u8]) -> &[u8] {
     text.split_at(end).0
 }
 
-/// Whether `text` may stand as a field value: no control byte but tab.
+/// Whether `text` is a valid field value: no control byte except tab.
 #[inline]
 pub fn is_field_value(text: &[u8]) -> bool {
     value_end(text) == text.len()

@@ -1,10 +1,11 @@
 //! The fields that frame a message, the same in requests and responses (RFC 9112 section 6, 9.3).
 //!
-//! Smuggling lives where two parsers disagree about them, so each is accepted in one spelling, and once.
+//! Request smuggling needs two parsers that disagree about these, so each is accepted in a single spelling, and only
+//! once.
 
 use crate::field::is_token;
 
-/// What is wrong with the framing of a message: where the next one begins cannot be known.
+/// What is wrong with the framing of a message: the start of the next one is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Content-Length is not one number, or is repeated.
@@ -17,7 +18,7 @@ pub(crate) enum Fault {
     Coding,
 }
 
-/// The fields that frame a message, gathered while its lines go by.
+/// The framing fields of a message, collected while its lines are parsed.
 #[derive(Default)]
 pub(crate) struct Framing {
     pub(crate) length: Option<u64>,
@@ -27,10 +28,10 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
-    /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
+    /// Checks one field; most are skipped by the length of their names, at the cost of one branch.
     #[inline(always)]
     pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
-        // Names that are as long, such as User-Agent, differ in their first letter.
+        // Other names of the same length, such as User-Agent, differ in their first letter.
         match (name.len(), name.first()) {
             (10 | 14, Some(b'C' | b'c')) | (17, Some(b'T' | b't')) => self.note_known(name, value),
             _ => Ok(()),
@@ -58,7 +59,7 @@ impl Framing {
                     return Err(Fault::Encoding);
                 }
                 if !value.eq_ignore_ascii_case(b"chunked") {
-                    // A single well-formed coding is one that we lack; all else is an attack.
+                    // A single well-formed coding is merely unsupported; anything else is an attack.
                     return Err(if is_token(value) { Fault::Coding } else { Fault::Encoding });
                 }
                 self.chunked = true;
@@ -68,7 +69,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Whether the peer keeps the connection (RFC 9112 section 9.3); `by_default` is what its version does.
+    /// Whether the peer keeps the connection open (RFC 9112 section 9.3); `by_default` is its version's default.
     #[inline]
     pub(crate) fn keeps_alive(&self, by_default: bool) -> bool {
         !self.close && (by_default || self.keep_alive)

@@ -1,4 +1,4 @@
-//! The head of a request: request line and field lines, strictly (RFC 9112 sections 2 to 6).
+//! The head of a request: request line and field lines, parsed strictly (RFC 9112 sections 2 to 6).
 //!
 //! ```text
 //! GET /quotes?day=1 HTTP/1.1\r\n        method, target, version
@@ -6,12 +6,11 @@
 //! \r\n                                  end: what follows is body or the next request
 //! ```
 //!
-//! Nothing is copied and nothing allocated: a [`Head`] borrows the bytes it was read from and the table of
-//! [`Field`]s that the caller keeps from request to request. How a field line is read
-//! is [`field`]'s.
+//! Nothing is copied or allocated: a [`Head`] borrows the bytes it was parsed from, and a table of [`Field`]s that
+//! the caller reuses for each request. [`field`] parses the field lines.
 //!
-//! Smuggling lives where two parsers disagree. This one accepts a single spelling of everything that frames a
-//! message and answers the rest with a [`Fault`].
+//! Request smuggling needs two parsers that disagree. This one accepts a single spelling of everything that frames a
+//! message, and rejects the rest with a [`Fault`].
 
 pub use crate::field::Field;
 use crate::field::{
@@ -20,7 +19,7 @@ use crate::field::{
 use crate::framing;
 use crate::{Method, Status};
 
-/// The ceilings of one head. Over them a request is answered 431 (or 414 for its target).
+/// The limits of one head. Beyond them the response is 431 (or 414 for the target).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
     /// Bytes of the whole head, final CRLF included; at most [`HEAD_BYTES_CEILING`].
@@ -31,10 +30,10 @@ pub struct HeadLimits {
     pub fields_max: usize,
 }
 
-/// No head may be larger, whatever is configured: spans are 16 bits wide.
+/// The largest possible head, whatever is configured: spans are 16 bits wide.
 pub const HEAD_BYTES_CEILING: usize = u16::MAX as usize;
 
-/// Empty lines skipped before a request line: RFC 9112 section 2.2 asks for one at least.
+/// Empty lines skipped before a request line: RFC 9112 section 2.2 asks for at least one.
 const EMPTY_LINES_MAX: usize = 2;
 
 impl Default for HeadLimits {
@@ -50,7 +49,7 @@ pub enum Version {
     Http10,
     /// HTTP/1.1
     Http11,
-    /// HTTP/2: its head was put together by [`h2`](crate::h2).
+    /// HTTP/2: its head was assembled by [`h2`](crate::h2).
     Http2,
 }
 
@@ -59,7 +58,7 @@ pub enum Version {
 pub enum Framing {
     /// No body follows.
     None,
-    /// So many bytes follow, at least one.
+    /// This many bytes follow, at least one.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
@@ -81,12 +80,12 @@ pub struct Head<'b> {
     pub keep_alive: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// Whether the path has a byte for which [`crate::target::normal_path`] must run: `%`, `\` or a segment
-    /// that begins with a dot.
+    /// Whether the path contains a byte for which [`crate::target::normal_path`] must run: `%`, `\` or a segment that
+    /// starts with a dot.
     pub path_needs_care: bool,
 }
 
-/// Where the parts of a request line are; those of a path or an authority may be empty.
+/// The positions of the parts of a request line; those of a path or an authority may be empty.
 #[derive(Debug, Clone, Copy)]
 struct Spans {
     method_bytes: u16,
@@ -94,17 +93,17 @@ struct Spans {
     target_bytes: u16,
     path_at: u16,
     path_bytes: u16,
-    /// Of an absolute target, else of Host.
+    /// Of an absolute target, otherwise of Host.
     authority_at: u16,
     authority_bytes: u16,
 }
 
-/// What is wrong with a head. The request is answered [`Fault::status`], and the connection closed.
+/// What is wrong with a head. The response is [`Fault::status`], and the connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The method is empty or has a byte that is no token byte.
+    /// The method is empty or contains a byte that is not a token byte.
     Method,
-    /// The target has a byte that no URI has, or none of the four forms of RFC 9112 section 3.2.
+    /// The target contains a byte that no URI has, or has none of the four forms of RFC 9112 section 3.2.
     Target,
     /// The target is longer than its limit.
     TargetTooLong,
@@ -122,7 +121,7 @@ pub enum Fault {
     HeadTooLong,
     /// No Host in HTTP/1.1, two of them, or one that is not `host[:port]`.
     Host,
-    /// Content-Length is not one number, stands twice, or stands beside Transfer-Encoding.
+    /// Content-Length is not one number, is repeated, or comes together with Transfer-Encoding.
     ContentLength,
     /// A Content-Length over 2^63.
     ContentLengthTooLarge,
@@ -137,7 +136,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The status that answers the fault.
+    /// The status of the response.
     pub fn status(self) -> Status {
         match self {
             Fault::TargetTooLong => Status::URI_TOO_LONG,
@@ -150,7 +149,7 @@ impl Fault {
         }
     }
 
-    /// One line for the client's developer, without anything of what was sent.
+    /// One line for the client's developer, without any of the client's text.
     pub fn reason(self) -> &'static str {
         match self {
             Fault::Method => "the method is not a token",
@@ -176,7 +175,7 @@ impl Fault {
 }
 
 impl<'b> Head<'b> {
-    /// Bytes of the head, leading empty lines and the final CRLF included.
+    /// Bytes of the head, including leading empty lines and the final CRLF.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -187,12 +186,12 @@ impl<'b> Head<'b> {
         self.bytes.is_empty()
     }
 
-    /// The bytes that the head was read from.
+    /// The bytes that the head was parsed from.
     pub fn bytes(&self) -> &'b [u8] {
         self.bytes
     }
 
-    /// The request line as it was sent, without the end of the line.
+    /// The request line as sent, without the line end.
     #[inline]
     pub fn request_line(&self) -> &'b [u8] {
         let target_at = usize::from(self.spans.target_at);
@@ -201,37 +200,37 @@ impl<'b> Head<'b> {
         self.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// The method's token as it was sent.
+    /// The method's token as sent.
     pub fn method_name(&self) -> &'b [u8] {
         let end = usize::from(self.spans.target_at) - 1;
         &self.bytes[end - usize::from(self.spans.method_bytes)..end]
     }
 
-    /// The request target as it was sent.
+    /// The request target as sent.
     pub fn target(&self) -> &'b [u8] {
         self.span(self.spans.target_at, self.spans.target_bytes)
     }
 
-    /// The path as it was sent, without the query: `/` where an absolute form has none, `*` or the authority
-    /// for the other two forms.
+    /// The path as sent, without the query: `/` if an absolute form has none, `*` or the authority for the other two
+    /// forms.
     #[inline]
     pub fn path(&self) -> &'b [u8] {
         if self.spans.path_bytes == 0 { b"/" } else { self.span(self.spans.path_at, self.spans.path_bytes) }
     }
 
-    /// What follows the first `?` of the target, as it was sent.
+    /// The query as sent: what follows the first `?` of the target.
     pub fn query(&self) -> Option<&'b [u8]> {
         let path_end = usize::from(self.spans.path_at) + usize::from(self.spans.path_bytes);
         let target_end = usize::from(self.spans.target_at) + usize::from(self.spans.target_bytes);
         (path_end < target_end).then(|| &self.bytes[path_end + 1..target_end])
     }
 
-    /// `host[:port]`: of an absolute target, else of Host; empty only where HTTP/1.0 gave none.
+    /// `host[:port]`: of an absolute target, otherwise of Host; empty only if an HTTP/1.0 request has none.
     pub fn authority(&self) -> &'b [u8] {
         self.span(self.spans.authority_at, self.spans.authority_bytes)
     }
 
-    /// The field lines in the order in which they came: name as sent, value without white space around it.
+    /// The field lines in order: name as sent, value without surrounding white space.
     pub fn fields(&self) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
         let head = *self;
         self.fields.iter().map(move |field| {
@@ -244,16 +243,16 @@ impl<'b> Head<'b> {
         self.fields
     }
 
-    /// The value of the first field of this name, in any case. Costs a pass over the fields.
+    /// The value of the first field with this name, ignoring case. Costs a pass over the fields.
     pub fn field(&self, name: &str) -> Option<&'b [u8]> {
-        // Names differ in length most of the time, which is known without looking at them.
+        // Most names already differ in length, which is cheap to compare.
         let mut fields = self.fields.iter().filter(|field| usize::from(field.name_bytes) == name.len());
         let name = name.as_bytes();
         let found = fields.find(|field| is_same_name(self.span(field.name_at, field.name_bytes), name))?;
         Some(self.span(found.value_at, found.value_bytes))
     }
 
-    /// The values of all fields of this name.
+    /// The values of all fields with this name.
     pub fn field_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'b, 'n> {
         self.fields()
             .filter(move |(this, _)| this.eq_ignore_ascii_case(name.as_bytes()))
@@ -265,10 +264,10 @@ impl<'b> Head<'b> {
     }
 }
 
-/// Reads one head from the start of `bytes`; `fields` is emptied first and holds the spans afterwards.
+/// Parses one head at the start of `bytes`; `fields` is cleared and filled with the spans.
 ///
-/// `Ok(None)` means that the head goes on: call again with more bytes. Errors are reported as soon as they are certain,
-/// including a head that cannot end within its limit.
+/// `Ok(None)` means that the head is incomplete: call again with more bytes. Errors are reported as soon as they are
+/// certain, including a head that cannot end within its limit.
 ///
 /// # Errors
 /// The first [`Fault`] in the order of the bytes; faults of framing come last.
@@ -288,8 +287,9 @@ pub fn parse<'b>(
     }
 }
 
-/// Reads a head again that was kept ([`Head::bytes`]), of whatever version. `framing` is what it had, where that is known: the text of a
-/// head of HTTP/2 does not say whether a body without a length follows it. Returns `None` where it is no head.
+/// Parses a stored head again ([`Head::bytes`]), of any version. `framing` is its original framing, if known: the
+/// text of an HTTP/2 head does not say whether a body without a length follows it. Returns `None` if it is not a
+/// head.
 pub fn parse_kept<'b>(
     bytes: &'b [u8],
     fields: &'b mut Vec<Field>,
@@ -304,7 +304,8 @@ pub fn parse_kept<'b>(
     Some(Head { framing: framing.unwrap_or(head.framing), ..head })
 }
 
-/// The request line of HTTP/2 that `text` begins with, put together of pseudo-header fields: held to what holds for HTTP/1.
+/// Parses the HTTP/2 request line at the start of `text`, which was assembled from pseudo-header fields, by the rules
+/// of HTTP/1.
 pub(crate) fn line_of_h2(text: &[u8], limits: &HeadLimits) -> Result<RequestLine, Fault> {
     match request_line::<true>(text.len(), text, limits) {
         Ok((line, [])) if line.version == Version::Http2 => Ok(line),
@@ -313,7 +314,7 @@ pub(crate) fn line_of_h2(text: &[u8], limits: &HeadLimits) -> Result<RequestLine
     }
 }
 
-/// A head of HTTP/2: the line that [`line_of_h2`] has read, and the fields behind it. Its authority is in the field `host`.
+/// An HTTP/2 head: the line parsed by [`line_of_h2`], and the fields after it. Its authority is in the field `host`.
 pub(crate) fn of_h2<'b>(
     bytes: &'b [u8],
     fields: &'b [Field],
@@ -339,9 +340,9 @@ pub(crate) fn of_h2<'b>(
     }
 }
 
-/// Why parsing went no further.
+/// Why parsing stopped.
 enum Stop {
-    /// What there is is good so far, and goes on.
+    /// Valid so far, but incomplete.
     Partial,
     Fault(Fault),
 }
@@ -386,8 +387,8 @@ fn parse_within<'b, const KEPT: bool>(
     seen.finish(&bytes[..bytes.len() - behind.len()], fields, request)
 }
 
-/// Reads the field lines at the start of `rest`, which is the end of `bytes_all` bytes, and the empty line behind them: what
-/// follows the head.
+/// Parses the field lines at the start of `rest`, which is the end of `bytes_all` bytes, and the empty line after
+/// them. Returns what follows the head.
 #[inline(never)]
 fn field_lines<'b>(
     bytes_all: usize,
@@ -439,8 +440,8 @@ pub(crate) struct RequestLine {
     path_needs_care: bool,
 }
 
-/// Reads the request line at the start of `text`, which is the end of `bytes_all` bytes: what it says, and what follows it.
-/// `KEPT`: also one of HTTP/2, which no client may send as text.
+/// Parses the request line at the start of `text`, which is the end of `bytes_all` bytes. Returns it, and what
+/// follows it. `KEPT`: also an HTTP/2 line, which no client may send as text.
 #[inline(always)]
 fn request_line<'b, const KEPT: bool>(
     bytes_all: usize,
@@ -468,7 +469,7 @@ fn request_line<'b, const KEPT: bool>(
     let has_query = path_bytes.is_some();
     let path_bytes = path_bytes.unwrap_or(target_bytes);
 
-    // No head is longer than 16 bits can say.
+    // No head is longer than 16 bits can express.
     let mut spans = Spans {
         method_bytes: method_bytes as u16,
         target_at: target_at as u16,
@@ -497,7 +498,7 @@ fn request_line<'b, const KEPT: bool>(
     Ok((RequestLine { spans, method, version, path_needs_care: care }, lines))
 }
 
-/// The method at the start of a request line, its length, and what follows the space behind it.
+/// The method at the start of a request line, its length, and what follows the space after it.
 #[inline(always)]
 fn method(line: &[u8]) -> Result<(Method, usize, &[u8]), Stop> {
     if let Some((b"GET ", behind)) = line.split_first_chunk() {
@@ -515,17 +516,17 @@ fn other_method(line: &[u8]) -> Result<(Method, usize, &[u8]), Stop> {
     }
 }
 
-/// What a target is made of.
+/// The parts of a target.
 struct Scanned<'b> {
-    /// What follows the target.
+    /// The text after the target.
     behind: &'b [u8],
-    /// Where its query begins, if it has one.
+    /// Where its query starts, if it has one.
     path_bytes: Option<usize>,
-    /// Whether its path has a byte that is more than itself.
+    /// Whether its path contains a byte with a special meaning.
     care: bool,
 }
 
-/// Looks through a target, from one byte that may mean something to the next.
+/// Scans a target, from one byte with a special meaning to the next.
 #[inline(always)]
 fn scan_target(text: &[u8]) -> Scanned<'_> {
     let mut care = false;
@@ -555,13 +556,13 @@ fn scan_target(text: &[u8]) -> Scanned<'_> {
 /// `HTTP/1.1` and CRLF.
 const VERSION_LINE_BYTES: usize = 10;
 
-/// The version, and what follows the line.
+/// The version, and the text after the line.
 #[inline(always)]
 fn version(text: &[u8]) -> Result<(Version, &[u8]), Stop> {
     let Some((line, behind)) = text.split_first_chunk::<VERSION_LINE_BYTES>() else {
         return Err(no_version(text));
     };
-    // Compared as numbers; as patterns they would be compared byte by byte.
+    // Compared as numbers; patterns would be compared byte by byte.
     if line == b"HTTP/1.1\r\n" {
         return Ok((Version::Http11, behind));
     }
@@ -571,11 +572,11 @@ fn version(text: &[u8]) -> Result<(Version, &[u8]), Stop> {
     Err(no_version(line))
 }
 
-/// What is wrong with the end of a request line, or that it goes on.
+/// The fault at the end of a request line, or that it is incomplete.
 #[cold]
 fn no_version(version: &[u8]) -> Stop {
-    // Whether it goes on well, byte by byte: errors are reported before the rest has arrived. Which version it is counts
-    // only when the line is whole, so that no cut of the input changes the answer.
+    // Checked byte by byte, so that errors are reported before the rest has arrived. The version itself is only
+    // checked when the line is complete, so that the result does not depend on how the input is split.
     for (at, &byte) in version.iter().enumerate() {
         let fits = match at {
             0..=4 => byte == b"HTTP/"[at],
@@ -590,7 +591,7 @@ fn no_version(version: &[u8]) -> Stop {
     }
     match version.get(5) {
         _ if version.len() < VERSION_LINE_BYTES => Stop::Partial,
-        // A minor version above 1 is answered as the highest one known would be refused: it was never defined.
+        // A minor version above 1 was never defined; it is rejected like an undefined version of HTTP/1.
         Some(b'1') => Fault::RequestLine.into(),
         _ => Fault::Version.into(),
     }
@@ -628,8 +629,8 @@ fn escapes_are_whole(target: &[u8]) -> bool {
     true
 }
 
-/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which RFC
-/// 3986 allows but no client sends, are rejected.
+/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which
+/// RFC 3986 allows but no client sends, are rejected.
 pub(crate) fn is_authority(text: &[u8]) -> bool {
     let port = skip(text, HOST);
     match text {
@@ -638,7 +639,7 @@ pub(crate) fn is_authority(text: &[u8]) -> bool {
     }
 }
 
-/// An IPv6 address, its closing bracket, and perhaps a port.
+/// An IPv6 address, its closing bracket, and an optional port.
 #[inline(never)]
 fn is_ip_literal(rest: &[u8]) -> bool {
     let Some(end) = rest.iter().position(|&byte| byte == b']') else { return false };
@@ -656,8 +657,8 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// Whether a name is `Host`, in any case. One comparison: setting this bit makes a letter a small one, and makes a small
-/// letter of nothing else.
+/// Whether a name is `Host`, ignoring case. One comparison: setting this bit lowers a letter, and turns no other byte
+/// into a lower-case letter.
 #[inline]
 fn is_host(name: &[u8]) -> bool {
     let lower =
@@ -665,7 +666,7 @@ fn is_host(name: &[u8]) -> bool {
     name.len() == 4 && lower == Some(u32::from_ne_bytes(*b"host"))
 }
 
-/// The fields that say how the request is framed and routed, gathered while the lines go by.
+/// The fields that frame and route the request, collected while the lines are parsed.
 #[derive(Default)]
 struct Framed {
     host: Option<Field>,
@@ -674,7 +675,7 @@ struct Framed {
 }
 
 impl Framed {
-    /// Looks at one field; by the first letter of its name most are passed over at the cost of one branch.
+    /// Checks one field; most are skipped by the first letter of their names, at the cost of one branch.
     #[inline(always)]
     fn note(&mut self, line: &FieldLine<'_>, field: Field) -> Result<(), Fault> {
         match line.first_byte() | 0x20 {

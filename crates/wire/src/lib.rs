@@ -1,7 +1,7 @@
-//! Bytes to HTTP meaning and back, without I/O and without a clock (RFC 9110, 9112, 3986).
+//! Bytes to HTTP semantics and back, without I/O and without a clock (RFC 9110, 9112, 3986).
 //!
-//! Nothing in here knows sockets, files, clocks or threads: bytes and times come in as arguments, decisions
-//! go out as values. Everything is strict: what two parsers could read in two ways is refused.
+//! Nothing here knows sockets, files, clocks or threads: bytes and times are arguments, decisions are return values.
+//! Parsing is strict: anything that two parsers could read differently is rejected.
 //!
 //! ```
 //! use flatout_wire::Method;

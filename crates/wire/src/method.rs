@@ -27,7 +27,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The methods with a name of their own, in the order in which an `Allow` field lists them.
+    /// The methods with their own variants, in the order in which an `Allow` field lists them.
     pub const NAMED: [Method; 9] = [
         Method::Get,
         Method::Head,
@@ -40,7 +40,7 @@ impl Method {
         Method::Trace,
     ];
 
-    /// The method that a token names. Methods are case-sensitive: `get` is [`Method::Other`].
+    /// The method of a token. Methods are case-sensitive: `get` is [`Method::Other`].
     #[inline]
     pub fn from_token(token: &[u8]) -> Method {
         match token {

@@ -1,11 +1,12 @@
-//! The PROXY protocol, versions 1 and 2: whose connection it is, said before its first byte.
+//! The PROXY protocol, versions 1 and 2: announces a connection's client before its first byte.
 //!
 //! ```text
 //! version 1   PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n
 //! version 2   signature (12) · version and command · family and transport · length (2) · addresses · TLVs
 //! ```
 //!
-//! A header that is not exactly as specified is a [`Fault`], and its connection is to be closed: nobody knows whose bytes follow.
+//! A header that is not exactly as specified is a [`Fault`], and its connection has to be closed: the sender of the
+//! following bytes is unknown.
 //!
 //! # Source
 //! HAProxy's `doc/proxy-protocol.txt`, revision of 2020/03/05; RFC 9260 appendix A for CRC32c.
@@ -13,23 +14,23 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of the longest header of version 1, its line end included.
+/// Bytes of the longest header of version 1, including its line end.
 pub const TEXT_BYTES_MAX: usize = 107;
 
-/// Bytes of the longest header of version 2 that is read. The addresses take 216 at the most, the rest are TLVs: certificates of
-/// clients are not among them, so that what proxies send is far below.
+/// Bytes of the longest accepted header of version 2. The addresses take at most 216, the rest are TLVs. These do not
+/// include client certificates, so real headers are far shorter.
 pub const BINARY_BYTES_MAX: usize = 4096;
 
-/// What version 2 begins with.
+/// The start of a version 2 header.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What version 1 begins with.
+/// The start of a version 1 header.
 const TEXT: &[u8; 6] = b"PROXY ";
 
-/// Bytes of a header of version 2 before its addresses.
+/// Bytes of a version 2 header before its addresses.
 const BINARY_HEAD_BYTES: usize = 16;
 
-/// The TLV that has the checksum of the header (`PP2_TYPE_CRC32C`).
+/// The TLV with the checksum of the header (`PP2_TYPE_CRC32C`).
 const CHECKSUM: u8 = 0x03;
 
 /// A version of the protocol.
@@ -41,26 +42,26 @@ pub enum Version {
     V2,
 }
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Whose connection it is; `None` where the proxy speaks for itself (`LOCAL`), or does not know (`UNKNOWN`, `UNSPEC`, or a
-    /// family that has no address and port): then it is the connection's real peer.
+    /// The client; `None` if the proxy speaks for itself (`LOCAL`), or does not know (`UNKNOWN`, `UNSPEC`, or a
+    /// family without address and port): then it is the connection's actual peer.
     pub source: Option<SocketAddr>,
-    /// Its length: what follows belongs to the connection's own protocol.
+    /// Its length: the connection's own protocol follows.
     pub bytes: usize,
 }
 
-/// Why bytes are no header.
+/// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// They begin like neither version.
+    /// They start like neither version.
     NoHeader,
     /// A line of version 1 that does not end in time.
     TextTooLong,
     /// A line of version 1 that is not as specified.
     Text,
-    /// Another version than 2 behind the signature.
+    /// A version other than 2 after the signature.
     Version,
     /// A command that is neither `LOCAL` nor `PROXY`.
     Command,
@@ -68,16 +69,16 @@ pub enum Fault {
     Family,
     /// A header of version 2 of more than [`BINARY_BYTES_MAX`] bytes.
     BinaryTooLong,
-    /// Fewer bytes than the addresses of its family take.
+    /// Fewer bytes than the addresses of its family need.
     Addresses,
-    /// A TLV that ends behind the header.
+    /// A TLV that ends after the header.
     Tlv,
-    /// The checksum is another.
+    /// The checksum does not match.
     Checksum,
 }
 
 impl Fault {
-    /// What is wrong, in words.
+    /// What is wrong, as text.
     pub fn reason(self) -> &'static str {
         match self {
             Fault::NoHeader => "the connection does not begin with a PROXY header",
@@ -94,11 +95,11 @@ impl Fault {
     }
 }
 
-/// Reads the header at the start of a connection's bytes. `None` asks for more of them: never more than
-/// [`BINARY_BYTES_MAX`] in all.
+/// Parses the header at the start of a connection's bytes. `None` asks for more: never more than [`BINARY_BYTES_MAX`]
+/// in all.
 ///
 /// # Errors
-/// What no byte to come could mend.
+/// A fault that no further byte could fix.
 pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     if begins_alike(bytes, TEXT) {
         return if bytes.len() < TEXT.len() { Ok(None) } else { parse_text(bytes) };
@@ -109,7 +110,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     Err(Fault::NoHeader)
 }
 
-/// Writes a header that says that a connection is `source`'s. Which of the proxy's addresses it came to is left open.
+/// Writes a header that announces `source` as the client. The proxy's own address is left open.
 pub fn write(version: Version, source: Option<SocketAddr>, out: &mut Vec<u8>) {
     match version {
         Version::V1 => write_text(source, out),
@@ -117,7 +118,7 @@ pub fn write(version: Version, source: Option<SocketAddr>, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether one is the start of the other.
+/// Whether one is a prefix of the other.
 fn begins_alike(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(one, other)| one == other)
 }
@@ -129,7 +130,7 @@ fn parse_text(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     };
     let line = seen.get(TEXT.len()..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(Fault::Text)?;
     let header = |source| Ok(Some(Header { source, bytes: end + 1 }));
-    // What follows it means nothing, up to the end of the line.
+    // The rest of the line is ignored.
     if let Some(rest) = line.strip_prefix(b"UNKNOWN") {
         let is_word = rest.first().is_none_or(|&byte| byte == b' ');
         return if is_word && !rest.contains(&b'\r') { header(None) } else { Err(Fault::Text) };
@@ -150,12 +151,12 @@ fn parse_text(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     header(Some(SocketAddr::new(source, source_port)))
 }
 
-/// An address of this family; std refuses zeroes in front of numbers.
+/// An address of this family; std rejects leading zeros.
 fn ip<A: std::str::FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Fault> {
     text.parse::<A>().map(Into::into).map_err(|_| Fault::Text)
 }
 
-/// A port, without a sign and without zeroes in front of it.
+/// A port, without a sign and without leading zeros.
 fn port(text: &str) -> Result<u16, Fault> {
     let is_plain = text == "0" || (text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain).ok_or(Fault::Text)
@@ -163,7 +164,7 @@ fn port(text: &str) -> Result<u16, Fault> {
 
 fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     let (Some(&version), Some(&family)) = (bytes.get(12), bytes.get(13)) else {
-        // What there is of it is looked at, so that the connection ends as soon as it must.
+        // The available part is checked, so that an invalid connection is closed as early as possible.
         return bytes.get(12).map_or(Ok(None), |&version| command(version).map(|_| None));
     };
     let is_local = command(version)?;
@@ -196,7 +197,7 @@ fn command(byte: u8) -> Result<bool, Fault> {
     }
 }
 
-/// The source, if it has an address and port that a connection can have, and how many bytes the addresses take.
+/// The source, if it has an address and port that a connection can have, and the length of the addresses.
 fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketAddr>, usize), Fault> {
     let rest = header.get(BINARY_HEAD_BYTES..).unwrap_or_default();
     let is_stream = transport == 1;
@@ -215,12 +216,12 @@ fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketA
         }
         3 if rest.len() < 216 => Err(Fault::Addresses),
         3 => Ok((None, 216)),
-        // Unspecified: how long the addresses are is not known, so that TLVs cannot be found.
+        // Unspecified: the length of the addresses is unknown, so TLVs cannot be found.
         _ => Ok((None, rest.len())),
     }
 }
 
-/// Walks over the TLVs from `at` on. They are skipped, but for the checksum.
+/// Walks over the TLVs from `at` on. All are skipped, except the checksum.
 fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Fault> {
     while at < header.len() {
         let Some(&[kind, high, low]) = header.get(at..at + 3) else { return Err(Fault::Tlv) };
@@ -239,9 +240,9 @@ fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// CRC32c of the pieces, one behind the other. Bit by bit: it is asked for once a connection, and seldom even then.
+/// CRC32c of the concatenated pieces. Bit by bit: it is computed at most once per connection, and rarely even then.
 fn crc32c(pieces: [&[u8]; 3]) -> u32 {
-    /// Castagnoli's polynomial, its bits reversed.
+    /// Castagnoli's polynomial, with its bits reversed.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let byte = |crc: u32, byte: &u8| {
         let step = |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
@@ -251,7 +252,7 @@ fn crc32c(pieces: [&[u8]; 3]) -> u32 {
 }
 
 fn write_text(source: Option<SocketAddr>, out: &mut Vec<u8>) {
-    // Writing into memory does not fail.
+    // Writing into memory cannot fail.
     drop(match source {
         Some(SocketAddr::V4(v4)) => write!(out, "PROXY TCP4 {} 0.0.0.0 {} 0\r\n", v4.ip(), v4.port()),
         Some(SocketAddr::V6(v6)) => write!(out, "PROXY TCP6 {} :: {} 0\r\n", v6.ip(), v6.port()),
@@ -272,7 +273,7 @@ fn write_binary(source: Option<SocketAddr>, out: &mut Vec<u8>) {
             out.extend_from_slice(&v6.ip().octets());
             out.extend_from_slice(&[0; 16]);
         }
-        // LOCAL: nobody's.
+        // LOCAL: no client.
         None => return out.extend_from_slice(&[0x20, 0, 0, 0]),
     }
     out.extend_from_slice(&source.map_or(0, |source| source.port()).to_be_bytes());

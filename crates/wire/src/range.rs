@@ -4,23 +4,23 @@ use std::ops::Range;
 
 use crate::field::trim_ows;
 
-/// What a `Range` field asks of a representation.
+/// The ranges that a `Range` field requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ranges {
     /// All of it: another unit, malformed, or more ranges than allowed. The field is ignored.
     Whole,
-    /// These parts, none empty, none touching another; in the order in which they were asked for.
+    /// These parts: none is empty, none touches another; in the requested order.
     Some(Vec<Range<u64>>),
-    /// Nothing that exists: 416.
+    /// Only parts that do not exist: 416.
     Unsatisfiable,
 }
 
-/// Ranges that one request may ask for, unless configured otherwise; over it the field is ignored.
+/// Default limit of ranges per request; with more the field is ignored.
 pub const RANGES_MAX: usize = 16;
 
-/// Reads the value of a `Range` field for a representation of `length` bytes.
+/// Parses a `Range` field for a representation of `length` bytes.
 ///
-/// Ranges that overlap or touch are merged into the first of them, so what is sent is never more than `length` bytes.
+/// Ranges that overlap or touch are merged into the first of them, so at most `length` bytes are sent.
 pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     let Some(set) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes=")) else {
         return Ranges::Whole;
@@ -49,21 +49,21 @@ pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     }
 }
 
-/// Where one range begins, as far as its field says that by itself.
+/// Where a range starts, if its field alone says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With this byte.
+    /// At this byte.
     At(u64),
-    /// So many bytes before an end that is not known.
+    /// At an offset from an end that is not known.
     Suffix,
 }
 
-/// Where the range of a `Range` field begins, before the length of the representation is known. `None` for several ranges, another
-/// unit, and what is malformed.
+/// Where the range of a `Range` field starts, before the length of the representation is known. `None` for several
+/// ranges, another unit, and malformed values.
 pub fn start(value: &[u8]) -> Option<Start> {
     let (_, spec) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))?;
     let spec = trim_ows(spec);
-    // Of a length that no range is behind, only what is malformed is nothing.
+    // With the largest length every valid range can be satisfied, so only malformed ones fail.
     range(spec, u64::MAX)?;
     match spec.iter().position(|&byte| byte == b'-')? {
         0 => Some(Start::Suffix),
@@ -71,8 +71,8 @@ pub fn start(value: &[u8]) -> Option<Start> {
     }
 }
 
-/// Reads the value of a `Content-Range` field: the part, and the length of all. `None` where it is another unit, where the length is
-/// not known, and where the part is not inside it.
+/// Parses a `Content-Range` field: the range, and the complete length. `None` for another unit, an unknown length,
+/// and a range beyond the length.
 pub fn content_range(value: &[u8]) -> Option<(Range<u64>, u64)> {
     let (_, said) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes "))?;
     let slash = said.iter().position(|&byte| byte == b'/')?;
@@ -82,7 +82,7 @@ pub fn content_range(value: &[u8]) -> Option<(Range<u64>, u64)> {
     (first <= last && last < length).then_some((first..last.saturating_add(1), length))
 }
 
-/// One of `first-last`, `first-`, `-suffix`; empty where it lies outside, `None` where it is malformed.
+/// One of `first-last`, `first-`, `-suffix`; empty if it is outside, `None` if it is malformed.
 fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
     let dash = spec.iter().position(|&byte| byte == b'-')?;
     let (first, last) = (spec.get(..dash)?, spec.get(dash + 1..)?);
@@ -98,7 +98,7 @@ fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
     Some(first..end.min(length).max(first))
 }
 
-/// Decimal digits; what does not fit is as good as endless.
+/// Decimal digits; a number that does not fit counts as infinite.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -108,7 +108,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     )
 }
 
-/// Adds a range, which swallows all that it overlaps or touches.
+/// Adds a range, merged with all that it overlaps or touches.
 fn merge(ranges: &mut Vec<Range<u64>>, mut added: Range<u64>) {
     let mut place = None;
     let mut at = 0;
@@ -117,7 +117,7 @@ fn merge(ranges: &mut Vec<Range<u64>>, mut added: Range<u64>) {
             added = range.start.min(added.start)..range.end.max(added.end);
             place.get_or_insert(at);
             ranges.remove(at);
-            // What was kept before may touch the larger range.
+            // Earlier ranges may touch the larger range.
             at = 0;
         } else {
             at += 1;

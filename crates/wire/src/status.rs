@@ -1,6 +1,6 @@
 //! Status codes (RFC 9110 section 15).
 
-/// A status code, 100 to 999, as it stands in a status line.
+/// A status code, 100 to 999.
 ///
 /// ```
 /// use flatout_wire::Status;
@@ -19,7 +19,7 @@ macro_rules! statuses {
         impl Status {
             $(pub const $name: Status = Status($code);)*
 
-            /// The reason phrase of RFC 9110; empty for a code that it does not name.
+            /// The reason phrase of RFC 9110; empty for codes without one.
             pub fn reason(self) -> &'static str {
                 match self.0 {
                     $($code => $reason,)*
@@ -27,7 +27,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// `HTTP/1.1 200 OK` and CRLF, for a code that has a name; `None` for another.
+            /// `HTTP/1.1 200 OK` and CRLF, for a code with a reason phrase; otherwise `None`.
             #[inline]
             pub fn line(self) -> Option<&'static [u8]> {
                 match self.0 {
@@ -102,7 +102,7 @@ impl Status {
         self.0
     }
 
-    /// Whether an answer with this status never has a body (RFC 9110 section 6.4.1): 1xx, 204 and 304.
+    /// Whether a response with this status never has a body (RFC 9110 section 6.4.1): 1xx, 204 and 304.
     #[inline]
     pub fn is_bodyless(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304

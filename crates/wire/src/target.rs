@@ -1,15 +1,15 @@
-//! The path of a request target in its normal form (RFC 3986 section 6, RFC 9110 section 4).
+//! Normal forms of the path of a request target (RFC 3986 section 6, RFC 9110 section 4).
 //!
-//! Routing, files, cache and upstream all see the path in one form, so no two of them can disagree about which resource
-//! was meant. There are two forms. In that of [`normal_path`], for files and handlers, what could be read in two ways is
-//! refused instead of repaired. That of [`forward_path`] is for requests that are passed on to applications, which need
-//! paths that the first refuses.
+//! Routing, files, cache and upstreams all see the path in one form, so they cannot disagree about the resource.
+//! There are two forms. [`normal_path`], for files and handlers, rejects everything ambiguous instead of repairing
+//! it. [`forward_path`] is for requests that are forwarded to applications, which need paths that the first form
+//! rejects.
 
 mod forward;
 
 pub use forward::{encode_path, forward_path};
 
-/// Which normal form a path is brought into.
+/// The normal form for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathForm {
     /// [`normal_path`]
@@ -19,23 +19,23 @@ pub enum PathForm {
     Forward,
 }
 
-/// Why a path has no normal form; every one is answered 400.
+/// Why a path has no normal form; the response is always 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathFault {
-    /// A percent sign that two hexadecimal digits do not follow.
+    /// A percent sign without two hexadecimal digits after it.
     BadEscape,
-    /// A slash, backslash, NUL or other control byte, given directly or by an escape.
+    /// A slash, backslash, NUL or other control byte, directly or escaped.
     ForbiddenByte,
-    /// A segment that is `.` or `..`, given directly or by an escape, also by an escape of an escape, and also
-    /// with parameters behind it: `..;x` is `..` to servers that cut them off.
+    /// A segment that is `.` or `..`, directly or escaped, also if escaped twice or with parameters: `..;x` is `..`
+    /// to servers that cut them off.
     DotSegment,
 }
 
 /// Decodes `path` (it starts with `/`, without the query) into `out`, once, and returns the decoded bytes.
 ///
-/// The decoded form has no `.` or `..` segment, no control byte and no backslash, and an escaped slash is
-/// refused, so its segments are those of the raw path. Bytes over 127 may come out of escapes. Costs one pass;
-/// `path` itself is returned, and `out` left alone, where nothing was to decode.
+/// The decoded form has no `.` or `..` segment, no control byte and no backslash, and an escaped slash is rejected,
+/// so its segments are those of the raw path. Escapes may decode to bytes above 127. Costs one pass; if there is
+/// nothing to decode, `path` itself is returned, and `out` is not used.
 pub fn normal_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8], PathFault> {
     let decoded: &'a [u8] = if path.contains(&b'%') {
         decode_into(path, out)?;
@@ -55,12 +55,12 @@ pub fn normal_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8],
     Ok(decoded)
 }
 
-/// Whether a path has two slashes in a row. Looks at eight bytes at a time.
+/// Whether a path has two consecutive slashes. Checks eight bytes at a time.
 #[inline]
 pub fn has_empty_segment(path: &[u8]) -> bool {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let (words, rest) = path.as_chunks::<8>();
-    // The highest bit of a byte that follows a slash.
+    // The highest bit of each byte that follows a slash.
     let mut follows = 0;
     for word in words {
         let differs = u64::from_le_bytes(*word) ^ u64::from_le_bytes([b'/'; 8]);
@@ -81,8 +81,8 @@ pub fn has_empty_segment(path: &[u8]) -> bool {
     false
 }
 
-/// Percent-decodes one component (a query name or value). `plus_is_space` reads `+` as a space, as HTML forms
-/// write it. Returns `None` at a percent sign that two hexadecimal digits do not follow.
+/// Percent-decodes one component (a query name or value). With `plus_is_space`, `+` is a space, as in HTML forms.
+/// Returns `None` at a percent sign without two hexadecimal digits after it.
 pub fn decode_component(text: &[u8], plus_is_space: bool) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -101,7 +101,7 @@ pub fn decode_component(text: &[u8], plus_is_space: bool) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The value of the two hexadecimal digits that `text` begins with, and what follows them.
+/// The value of the two hexadecimal digits at the start of `text`, and the rest.
 pub(crate) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let (digits, tail) = text.split_first_chunk::<2>()?;
     let high = (digits[0] as char).to_digit(16)?;
@@ -128,8 +128,8 @@ fn decode_into(path: &[u8], out: &mut Vec<u8>) -> Result<(), PathFault> {
     Ok(())
 }
 
-/// Refuses a decoded path that a second decoding, by a careless application behind, would turn into another
-/// place: `%252e%252e` and its kin. A percent sign that is only itself (`100%`) passes.
+/// Rejects a decoded path that a second decoding by an application would change into another one: `%252e%252e` and
+/// the like. A literal percent sign (`100%`) is accepted.
 fn refuse_second_reading(decoded: &[u8]) -> Result<(), PathFault> {
     for segment in decoded.split(|&byte| byte == b'/') {
         let mut again = Vec::with_capacity(segment.len());
@@ -225,7 +225,7 @@ mod tests {
                 state >> 16
             };
             let length = next() as usize % 30;
-            // What differs from a slash in one bit, or in the highest.
+            // Bytes that differ from a slash in one bit, or in the highest.
             let path: Vec<u8> = (0..length).map(|_| b"/a.\xaf-\x2e\0\xffb0"[next() as usize % 10]).collect();
             let expected = path.windows(2).any(|pair| pair == b"//");
             assert_eq!(has_empty_segment(&path), expected, "{path:?}");

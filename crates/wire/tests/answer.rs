@@ -1,11 +1,11 @@
-//! Heads of answers against a second parser: what is accepted here, httparse reads the same.
+//! Response heads against a second parser: httparse parses everything that is accepted here in the same way.
 
 use flatout_wire::answer::{self, Framing};
 use proptest::prelude::*;
 
 const LIMIT: usize = 4 << 10;
 
-/// Text that is nearly a head: whole ones, odd ones, and broken ones.
+/// Text that resembles a head: valid, odd, and broken ones.
 fn head() -> impl Strategy<Value = String> {
     let line = prop_oneof![
         Just("HTTP/1.1 200 OK\r\n".to_owned()),

@@ -1,12 +1,12 @@
-//! What the cache serves, against an oracle that is written plainly from RFC 9111, RFC 5861 and RFC 9213: with random clocks,
-//! responses and directives, nothing is served that they forbid.
+//! What the cache serves, against an oracle written directly from RFC 9111, RFC 5861 and RFC 9213: with random
+//! clocks, responses and directives, nothing is served that they forbid.
 
 use flatout_wire::Status;
 use flatout_wire::cache::{Asks, Exchange, Rules, Verdict, store};
 use flatout_wire::date;
 use proptest::prelude::*;
 
-/// A response as its origin means it; nothing here was parsed.
+/// A response as its origin intends it, without any parsing.
 #[derive(Debug, Clone)]
 struct Origin {
     status: u16,
@@ -20,11 +20,11 @@ struct Origin {
     s_maxage: Option<u32>,
     stale_while_revalidate: Option<u32>,
     stale_if_error: Option<u32>,
-    /// Seconds after `Date`; `None` where there is none.
+    /// Seconds after `Date`; `None` if absent.
     expires: Option<i32>,
     /// Seconds before `Date`.
     modified: Option<u32>,
-    /// What other caches have added.
+    /// Added by other caches.
     age: Option<u32>,
     sets_cookie: bool,
     varies_by_all: bool,
@@ -32,7 +32,7 @@ struct Origin {
     targeted_max_age: Option<u32>,
 }
 
-/// What a client says.
+/// The directives of a client.
 #[derive(Debug, Clone)]
 struct Client {
     authorized: bool,
@@ -108,7 +108,7 @@ impl Origin {
         }
         let at = |seconds: u64| String::from_utf8(date::format(seconds).to_vec()).unwrap();
         let mut fields = vec![("Date".to_owned(), at(date_s))];
-        // On lines of their own, which are one list together.
+        // On separate lines, which form one list.
         fields.extend(control.into_iter().map(|directive| ("Cache-Control".to_owned(), directive)));
         let mut add = |name: &str, value: Option<String>| {
             fields.extend(value.map(|value| (name.to_owned(), value)));
@@ -123,7 +123,7 @@ impl Origin {
         fields
     }
 
-    /// RFC 9213 section 2.2: where there is a targeted field, what `Cache-Control` and `Expires` say does not count.
+    /// RFC 9213 section 2.2: if there is a targeted field, `Cache-Control` and `Expires` are ignored.
     fn as_it_counts(&self) -> Origin {
         let Some(max_age) = self.targeted_max_age else { return self.clone() };
         Origin {
@@ -142,7 +142,7 @@ impl Origin {
         }
     }
 
-    /// Section 4.2.1 and 4.2.2: for how long it is fresh, at the most.
+    /// Section 4.2.1 and 4.2.2: the longest lifetime.
     fn lifetime(&self) -> u64 {
         let limited = |seconds: u32| u64::from(seconds.min(1 << 31));
         if let Some(seconds) = self.s_maxage.or(self.max_age) {
@@ -172,7 +172,7 @@ impl Origin {
     }
 }
 
-/// When things happen, in milliseconds; none of it is known to the cache but by its own clock.
+/// The times of the events, in milliseconds; the cache only knows them by its own clock.
 #[derive(Debug, Clone)]
 struct Times {
     /// When the origin made the response.
@@ -222,7 +222,7 @@ proptest! {
             max_stale: second.max_stale,
             ..Asks::default()
         };
-        // It is at least as old as it is by the origin's clock, and as other caches say; whole seconds are what a cache can know.
+        // It is at least as old as by the origin's clock and by other caches; a cache counts whole seconds.
         let since_made = (now_ms - times.made) / 1000;
         let by_others = u64::from(origin.age.unwrap_or(0).min(1 << 31)) + (now_ms - response_ms) / 1000;
         let age = since_made.saturating_sub(1).max(by_others).min(1 << 31);

@@ -1,15 +1,15 @@
-//! The judged requests that the crate `http_desync_guardian` ships: what it calls severe must be refused.
+//! The classified requests shipped with the crate `http_desync_guardian`: those it calls severe must be rejected.
 //!
-//! They are YAML files of its package, which cargo has unpacked somewhere for it is a dependency of this test.
+//! They are YAML files in its package, which cargo has unpacked because it is a dependency of this test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use flatout_wire::head::{HeadLimits, parse};
-// The dependency is there for its files; linking it makes sure that cargo unpacked them.
+// The dependency is needed for its files; linking it makes sure that cargo has unpacked them.
 use http_desync_guardian as _;
 
-/// A request and what the guardian says of it.
+/// A request and the guardian's verdict.
 #[derive(Default)]
 struct Judged {
     name: String,
@@ -30,7 +30,7 @@ impl Judged {
         for (name, value) in &self.headers {
             out.extend([&name[..], b": ", value, b"\r\n"].concat());
         }
-        // Most cases have no Host; a request must not be refused for that alone.
+        // Most cases have no Host; a request must not be rejected for that alone.
         if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"host")) {
             out.extend(b"Host: example.org\r\n");
         }
@@ -47,15 +47,15 @@ fn what_is_severe_is_refused() {
     assert_eq!(names(&requests, "Severe", true), [""; 0]);
 }
 
-/// Ambiguous requests that are accepted all the same, on purpose.
+/// Ambiguous requests that are accepted on purpose.
 const ACCEPTED: [&str; 10] = [
-    // Names that only look like those that frame: ordinary fields here. Who hands fields on to an application
-    // that takes `_` for `-` drops those with `_`.
+    // Names that resemble framing fields: ordinary fields here. Components that pass fields on to an application that
+    // treats `_` like `-` drop those with `_`.
     "Content_Length with underscore.",
     "Transfer-Encoding with multiple delimiters",
     "Transfer-Encoding with multiple hyphens",
     "Transfer_Encoding with underscore.",
-    // A body of GET or HEAD: read exactly by its framing.
+    // A body of GET or HEAD: read according to its framing.
     "Get with a body and Content-Length",
     "Get with a body and Transfer-Encoding",
     "Has a CL in GET",
@@ -64,9 +64,9 @@ const ACCEPTED: [&str; 10] = [
     "Head with a body and Transfer-Encoding",
 ];
 
-/// Compliant requests that are refused all the same, on purpose.
+/// Compliant requests that are rejected on purpose.
 const REFUSED: [&str; 10] = [
-    // Transfer codings beside `chunked`, lists of them and parameters: 501 or 400.
+    // Transfer codings other than `chunked`, lists of them and parameters: 501 or 400.
     "Correct TE OK",
     "Different Transfer-Encoding headers",
     "Different Transfer-Encoding headers combined",
@@ -74,7 +74,7 @@ const REFUSED: [&str; 10] = [
     "TE with custom parameters OK",
     "Transfer-Encoding with a param: chunked;custom_param",
     "Transfer-Encoding: identity and chunked OK",
-    // Targets with `#`, with bytes over 127, without a path.
+    // Targets with `#`, with bytes above 127, or without a path.
     "Compliant URL",
     "Empty URI",
     "International in URI",
@@ -91,7 +91,7 @@ fn the_rest_is_judged_alike_but_for_known_exceptions() {
     assert_eq!(names(&requests, "Compliant", false), sorted(REFUSED.to_vec()));
 }
 
-/// The names, in order, of the requests of a tier that are accepted or refused here.
+/// The sorted names of a tier's requests that are accepted or rejected here.
 fn names<'j>(requests: &'j [Judged], tier: &str, accepted: bool) -> Vec<&'j str> {
     let requests = requests.iter().filter(|judged| judged.tier == tier && judged.is_accepted() == accepted);
     let mut names: Vec<_> = requests.map(|judged| judged.name.as_str()).collect();
@@ -107,7 +107,7 @@ fn judged_requests() -> Vec<Judged> {
     files.iter().flat_map(|file| judged_requests_of(file)).collect()
 }
 
-/// Reads the one shape that these files have, a key and a scalar a line: no reader of all YAML is needed.
+/// Parses the one shape of these files, a key and a scalar per line: a complete YAML parser is not needed.
 ///
 /// ```text
 /// - name: 'a case'
@@ -142,7 +142,7 @@ fn judged_requests_of(file: &Path) -> Vec<Judged> {
     cases
 }
 
-/// A plain or quoted scalar; escapes count in both kinds of quotes, as the guardian's own tests read them.
+/// A plain or quoted scalar; escapes count in both kinds of quotes, as in the guardian's own tests.
 fn scalar(text: &str) -> Vec<u8> {
     let quoted = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
     let text = quoted('"').or_else(|| quoted('\'')).unwrap_or(text);
@@ -166,7 +166,7 @@ fn scalar(text: &str) -> Vec<u8> {
     out
 }
 
-/// Where cargo keeps the package. Only packages for this platform are asked for: the others need not be here.
+/// Cargo's folder of the package. Only packages for this platform are requested: others may be missing.
 fn package_folder() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let about = Command::new("rustc").arg("-vV").output().unwrap();

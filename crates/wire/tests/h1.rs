@@ -1,4 +1,5 @@
-//! Whole conversations of HTTP/1, in both roles: the machine against the oracles of `conversation`, and by the table.
+//! Whole HTTP/1 connections, in both roles: the state machine against the oracles of `conversation`, and against the
+//! table.
 
 mod conversation;
 
@@ -25,7 +26,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         .prop_map(|seeds| seeds.iter().map(|seed| Ask::read(&mut Source(seed))).collect())
 }
 
-/// A body in chunks, mostly a good one.
+/// A chunked body, mostly valid.
 fn chunked() -> impl Strategy<Value = String> {
     let chunk = (
         "[a-z]{1,12}",
@@ -90,7 +91,7 @@ fn response() -> impl Strategy<Value = String> {
         .prop_map(|(interim, line, connection, body)| format!("{interim}{line}\r\n{connection}{body}"))
 }
 
-/// Some messages one behind the other, whole, cut off, or spoilt in a few places.
+/// Several consecutive messages: complete, truncated, or corrupted in a few places.
 fn stream(message: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![select(b"\r\n\t \0:;,05a\xff".to_vec()), any::<u8>()];
     let edits = prop_oneof![6 => Just(Vec::new()), 1 => vec((any::<Index>(), byte, 0..3u8), 1..3)];
@@ -131,21 +132,21 @@ proptest! {
     }
 }
 
-/// What a call returns is looked at elsewhere; here where it leads to.
+/// The return value of a call is checked elsewhere; here only the state counts.
 fn ignore<T>(_: T) {}
 
-/// The name of the state that a machine shows in its debug output.
+/// The name of the state in a machine's debug output.
 fn state(machine: &dyn std::fmt::Debug) -> String {
     let text = format!("{machine:?}");
     let name = text.split("state: ").nth(1).expect("a state");
     name.chars().take_while(char::is_ascii_alphabetic).collect()
 }
 
-/// A call, and how it is made.
+/// A call, and how to make it.
 type Call<M> = (&'static str, fn(&mut M));
 
-/// Makes every call in every state. In `table` `!` stands for a call that the state does not allow: it panics in tests,
-/// and otherwise ends the conversation.
+/// Makes every call in every state. In `table` `!` marks a call that the state does not allow: it panics in tests,
+/// and otherwise ends the connection.
 fn check_table<M: std::fmt::Debug + std::panic::UnwindSafe>(
     enter: impl Fn(&str) -> M,
     calls: &[Call<M>],
@@ -179,7 +180,7 @@ fn read_head(server: &mut Server, bytes: &[u8]) -> Result<bool, Refusal> {
     server.head(bytes, &mut Vec::new(), &HeadLimits::default()).map(|head| head.is_some())
 }
 
-/// A server that has read this head.
+/// A server that has parsed this head.
 fn server_behind(head: &[u8]) -> Server {
     let mut server = Server::default();
     assert_eq!(read_head(&mut server, head), Ok(true));
@@ -221,7 +222,7 @@ fn the_server_follows_its_table() {
         ("a part of the body", |server| ignore(server.body(b"he", &mut Vec::new()))),
         ("the whole body", |server| {
             let _ = server.body(b"hello", &mut Vec::new());
-            // What is skipped is over with its last byte.
+            // Skipping ends with the last byte.
             if server.wants() == Wants::Body {
                 assert_eq!(server.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
             }
@@ -240,7 +241,7 @@ fn the_server_follows_its_table() {
         ("giving up", Server::give_up),
         ("close", Server::close),
     ];
-    // What reads, what writes, what ends.
+    // Reading calls, writing calls, ending calls.
     let table = [
         ("Idle", "Awaiting Receiving Idle Awaiting ! ! Idle  ! ! ! ! ! !  Awaiting Closed"),
         ("Receiving", "! ! ! ! Receiving Awaiting Awaiting  Both ! ! ! ! !  Awaiting Closed"),
@@ -309,7 +310,7 @@ fn the_client_follows_its_table() {
         ("the body where it lies", |client| ignore(client.whole_body(b"hello"))),
         ("the server's end", |client| ignore(client.finish())),
     ];
-    // What writes, what reads, what ends.
+    // Writing calls, reading calls, ending calls.
     let table = [
         ("Idle", "Awaiting Sending Awaiting ! ! ! !  Closed Closed Closed Closed Closed ! ! Idle  Closed"),
         (
@@ -346,7 +347,7 @@ fn a_body_is_as_long_as_its_head_said() {
         assert_eq!(client_in(state).end(b"", &mut Vec::new()), Err(Misfit));
     }
     assert_eq!(client_in("Awaiting").data(0, &mut Vec::new()), Ok(&b""[..]));
-    // Behind the head of a response to HEAD nothing follows, whatever it says.
+    // Nothing follows the head of a response to HEAD, whatever it says.
     let mut server = server_behind(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(respond(&mut server, Length::Known(2)), "Content-Length: 2\r\n\r\n");
     assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Request));
@@ -365,7 +366,7 @@ fn a_response_behind_the_last_byte_of_a_body_skips_nothing() {
     assert_eq!((server.end(b"", &mut Vec::new()), server.is_idle()), (Ok(Next::Request), true));
 }
 
-/// Feeds `bytes` in pieces of `piece` bytes, and says whether the next request can come.
+/// Feeds `bytes` in pieces of `piece` bytes, and returns whether the next request can follow.
 fn skips(head: &str, bytes: &[u8], piece: usize) -> bool {
     let mut server = server_behind(head.as_bytes());
     respond(&mut server, Length::Known(0));
@@ -421,7 +422,7 @@ fn interim_responses_have_their_place() {
     );
     assert!(!server.inform(Status::EARLY_HINTS, b"", &mut out));
 
-    // Who sent the body without waiting is not waiting; who does may send it or not.
+    // A client that has sent the body is not waiting; one that waits may or may not send it.
     let expects = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
     for (bytes, closes) in [(&b""[..], true), (b"h", false)] {
         let mut server = server_behind(expects);
@@ -429,7 +430,7 @@ fn interim_responses_have_their_place() {
         assert_eq!(respond(&mut server, Length::Known(0)).contains("Connection: close"), closes);
     }
 
-    // What is none is not written as one, and is not taken for the response either.
+    // Other statuses are not written as interim responses, nor taken for the final one.
     for status in [Status::CONTINUE, Status::SWITCHING_PROTOCOLS, Status::OK] {
         assert!(!server_behind(GET).inform(status, b"", &mut Vec::new()), "{status:?}");
     }
@@ -437,7 +438,7 @@ fn interim_responses_have_their_place() {
     assert!(!server.respond(Status::EARLY_HINTS, Length::Known(0), false, &mut out));
     assert_eq!(server.end(b"", &mut out), Ok(Next::Close));
 
-    // HTTP/1.0 knows none, and what is no request is answered as if it were HTTP/1.0.
+    // HTTP/1.0 has none, and the response to an invalid request must suit HTTP/1.0.
     let mut out = Vec::new();
     assert!(!server_behind(b"GET / HTTP/1.0\r\n\r\n").inform(Status::EARLY_HINTS, b"", &mut out));
     let mut server = Server::default();
@@ -468,7 +469,7 @@ fn a_server_that_says_nothing_is_told_from_one_that_breaks_off() {
     let mut client = client_in("Receiving");
     assert_eq!(client.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
     assert_eq!(client.finish(), Ok(true), "nothing of it is missing");
-    // Of two, the second is the one that nothing was said to.
+    // Of two requests, the second got no interim response.
     let mut client = Client::default();
     client.sent(Sent::default(), 2);
     read_answer(&mut client, b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
@@ -512,7 +513,7 @@ fn a_server_may_close_at_any_byte() {
     }
 }
 
-/// The oracle agrees with whatever never happens: each way to end must come up often.
+/// The oracle agrees about everything that never happens: each kind of end must be frequent.
 #[test]
 fn the_grammars_reach_every_end() {
     use proptest::strategy::ValueTree;
@@ -534,7 +535,7 @@ fn the_grammars_reach_every_end() {
     for end in ["Idle", "Busy", "Closed", "Switched", "Open"].map(|end| format!("server {end}")) {
         assert!(ends.get(&end).is_some_and(|count| *count > 10), "{end}: {ends:?}");
     }
-    // An end by too many interim responses takes more of them than a stream has.
+    // Ending by too many interim responses takes more of them than a generated stream has.
     for end in [
         "Idle",
         "UntilClose",
@@ -552,8 +553,8 @@ fn the_grammars_reach_every_end() {
     assert!(ends["requests"] > 1500 && ends["responses"] > 1500, "{ends:?}");
 }
 
-/// Reads one request with a machine, from the start of `bytes` cut as `seed` says: its body and trailer fields, and how
-/// many bytes it took.
+/// Reads one request with a state machine, from the start of `bytes` split as `seed` says: its body, trailer fields,
+/// and length.
 fn read_request(server: &mut Server, bytes: &[u8], seed: u32) -> (Vec<u8>, Trailers, usize) {
     let (mut at, mut body, mut trailers) = (0, Vec::new(), Trailers::new());
     for end in cuts(bytes.len(), seed) {
@@ -582,8 +583,8 @@ fn read_request(server: &mut Server, bytes: &[u8], seed: u32) -> (Vec<u8>, Trail
     panic!("no request in {:?}", String::from_utf8_lossy(bytes))
 }
 
-/// Reads one response with a machine: status, body and trailer fields, and how many bytes it took. Behind `bytes` the
-/// server has closed if `closed`.
+/// Reads one response with a state machine: status, body, trailer fields, and length. If `closed`, the server has
+/// closed after `bytes`.
 fn read_response(
     client: &mut Client,
     bytes: &[u8],
@@ -622,7 +623,7 @@ fn read_response(
     (status.expect("a response"), body, trailers, at)
 }
 
-/// A body to send, how it is announced, and whether a trailer field follows where one can.
+/// A body to send, how its length is declared, and whether a trailer field follows if possible.
 fn message() -> impl Strategy<Value = (Vec<Vec<u8>>, u8, bool)> {
     (vec(vec(any::<u8>(), 0..40), 0..4), 0..3u8, any::<bool>())
 }
@@ -635,7 +636,7 @@ fn announced(pieces: &[Vec<u8>], how: u8) -> Length {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
 
-    /// What one machine writes the other reads, for as long as both keep the connection.
+    /// Each state machine reads what the other writes, while both keep the connection open.
     #[test]
     fn the_roles_understand_each_other(
         exchanges in vec((message(), message(), select(vec!["GET", "POST", "HEAD"]), select(vec![200, 204, 304, 404])), 1..5),
@@ -644,7 +645,8 @@ proptest! {
         const TRAILERS: &[u8] = b"X-End: 1 \r\n";
         let (mut client, mut server) = (Client::default(), Server::default());
         for ((asked, how, trails), (answered, how_back, trails_back), method, code) in exchanges {
-            // HTTP/1.0 has no chunks; the machine that writes requests does not speak it, so the head is ours.
+            // HTTP/1.0 has no chunks; the state machine does not write HTTP/1.0 requests, so the head is written
+            // here.
             let how = if is_10 { 0 } else { how };
             let version = if is_10 { "HTTP/1.0\r\nConnection: keep-alive" } else { "HTTP/1.1" };
             let mut up = format!("{method} / {version}\r\nHost: a\r\n").into_bytes();
@@ -719,7 +721,7 @@ fn what_goes_by_unseen_is_counted() {
     assert_eq!(client.body(b"y", &mut trailers), Ok((0, Piece::End)));
     assert!(client.is_idle());
 
-    // Within chunks nothing is plain.
+    // Within chunks no byte certainly belongs to the data.
     client.request(Sent::default(), None, &mut Vec::new());
     let head = client.head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", parse);
     assert!(matches!(head, Ok(AnswerEvent::Head(_))));

@@ -1,6 +1,6 @@
-//! The head parser against httparse: stricter it may be, laxer never, and where both accept they agree.
+//! The head parser against httparse: it may be stricter, never laxer, and if both accept they agree.
 //!
-//! Requests come from a grammar, whole or spoilt in a few places, and from arbitrary bytes.
+//! Requests come from a grammar, valid or corrupted in a few places, and from arbitrary bytes.
 
 use flatout_wire::head::{Fault, Field, Framing, Head, HeadLimits, parse};
 use flatout_wire::target::normal_path;
@@ -12,7 +12,7 @@ fn parse_default<'b>(bytes: &'b [u8], fields: &'b mut Vec<Field>) -> Result<Opti
     parse(bytes, fields, &HeadLimits::default())
 }
 
-/// Whatever is accepted, httparse reads the same from the same bytes.
+/// If a head is accepted, httparse parses the same from the same bytes.
 fn agrees_with_httparse(input: &[u8]) -> Result<(), TestCaseError> {
     let mut fields = Vec::new();
     let Ok(Some(head)) = parse_default(input, &mut fields) else { return Ok(()) };
@@ -27,8 +27,8 @@ fn agrees_with_httparse(input: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// No cut changes the answer: what a prefix is refused for, the whole is; what the whole is accepted as, no
-/// prefix was refused.
+/// Splitting does not change the result: if a prefix is rejected, so is the whole; if the whole is accepted, no
+/// prefix is rejected.
 fn cuts_do_not_matter(input: &[u8]) -> Result<(), TestCaseError> {
     let mut fields = Vec::new();
     let whole = parse_default(input, &mut fields).map(|head| head.map(|head| head.len()));
@@ -40,7 +40,7 @@ fn cuts_do_not_matter(input: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Parts that are usually right, and sometimes one of the classic wrong ones.
+/// Parts that are usually valid, and sometimes one of the classic invalid ones.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let before = prop_oneof![20 => Just(""), 2 => Just("\r\n"), 1 => select(vec!["\r\n\r\n", "\n", " "])];
     let method = prop_oneof![
@@ -98,7 +98,7 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A request, up to three of its bytes replaced, put in or taken out.
+/// A request with up to three bytes replaced, inserted or removed.
 fn spoilt_request() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![select(b"\r\n\t \0:;,%/\\.\x7f\x80\xff".to_vec()), any::<u8>()];
     let edits = vec((any::<Index>(), byte, 0..3u8), 0..4);
@@ -136,7 +136,7 @@ proptest! {
         cuts_do_not_matter(&input)?;
     }
 
-    /// Framing by the simplest reading of all fields; anything but a single good one must have been refused.
+    /// Framing by the simplest reading of all fields; anything but a single valid one must be rejected.
     #[test]
     fn framing_has_one_reading(input in spoilt_request()) {
         let mut fields = Vec::new();

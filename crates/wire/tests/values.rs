@@ -1,4 +1,4 @@
-//! Field values against readings of their grammar that are simple and slow.
+//! Field values against simple and slow parsers of their grammar.
 
 use flatout_wire::accept::{Coding, choose};
 use flatout_wire::date;
@@ -6,7 +6,7 @@ use flatout_wire::range::{RANGES_MAX, Ranges, parse};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One range as written, and as first and last byte where some of it exists.
+/// One range as written, and its first and last byte if part of it exists.
 type Spec = (String, Option<(u64, u64)>);
 
 fn spec(length: u64) -> impl Strategy<Value = Spec> {
@@ -35,7 +35,7 @@ fn ranges() -> impl Strategy<Value = (u64, Vec<Spec>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
 
-    /// Byte by byte: sent is what was asked for and exists, once.
+    /// Byte by byte: everything that was requested and exists is sent, once.
     #[test]
     fn ranges_are_the_union_of_what_was_asked((length, specs) in ranges(), gap in "[ \t]{0,2}") {
         let words: Vec<_> = specs.iter().map(|(word, _)| word.as_str()).collect();
@@ -53,7 +53,7 @@ proptest! {
                     let sent_count = ranges.iter().filter(|range| range.contains(&place)).count();
                     prop_assert_eq!(sent_count, usize::from(wanted(place)), "{}", place);
                 }
-                // Not sorted: the first asked for comes first.
+                // Not sorted: the order of the request is kept.
                 let first = specs.iter().find_map(|(_, range)| *range).map(|(first, _)| first);
                 prop_assert!(ranges.first().is_some_and(|range| range.contains(&first.unwrap_or(u64::MAX))));
             }
@@ -79,7 +79,7 @@ proptest! {
         choose(Some(&value), &[Coding::Brotli, Coding::Identity]);
     }
 
-    /// Weights by name: the heaviest available wins, of equals the server's first.
+    /// Weights by name: the highest available weight wins, and among equal ones the server's first.
     #[test]
     fn the_heaviest_coding_wins(weights in [0..=1000u16, 0..=1000u16, 0..=1000u16], turn in 0..3usize) {
         let codings = [Coding::Brotli, Coding::Zstd, Coding::Gzip];

@@ -19,7 +19,7 @@ usage: realworld [--listen ADDR] [--workers N] [--database PLACE]
 JWT_SECRET in the environment, of at least 16 bytes, is what tokens are signed with. Without it they are valid until the program ends.
 ";
 
-/// Bytes of a secret with which tokens are signed: fewer can be guessed.
+/// Fewest bytes of the signing secret: shorter ones can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
 struct Options {
@@ -88,7 +88,7 @@ fn read(mut parser: Parser) -> Result<Option<Options>, lexopt::Error> {
     Ok(Some(options))
 }
 
-/// What tokens are signed with.
+/// The secret that tokens are signed with.
 fn secret() -> Option<String> {
     std::env::var("JWT_SECRET").ok().filter(|secret| secret.len() >= SECRET_BYTES_MIN)
 }

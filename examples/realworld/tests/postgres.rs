@@ -116,7 +116,7 @@ fn slow_statements_are_ended_and_others_go_on() {
     expect(&by(client.post("/api/articles"), &token).json(&asked).send(), 201);
 }
 
-/// The application on a port of its own, with the user `ada`, for clients that use it at the same time.
+/// The application on a port of its own, with the user `ada`, for concurrent clients.
 struct Served {
     address: String,
     server: flatout::Server,
@@ -160,7 +160,7 @@ fn post(path: &str, token: &str, body: serde_json::Value) -> String {
     )
 }
 
-/// A request of ada's for a new article with a tag: a transaction.
+/// A request from ada to create an article with a tag: a transaction.
 fn create(title: &str) -> String {
     let token = format!("Authorization: Token {}\r\n", key().sign(1));
     let article = json!({"title": title, "description": "d", "body": "b", "tagList": ["x"]});
@@ -194,7 +194,7 @@ fn a_server_that_dies_under_load_is_reported_and_used_again() {
                 0 => "GET /api/articles HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n".to_owned(),
                 _ => create(&format!("t {client} {number}")),
             };
-            // One that hangs has no status when the read ends.
+            // If the request hangs, the read times out without a status.
             match served.whole(&request).split(' ').nth(1) {
                 Some("200" | "201") => done.fetch_add(1, Ordering::Relaxed),
                 Some("503") => refused.fetch_add(1, Ordering::Relaxed),
@@ -228,7 +228,7 @@ fn a_server_that_dies_under_load_is_reported_and_used_again() {
     served.server.wait().unwrap();
 }
 
-/// Also when a check fails: the threads of a scope are waited for.
+/// Runs also when a check fails: the threads of a scope are joined.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {

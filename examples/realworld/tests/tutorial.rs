@@ -1,4 +1,4 @@
-//! The tutorial shows the code that is there, and its commands do what it says.
+//! The tutorial's code is the example's code, and its commands do what it says.
 
 mod support;
 
@@ -38,7 +38,7 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, String)> {
     found
 }
 
-/// All sources of the example in a folder, or one of them.
+/// The source files of the example in a folder, or one file.
 fn source(place: &Path) -> String {
     if place.is_file() {
         return std::fs::read_to_string(place).unwrap();
@@ -56,7 +56,7 @@ fn the_code_on_the_page_is_that_of_the_example() {
         let file = heading.split('`').nth(1).unwrap_or_else(|| panic!("no file in `{heading}`"));
         let source = source(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
         let there: Vec<&str> = source.lines().map(str::trim).collect();
-        // A comment with an ellipsis stands for what is left out.
+        // A comment with an ellipsis stands for omitted code.
         for line in block.lines().map(str::trim).filter(|line| !line.starts_with("// …")) {
             assert!(there.contains(&line), "{file} has no line `{line}`");
         }
@@ -91,7 +91,7 @@ fn the_commands_on_the_page_work() {
     let ran = Command::new("sh").args(["-euc", &commands.join("\n")]).output().unwrap();
     let said = String::from_utf8(ran.stdout).unwrap();
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
-    // One document after another: the user, the article, the list with it.
+    // The JSON documents in order: the user, the article, the list that contains it.
     let documents: Vec<serde_json::Value> =
         serde_json::Deserializer::from_str(&said).into_iter().collect::<Result<_, _>>().unwrap();
     let [user, made, listed] = &documents[..] else { panic!("{said}") };

@@ -1,4 +1,4 @@
-"""A server of gRPC without generated code: messages are bytes. Says its ports, then serves until it is killed."""
+"""A gRPC server without generated code: messages are bytes. Prints its ports, then serves until it is killed."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-//! The account with an authority: made once, kept in the state folder.
+//! The ACME account: created once, and kept in the state folder.
 
 use instant_acme::{Account, AccountCredentials, Error, NewAccount};
 
@@ -6,7 +6,7 @@ use super::account_name;
 use super::fault::Fault;
 use super::keep::Shared;
 
-/// The account of the folder, or a new one. To be called by one process at a time.
+/// Loads the account from the folder, or creates one. Only one process at a time may call this.
 pub(super) async fn open(shared: &Shared) -> Result<Account, Fault> {
     let name = account_name(&shared.plan.directory);
     if let Some(text) = shared.state.read(&name).map_err(Fault::Here)? {
@@ -32,7 +32,7 @@ pub(super) async fn open(shared: &Shared) -> Result<Account, Fault> {
     Ok(account)
 }
 
-/// Forgets an account that the authority does not know any more.
+/// Deletes an account that the CA no longer knows.
 pub(super) fn forget(shared: &Shared) {
     let _ = shared.state.put_aside(&account_name(&shared.plan.directory));
 }
@@ -44,7 +44,7 @@ async fn restore(shared: &Shared, text: &str) -> Result<Account, Error> {
     };
     let builder = Account::builder_with_http(Box::new(shared.http.clone()));
     match builder.from_credentials(credentials).await {
-        // The file was fine: what makes no sense came from the authority.
+        // The file was valid: the CA sent the JSON that cannot be parsed.
         Err(Error::Json(_)) => Err(Error::Str("its directory is none")),
         restored => restored,
     }

@@ -1,5 +1,5 @@
-//! What authorities ask for while they check names. It lies in the state folder, so that every process that shares it gives the
-//! same responses: an authority comes to whichever of them the network leads it to.
+//! Pending ACME challenges. They are stored in the state folder, so that all processes that share it give the same
+//! responses: the CA may connect to any of them.
 
 use std::fmt;
 use std::fs;
@@ -15,46 +15,46 @@ use crate::State;
 
 const FOLDER: &str = "acme/challenges";
 
-/// Challenges at once, of all processes.
+/// Pending challenges of all processes together.
 const ASKED_MAX: usize = 64;
 
-/// Letters of a token, and of what belongs to it (RFC 8555 wants 128 bits of randomness, which are 22 letters).
+/// Characters of a token or a key authorization (RFC 8555 wants 128 bits of randomness, which are 22 characters).
 const TOKEN_BYTES_MAX: usize = 128;
 const AUTHORIZATION_BYTES_MAX: usize = 256;
 
-/// When what a process has left that ended in the middle is removed.
+/// Age at which a challenge left behind by a process that was killed is removed.
 const LEFT_TIME: Duration = Duration::from_secs(3600);
 
-/// What an authority asks for.
+/// A challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// The name that it checks.
+    /// The domain being validated.
     pub domain: String,
-    /// What it asks with.
+    /// The challenge's token.
     pub token: String,
-    /// What it expects (RFC 8555, section 8.1).
+    /// The key authorization (RFC 8555, section 8.1).
     pub authorization: String,
 }
 
-/// What is asked for now.
+/// The challenges that are pending now.
 pub(super) struct Challenges {
     state: State,
     publish: Publish,
-    /// What was published last.
+    /// The list that was published last.
     published: Mutex<Vec<Asked>>,
 }
 
-/// Something that is published until this is dropped.
+/// A challenge that stays published until this is dropped.
 pub(super) struct Published {
     challenges: Arc<Challenges>,
     name: String,
 }
 
 impl Asked {
-    /// The certificate that proves it in a TLS handshake (RFC 8737, section 3).
+    /// The certificate for the validation handshake of `tls-alpn-01` (RFC 8737, section 3).
     ///
     /// # Errors
-    /// A name that no certificate can have.
+    /// The domain is not a valid certificate name.
     pub fn proof(&self) -> Result<Proof, String> {
         let made = || {
             let mut params = CertificateParams::new([self.domain.clone()])?;
@@ -90,12 +90,12 @@ impl Challenges {
         Challenges { state, publish, published: Mutex::default() }
     }
 
-    /// Publishes something until what is returned is dropped.
+    /// Publishes a challenge until the returned value is dropped.
     ///
     /// # Errors
-    /// A token that is none, or a folder that cannot be written to.
+    /// An invalid token, or a folder that cannot be written to.
     pub(super) fn add(self: &Arc<Self>, asked: &Asked) -> Result<Published, String> {
-        // It becomes the name of a file.
+        // The token becomes a file name.
         if !is_token(&asked.token) || !is_authorization(&asked.token, &asked.authorization) {
             return Err("the CA asks with a token that is none".to_owned());
         }
@@ -106,9 +106,9 @@ impl Challenges {
         Ok(published)
     }
 
-    /// Publishes what is in the folder now, if that is something else than before.
+    /// Publishes the challenges in the folder if they have changed.
     pub(super) fn look(&self) {
-        // The next look tries again; whoever adds something hears of it.
+        // The next call tries again; callers of `add` get the error.
         let _ = self.exchange();
     }
 
@@ -155,13 +155,13 @@ impl fmt::Debug for Published {
     }
 }
 
-/// Letters of base64url.
+/// Characters of base64url.
 fn is_token(text: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     (1..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_letter)
 }
 
-/// The token, a dot, and the account's key.
+/// The token, a dot, and the thumbprint of the account's key.
 fn is_authorization(token: &str, text: &str) -> bool {
     let key = text.strip_prefix(token).and_then(|rest| rest.strip_prefix('.'));
     text.len() <= AUTHORIZATION_BYTES_MAX && key.is_some_and(is_token)

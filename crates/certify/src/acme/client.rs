@@ -1,4 +1,4 @@
-//! Requests to an authority: over TLS, each on a connection of its own, and each with a limit in time and size.
+//! HTTPS requests to a CA: one connection each, with limits on time and size.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,26 +17,26 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// How long a request may take, from the connection to the end of the response.
+/// Time limit of a request, from connecting to the end of the response.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes of a response.
+/// Largest response body.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The longest time that an authority may have us wait: a day. What it says beyond that is not followed, and a number of seconds
-/// that no clock has must not get to whoever adds it to one.
+/// Longest `Retry-After` that we follow: a day. Longer values are capped, so that adding one to a clock cannot
+/// overflow.
 const RETRY_AFTER_S_MAX: u64 = 24 * 3600;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes requests. Clones are the same.
+/// Makes requests. Clones share one client.
 #[derive(Clone)]
 pub(super) struct Http {
     connector: TlsConnector,
 }
 
 impl Http {
-    /// One that trusts these authorities, or the system's.
+    /// A client that trusts the certificates in this file, or the system's.
     pub(super) fn open(authorities: Option<&Path>) -> Result<Http, String> {
         Ok(Http { connector: TlsConnector::from(flatout_tls::client_config(authorities)?) })
     }
@@ -51,7 +51,7 @@ impl Http {
         let stream =
             self.connector.connect(name, socket).await.map_err(|error| format!("{host}:{port}: {error}"))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ended with this set, whatever becomes of the request.
+        // Dropping the set ends the driver task, however the request ends.
         let mut driver = JoinSet::new();
         driver.spawn(connection);
         let authority = parts.uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
@@ -82,7 +82,7 @@ impl HttpClient for Http {
     }
 }
 
-/// Host and port of an address.
+/// Host and port of a URI.
 fn place(uri: &Uri) -> Result<(String, u16), Failure> {
     match (uri.scheme_str(), uri.host()) {
         (Some("https"), Some(host)) => {

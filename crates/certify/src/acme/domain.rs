@@ -1,19 +1,20 @@
-//! Names that certificates are asked for, and whether an authority on the internet could have anything to do with them.
+//! Domain names for certificates, and whether a public CA can validate them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest name (RFC 1035), and its longest part.
+/// The longest name (RFC 1035), and its longest label.
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Endings that nobody can own on the internet (RFC 2606, RFC 6761, RFC 6762, RFC 8375, and ICANN's resolution on `.internal`).
+/// Endings that nobody can register on the internet (RFC 2606, RFC 6761, RFC 6762, RFC 8375, and ICANN's resolution
+/// on `.internal`).
 const PRIVATE_ENDINGS: [&str; 7] =
     ["localhost", "local", "test", "example", "invalid", "internal", "home.arpa"];
 
-/// Reads a domain, in lower case; `*.` may stand before it.
+/// Parses a domain, in lower case, with an optional `*.` in front.
 ///
 /// # Errors
-/// What it is instead.
+/// What is wrong with it.
 pub fn parse(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     if name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
@@ -35,7 +36,7 @@ pub fn parse(text: &str) -> Result<String, String> {
     }
 }
 
-/// Why an authority on the internet gives no certificate for this name, if that is so.
+/// Why no public CA issues a certificate for this name, if so.
 pub(super) fn why_private(domain: &str) -> Option<String> {
     let ends_so = |ending: &&&str| {
         domain.strip_suffix(**ending).is_some_and(|before| before.is_empty() || before.ends_with('.'))
@@ -47,7 +48,7 @@ pub(super) fn why_private(domain: &str) -> Option<String> {
     }
 }
 
-/// Why an authority on the internet cannot reach a name with these addresses, if that is so.
+/// Why a public CA cannot reach a host with these addresses, if so.
 pub(super) fn why_unreachable(addresses: &[IpAddr]) -> Option<String> {
     let first = addresses.first()?;
     let is_reachable = addresses.iter().any(|address| is_public(*address));
@@ -66,7 +67,7 @@ fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [first, second, ..] = address.octets();
-    // RFC 6598: shared by customers of one provider.
+    // RFC 6598: carrier-grade NAT.
     let is_shared = first == 100 && (64..128).contains(&second);
     !(address.is_private()
         || address.is_loopback()
@@ -79,7 +80,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    // Global unicast, without what is for documentation.
+    // Global unicast, except the documentation prefix.
     let [first, second, ..] = address.segments();
     first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0xdb8)
 }

@@ -1,39 +1,39 @@
-//! Why there is no certificate, and how soon another try makes sense.
+//! Why there is no certificate, and how soon to try again.
 
 use std::fmt;
 use std::time::Duration;
 
 use instant_acme::{Error, Problem};
 
-/// Letters of what an authority says that are shown.
+/// Characters of a CA's error message that are shown.
 const SAID_CHARS_MAX: usize = 300;
 
-/// Why an order came to nothing.
+/// Why an order failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The authority cannot be reached, or does not answer.
+    /// The CA cannot be reached, or does not respond.
     Unreachable(String),
-    /// It does not give the certificate, or says what makes no sense.
+    /// It refuses the certificate, or its response is invalid.
     Refused(String),
-    /// It has had too many requests.
+    /// A rate limit of the CA.
     Limited(String),
-    /// It does not know the account any more.
+    /// The CA no longer knows the account.
     Stranger(String),
-    /// It does not let this certificate take the place of the one before.
+    /// It does not accept this certificate as a replacement of the previous one.
     NotReplaced(String),
-    /// Something here does not work: a file, a program.
+    /// A local problem: a file, a program.
     Here(String),
 }
 
 impl Fault {
-    /// How long to wait behind the first failure of this kind.
+    /// How long to wait after the first failure of this kind.
     pub(super) fn pause(&self) -> Duration {
         let seconds = match self {
             Fault::Unreachable(_) => 5,
-            // Let's Encrypt allows five failed checks an hour for a name.
+            // Let's Encrypt allows five failed validations an hour per name.
             Fault::Refused(_) | Fault::Here(_) => 60,
             Fault::Limited(_) => 3600,
-            // Once without what was wrong.
+            // The next attempt leaves out what failed: the account, or the replacement.
             Fault::Stranger(_) | Fault::NotReplaced(_) => 5,
         };
         Duration::from_secs(seconds)
@@ -62,7 +62,7 @@ impl From<Error> for Fault {
             Error::Json(_) | Error::InvalidUri(_) | Error::Http(_) | Error::Str(_) => {
                 Fault::Refused(format!("its response makes no sense: {}", said(&error.to_string())))
             }
-            // It has no ARI, and a certificate was to be replaced.
+            // The CA has no ARI, but the order was to replace a certificate.
             Error::Unsupported(what) => Fault::NotReplaced(what.to_owned()),
             error => Fault::Refused(said(&error.to_string())),
         }
@@ -83,14 +83,14 @@ impl From<Problem> for Fault {
             "rateLimited" => Fault::Limited(why),
             "accountDoesNotExist" => Fault::Stranger(why),
             "alreadyReplaced" => Fault::NotReplaced(why),
-            // Both pass by themselves.
+            // Both are temporary.
             "serverInternal" | "badNonce" => Fault::Unreachable(why),
             _ => Fault::Refused(why),
         }
     }
 }
 
-/// What somebody else has said, fit for one line of a log.
+/// A message from the CA, fit for one line of a log.
 fn said(text: &str) -> String {
     let clean = |char: char| if char.is_control() { ' ' } else { char };
     let mut shown: String = text.chars().take(SAID_CHARS_MAX).map(clean).collect();

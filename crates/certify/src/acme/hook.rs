@@ -1,4 +1,4 @@
-//! The program that sets records in the DNS: `PROGRAM set|clear NAME VALUE`.
+//! The program that sets DNS records: `PROGRAM set|clear NAME VALUE`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,24 +9,24 @@ use tokio::time::timeout;
 
 use super::fault::Fault;
 
-/// How long it may take: it returns when the record can be seen.
+/// Time limit: the program returns when the record is visible.
 const HOOK_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// What is to be done with a record.
+/// What to do with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Set,
     Clear,
 }
 
-/// A record of the type TXT.
+/// A TXT record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) name: String,
     pub(super) value: String,
 }
 
-/// Has the program do it, and waits for its end.
+/// Runs the program and waits until it exits.
 pub(super) async fn run(program: &Path, verb: Verb, record: &Record) -> Result<(), Fault> {
     let failed = |why: String| Fault::Here(format!("{}: {why}", program.display()));
     let word = if verb == Verb::Set { "set" } else { "clear" };

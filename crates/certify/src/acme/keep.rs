@@ -1,4 +1,5 @@
-//! Keeping certificates: what is due is asked for, one order at a time among all processes that share the folder.
+//! Keeps certificates valid: orders those that are due, one order at a time among all processes that share the
+//! folder.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,54 +22,54 @@ use super::order::{self, Wanted};
 use super::{Plan, Way, account, certificate_name, domain, folder, schedule};
 use crate::{Lock, Say, State};
 
-/// How long an order may take, with all that the authority has to say.
+/// Time limit of an order, with all its requests.
 const ORDER_TIME_MAX: Duration = Duration::from_secs(900);
 
-/// How often the lock is tried, and for how long: whoever holds it has many domains.
+/// How often to try the lock, and for how long: its holder may have many domains.
 const LOCK_LOOK: Duration = Duration::from_secs(1);
 const LOCK_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// How long to sleep at most: clocks are set, and machines sleep.
+/// The longest sleep: clocks are set, and machines are suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// How often an authority is asked when it wants a certificate renewed, whatever it says itself.
+/// How often to ask a CA when to renew, whatever its `Retry-After` says.
 const ADVICE_MIN: Duration = Duration::from_secs(60);
 const ADVICE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// The same where it did not answer, or has no advice.
+/// The same if it did not respond, or has no advice.
 const NO_ADVICE: Duration = Duration::from_secs(6 * 3600);
 
-/// What all domains share.
+/// State shared by all domains.
 pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) state: State,
     pub(super) http: Http,
     pub(super) challenges: Arc<Challenges>,
     pub(super) say: Say,
-    /// One order at a time in this process.
+    /// Held during an order: one at a time in this process.
     pub(super) turn: Mutex<()>,
-    /// Opened once, and again behind a failure.
+    /// Loaded once, and again after a failure.
     pub(super) account: Mutex<Option<Account>>,
 }
 
-/// What an authority has said of a certificate.
+/// A CA's renewal information for a certificate (ARI).
 struct Advice {
-    /// Of which one.
+    /// The certificate it is for.
     of: (Vec<u8>, Vec<u8>),
-    /// When it is renewed; `None` leaves that to us.
+    /// When to renew; `None` leaves it to us.
     at: Option<SystemTime>,
-    /// When it is asked again.
+    /// When to ask again.
     until: SystemTime,
 }
 
-/// Who has got the certificate.
+/// Who got the certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum By {
     Us,
     Another,
 }
 
-/// Keeps the certificates of all domains, until nobody can name others any more.
+/// Keeps the certificates of all domains, until the sender of the list is dropped.
 pub(super) async fn all(shared: Arc<Shared>, mut domains: watch::Receiver<Vec<String>>) {
     let mut tasks: HashMap<String, JoinHandle<()>> = HashMap::new();
     loop {
@@ -131,10 +132,10 @@ async fn keep(shared: Arc<Shared>, domain: String) {
     }
 }
 
-/// Says of a name that no authority on the internet will give a certificate for it.
+/// Warns that no public CA will issue a certificate for a name.
 async fn warn(shared: &Shared, domain: &str) {
     if shared.plan.authorities.is_some() {
-        // A private authority has its own ideas of what is public.
+        // A private CA has its own idea of which names are public.
         return;
     }
     let why = match domain::why_private(domain) {
@@ -155,7 +156,7 @@ async fn warn(shared: &Shared, domain: &str) {
     }
 }
 
-/// Gets a certificate, unless another process that shares the folder has done so meanwhile.
+/// Gets a certificate, unless another process that shares the folder has already done so.
 async fn renew(
     shared: Arc<Shared>,
     domain: String,
@@ -176,7 +177,7 @@ async fn renew(
     let text = match issued {
         Ok(Ok(text)) => text,
         Ok(Err(fault)) => {
-            // It may be the account, or what was known of the authority.
+            // The cause may be the cached account or directory.
             shared.account.lock().await.take();
             if matches!(fault, Fault::Stranger(_)) {
                 account::forget(&shared);
@@ -216,12 +217,12 @@ async fn issue(
     let way = ways.get(failures as usize % ways.len().max(1)).copied();
     let way =
         way.ok_or_else(|| Fault::Here("a wildcard can only be proved by dns-01 (acme-dns-hook)".to_owned()))?;
-    // An authority that refuses may do so for this.
+    // The replacement may be why the CA refused.
     let had = had.filter(|_| failures == 0);
     let replaces = had.and_then(|had| had.issued_as.as_ref()).map(identifier);
     let wanted = Wanted { domain, way, replaces };
     match order::place(shared, &account, &wanted).await {
-        // It replaces a certificate once, or has no ARI; neither is a reason to do without one.
+        // The CA replaces a certificate only once, or has no ARI. Neither is a reason to go without a new one.
         Err(Fault::NotReplaced(_)) => {
             order::place(shared, &account, &Wanted { replaces: None, ..wanted }).await
         }
@@ -264,7 +265,7 @@ impl Shared {
         timeout(LOCK_TIME_MAX, locked).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// When a certificate is renewed: when its authority suggests it, or when a third of its lifetime is left.
+    /// When to renew a certificate: when its CA suggests, or when a third of its lifetime is left.
     async fn due(
         &self,
         certificate: &Certificate,
@@ -297,12 +298,12 @@ impl Shared {
         let window = said.suggested_window;
         let (start, end) = (SystemTime::from(window.start), SystemTime::from(window.end));
         let chosen = schedule::suggested(start, end, certificate.not_after, random());
-        // What was chosen in the same window stays: else a server that asks often would always be early.
+        // A time chosen in the same window stays. Otherwise a server that asks often would always renew early.
         let stays = before.and_then(|before| before.at).filter(|at| (start..=end).contains(at));
         Advice { of: of.clone(), at: stays.or(chosen), until: now + again.clamp(ADVICE_MIN, ADVICE_MAX) }
     }
 
-    /// The account for a question that needs none: it is not worth making one, which has to be done under the lock.
+    /// The account for requests that do not need one: it is not worth creating one, which takes the lock.
     async fn known_account(&self) -> Result<Account, Fault> {
         let is_kept =
             self.state.read(&super::account_name(&self.plan.directory)).map_err(Fault::Here)?.is_some();
@@ -310,7 +311,7 @@ impl Shared {
     }
 }
 
-/// How the authority calls a certificate.
+/// The CA's identifier of a certificate.
 fn identifier((authority, serial): &(Vec<u8>, Vec<u8>)) -> CertificateIdentifier<'static> {
     CertificateIdentifier {
         authority_key_identifier: BASE64_URL_SAFE_NO_PAD.encode(authority).into(),

@@ -1,4 +1,4 @@
-//! Certificates by ACME (RFC 8555): one for each domain, kept in the state folder and renewed for as long as the server lives.
+//! Certificates by ACME (RFC 8555): one for each domain, kept in the state folder and renewed while the server runs.
 //!
 //! ```text
 //! for each domain:  due? ── no ──> sleep ──┐
@@ -6,8 +6,7 @@
 //!                     └─────────────────────┘
 //! ```
 //!
-//! It runs on a thread of its own, with a runtime of its own; workers see only files that have changed, and what
-//! [`Publish`] was given.
+//! It has its own thread and runtime. Workers see only changed files, and what was passed to [`Publish`].
 
 mod account;
 mod challenges;
@@ -39,34 +38,34 @@ use keep::Shared;
 /// Let's Encrypt.
 pub const DIRECTORY_DEFAULT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// Domains of one server: each has an order of its own, and authorities have limits.
+/// Domains of one server: each has its own order, and CAs have rate limits.
 pub const DOMAINS_MAX: usize = 100;
 
-/// What is asked for, and of whom.
+/// Which certificates to get, and from which CA.
 #[derive(Clone)]
 pub struct Plan {
-    /// The authority's directory.
+    /// URL of the CA's directory.
     pub directory: String,
-    /// Whom the authority tells of problems: addresses of e-mail.
+    /// E-mail addresses to which the CA reports problems.
     pub contact: Vec<String>,
-    /// Certificates that the authority's own server is checked against (PEM); `None` are the system's.
+    /// Root certificates to verify the CA's server (PEM); `None`: the system's.
     pub authorities: Option<PathBuf>,
-    /// The kind of certificate, where the authority has several.
+    /// The certificate profile, if the CA offers several.
     pub profile: Option<String>,
-    /// How names are proved, in the order in which it is tried; at least one.
+    /// Challenge types, in the order in which they are tried; at least one.
     pub ways: Vec<Way>,
-    /// The program that sets records in the DNS.
+    /// The program that sets DNS records.
     pub hook: Option<PathBuf>,
 }
 
-/// How a name is proved.
+/// A challenge type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// A file that the authority reads over HTTP, on port 80.
+    /// A file that the CA fetches over HTTP, on port 80.
     Http,
-    /// A certificate that it is shown in a TLS handshake, on port 443.
+    /// A certificate presented in a TLS handshake, on port 443.
     TlsAlpn,
-    /// A record in the DNS.
+    /// A DNS record.
     Dns,
 }
 
@@ -80,24 +79,24 @@ impl fmt::Display for Way {
     }
 }
 
-/// Has what authorities ask for now be given to them.
+/// Makes the pending challenges available to the CA.
 pub type Publish = Arc<dyn Fn(&[Asked]) -> Result<(), String> + Send + Sync>;
 
-/// Gets certificates for as long as it lives.
+/// Gets certificates until it is dropped.
 pub struct Keeper {
     domains: watch::Sender<Vec<String>>,
     challenges: Arc<Challenges>,
 }
 
-/// Where the certificate of a domain is, or will be, with its key.
+/// Path of a domain's certificate and key, which need not exist yet.
 pub fn certificate_path(state: &State, directory: &str, domain: &str) -> PathBuf {
     state.path(&certificate_name(directory, domain))
 }
 
-/// Puts certificates that are broken out of the way: they are asked for again.
+/// Moves broken certificates out of the way, so that they are ordered again.
 ///
 /// # Errors
-/// Files that cannot be read, or that others may read.
+/// Files that cannot be read, or that other users may read.
 pub fn examine(state: &State, directory: &str, domains: &[String], say: Say) -> Result<(), String> {
     for domain in domains {
         let name = certificate_name(directory, domain);
@@ -114,10 +113,10 @@ pub fn examine(state: &State, directory: &str, domains: &[String], say: Say) -> 
 }
 
 impl Keeper {
-    /// Begins, on a thread of its own.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// A file of authorities that cannot be used, or a thread that cannot be started.
+    /// A file of root certificates that cannot be used, or a thread that cannot be started.
     pub fn start(
         plan: Plan,
         domains: Vec<String>,
@@ -144,7 +143,7 @@ impl Keeper {
         Ok(Keeper { domains: sender, challenges })
     }
 
-    /// Keeps the certificates of other domains from now on. Those of domains that are gone stay in the folder.
+    /// Changes the list of domains. Certificates of removed domains stay in the folder.
     pub fn replace(&self, domains: Vec<String>) {
         self.domains.send_if_modified(|now| {
             let is_other = *now != domains;
@@ -153,14 +152,14 @@ impl Keeper {
         });
     }
 
-    /// Publishes what other processes that share the folder are asked for: an authority may come to any of them. To be called
-    /// every few seconds.
+    /// Publishes the challenges of other processes that share the folder: the CA may connect to any of them. Call
+    /// this every few seconds.
     pub fn look(&self) {
         self.challenges.look();
     }
 }
 
-/// The folder of an authority, by the address of its directory.
+/// The folder of a CA, by the URL of its directory.
 fn folder(directory: &str) -> String {
     let name = directory.trim_start_matches("https://").trim_end_matches('/');
     let safe = |char: char| if char.is_ascii_alphanumeric() || char == '.' { char } else { '-' };
@@ -173,7 +172,7 @@ fn certificate_name(directory: &str, domain: &str) -> String {
 }
 
 fn account_name(directory: &str) -> String {
-    // No domain is called so: it would need a dot, or at least lower case.
+    // No domain can have this name: domains have a dot, or are at least lower case.
     format!("{}/ACCOUNT.json", folder(directory))
 }
 

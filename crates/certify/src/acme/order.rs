@@ -1,4 +1,4 @@
-//! One order: the name is proved, and the authority signs.
+//! One order: prove control of the name, and have the CA sign.
 
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use super::fault::Fault;
 use super::hook::{self, Record, Verb};
 use super::keep::Shared;
 
-/// How the authority is asked for the result of its checks, and for the certificate.
+/// How to poll the CA for the result of its validation, and for the certificate.
 const RESULT: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(300))
     .backoff(1.5)
     .timeout(Duration::from_secs(90));
 
-/// How long until every process that shares the folder has published what is in it: longer than they take to look.
+/// How long to wait until every process that shares the folder has published its challenges: longer than their
+/// polling interval.
 const SPREAD_TIME: Duration = Duration::from_secs(3);
 
-/// Names that one order may have to prove: there is one in it.
+/// Authorizations that one order may require: it contains one name.
 const AUTHORIZATIONS_MAX: usize = 4;
 
-/// What is asked for.
+/// What to order.
 pub(super) struct Wanted<'w> {
     pub(super) domain: &'w str,
     pub(super) way: Way,
@@ -34,14 +35,14 @@ pub(super) struct Wanted<'w> {
     pub(super) replaces: Option<CertificateIdentifier<'w>>,
 }
 
-/// What has to be undone when the authority has looked.
+/// What to remove after the validation.
 #[derive(Default)]
 struct Shown {
     published: Vec<Published>,
     records: Vec<Record>,
 }
 
-/// Gets a certificate: its key and its chain, as PEM.
+/// Gets a certificate: its key and chain, as PEM.
 pub(super) async fn place(shared: &Shared, account: &Account, wanted: &Wanted<'_>) -> Result<String, Fault> {
     let identifiers = [Identifier::Dns(wanted.domain.to_owned())];
     let mut new = NewOrder::new(&identifiers);
@@ -68,7 +69,7 @@ pub(super) async fn place(shared: &Shared, account: &Account, wanted: &Wanted<'_
     Ok(format!("{key}{chain}"))
 }
 
-/// Shows the authority what it wants to see, and waits until it has looked.
+/// Sets up the challenges, and waits until the CA has validated them.
 async fn prove(
     shared: &Shared,
     wanted: &Wanted<'_>,
@@ -104,7 +105,7 @@ async fn prove(
                     "dns-01 needs a program that sets records (acme-dns-hook)".to_owned(),
                 ));
             };
-            // One that has failed may have set something all the same.
+            // A program that fails may still have set the record.
             shown.records.push(record.clone());
             hook::run(program, Verb::Set, &record).await?;
         } else {
@@ -122,7 +123,7 @@ async fn prove(
         Ok(OrderStatus::Ready) => Ok(()),
         Ok(_) => Err(why_invalid(order).await),
         Err(error) => match Fault::from(error) {
-            // What the order says of it is less than what the challenge does.
+            // The challenge's error says more than the order's.
             Fault::Refused(why) => match why_invalid(order).await {
                 Fault::Refused(more) if !more.is_empty() => Err(Fault::Refused(more)),
                 _ => Err(Fault::Refused(why)),
@@ -132,7 +133,7 @@ async fn prove(
     }
 }
 
-/// What the authority has against a proof.
+/// Why the CA rejected a challenge.
 async fn why_invalid(order: &mut Order) -> Fault {
     let mut authorizations = order.authorizations();
     if let Some(Ok(mut authorization)) = authorizations.next().await

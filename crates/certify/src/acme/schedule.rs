@@ -1,22 +1,22 @@
-//! When certificates are renewed, and how long to wait behind a failure. Time and randomness are given.
+//! When to renew certificates, and how long to wait after a failure. Time and randomness are arguments.
 
 use std::time::{Duration, SystemTime};
 
-/// The longest pause behind failures.
+/// The longest pause after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// The shortest and the longest time between two orders for one domain that both went well. A clock that is wrong, or an
-/// authority that gives out what has to be renewed at once, would otherwise use up what the authority allows.
+/// The shortest and the longest time between two successful orders for one domain. A wrong clock, or a CA whose
+/// certificates are due for renewal at once, would otherwise exhaust the rate limits.
 const BETWEEN_MIN: Duration = Duration::from_secs(5);
 const BETWEEN_MAX: Duration = Duration::from_secs(3600);
 
-/// When a certificate is renewed unless its authority says otherwise: when a third of its lifetime is left.
+/// When to renew a certificate unless its CA says otherwise: when a third of its lifetime is left.
 pub fn usual(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     not_after - not_after.duration_since(not_before).unwrap_or_default() / 3
 }
 
-/// The moment in the window that an authority has suggested (RFC 9773, section 4.2); `random` is from 0 to 1. `None` for a window
-/// that makes no sense: it is empty, or ends when the certificate has expired.
+/// A time within the window that a CA has suggested (RFC 9773, section 4.2); `random` is from 0 to 1. `None` for an
+/// invalid window: it is empty, or ends when the certificate has expired.
 pub(super) fn suggested(
     start: SystemTime,
     end: SystemTime,
@@ -30,14 +30,14 @@ pub(super) fn suggested(
     start.checked_add(length.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// How long to wait behind so many failures one after the other: twice as long each time, up to a quarter more or less, so that
-/// servers that failed together do not come back together.
+/// How long to wait after this many consecutive failures: twice as long each time, varied by up to a quarter, so that
+/// servers that failed together do not retry together.
 pub(super) fn pause(first: Duration, failures: u32, random: f64) -> Duration {
     let doubled = first.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
     doubled.min(PAUSE_MAX).mul_f64(0.75 + random.clamp(0.0, 1.0) / 2.0)
 }
 
-/// How long to wait behind an order that went well before there may be another one.
+/// How long to wait after a successful order before the next one.
 pub(super) fn between(not_before: SystemTime, not_after: SystemTime) -> Duration {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     (lifetime / 50).clamp(BETWEEN_MIN, BETWEEN_MAX)

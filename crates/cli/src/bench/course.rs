@@ -1,4 +1,4 @@
-//! What the screen knows about a measurement: figures of each second so far.
+//! The data of the live screen: figures of each second so far.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use flatout_report::text::{how, several};
 /// Seconds that are kept: more than any terminal is wide.
 const SECONDS_MAX: usize = 1000;
 
-/// How a measurement has gone so far.
+/// The progress of a measurement.
 pub(super) struct Course {
     pub(super) url: String,
     pub(super) setup: String,
     duration: Duration,
     requests_max: Option<u64>,
-    /// The run that goes on, of several, from 1 on.
+    /// The number of the current run, of several, from 1.
     pub(super) run: u32,
-    /// Since counting began; none before.
+    /// Since counting started; `None` before.
     pub(super) elapsed: Option<Duration>,
     pub(super) requests: u64,
     pub(super) errors: u64,
     /// Requests, median and p99 in nanoseconds of each second, the oldest first.
     pub(super) seconds: Vec<Second>,
     pub(super) detail: Option<Detail>,
-    /// As it was when the last second began.
+    /// The state when the last second started.
     before: (Duration, u64, Option<Latency>),
 }
 
@@ -81,14 +81,14 @@ impl Course {
         self.before = (now, self.requests, Some(detail.latency.clone()));
     }
 
-    /// Which share of it is done, 0 to 1.
+    /// The finished share of it, 0 to 1.
     pub(super) fn share(&self) -> f64 {
         let by_time = self.elapsed.unwrap_or_default().as_secs_f64() / self.duration.as_secs_f64().max(1e-9);
         let by_count = self.requests_max.map_or(0.0, |max| self.requests as f64 / max.max(1) as f64);
         by_time.max(by_count).clamp(0.0, 1.0)
     }
 
-    /// How long it will take yet.
+    /// The remaining time.
     pub(super) fn left(&self) -> Duration {
         let elapsed = self.elapsed.unwrap_or_default();
         let by_time = self.duration.saturating_sub(elapsed);
@@ -97,7 +97,7 @@ impl Course {
         self.requests_max.map_or(by_time, |max| left(max).min(by_time))
     }
 
-    /// Requests a second since counting began.
+    /// Requests per second since counting started.
     pub(super) fn mean_per_s(&self) -> f64 {
         self.requests as f64 / self.elapsed.unwrap_or_default().as_secs_f64().max(1e-9)
     }

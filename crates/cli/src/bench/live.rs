@@ -1,4 +1,4 @@
-//! How a measurement goes, on a terminal: the screen, its keys, and that the terminal is given back whatever happens.
+//! The progress of a measurement on a terminal: the screen and its keys. The terminal is always restored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,16 +24,16 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// One for a measurement by `plan` of `url`. Keys that end it set `stop`.
+    /// A screen for a measurement of `url` by `plan`. Keys that end it set `stop`.
     pub(crate) fn new(is_on: bool, url: &str, plan: &Plan, stop: Arc<AtomicBool>) -> Screen {
-        // A terminal that cannot be drawn on is no reason not to measure. What is taken here is given back by a panic, too.
+        // A terminal that cannot be drawn on is no reason not to measure. A panic restores it too.
         let terminal = is_on.then(|| ratatui::try_init().ok()).flatten();
         let mut screen = Screen { terminal, course: Course::new(url, plan), stop, drawn: None };
         screen.draw();
         screen
     }
 
-    /// Takes in how it goes.
+    /// Updates the screen.
     pub(crate) fn show(&mut self, live: &Live<'_>) {
         if self.terminal.is_none() {
             return;
@@ -55,7 +55,7 @@ impl Screen {
         }
     }
 
-    /// Looks which keys were pressed: the terminal hands us Ctrl-C as one.
+    /// Handles pressed keys: in raw mode, Ctrl-C is one of them.
     fn keys(&mut self) {
         while let Ok(true) = poll(Duration::ZERO) {
             let Ok(Event::Key(key)) = read() else { continue };
@@ -65,14 +65,14 @@ impl Screen {
                 continue;
             }
             if self.stop.swap(true, Ordering::Relaxed) && is_interrupt {
-                // The second time it ends at once, as without a screen.
+                // The second Ctrl-C ends it at once, as without a screen.
                 self.end();
                 let _ = signal_hook::low_level::raise(SIGINT);
             }
         }
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     pub(crate) fn end(&mut self) {
         if self.terminal.take().is_some() {
             ratatui::restore();

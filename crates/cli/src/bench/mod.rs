@@ -65,7 +65,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     judge(&measured, options.errors_max)
 }
 
-/// Carries out what the options ask for.
+/// Runs the requested measurement.
 fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     let is_screen = !options.json && !options.csv && terminal::is_interactive();
     let mut plan = options.plan(url).map_err(Failure::Usage)?;
@@ -92,7 +92,7 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     Ok(Measured { plan, url: url.to_owned(), outcome, trials: figures, steps, comparison, machine })
 }
 
-/// The two candidates of a comparison and the other one's name, if one was asked for.
+/// The two candidates of a comparison and the other one's name, if requested.
 fn candidates(
     plan: &flatout_load::Plan,
     options: &Options,

@@ -1,4 +1,4 @@
-//! What the flags of `bench` fill, and the plan that follows from them.
+//! The options of `bench`, and the plan that follows from them.
 
 use std::time::Duration;
 
@@ -8,24 +8,23 @@ use flatout_load::{Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security,
 use crate::Failure;
 use crate::shared::{Loading, Showing};
 
-/// How long a run takes by default; shorter where there are many.
+/// Default duration of a run; shorter if there are many.
 const DURATION: Duration = Duration::from_secs(10);
 const DURATION_OF_MANY: Duration = Duration::from_secs(1);
 
-/// How long a run by count may take.
+/// Time limit of a run by count.
 const DURATION_BY_COUNT: Duration = Duration::from_secs(3600);
 
-/// Load before the counted time of a closed loop, by default: in its first moments no response can have come
-/// yet, and they would be divided by all the same.
+/// Default warm-up of a closed loop: in its first moments no response can have arrived yet, but the time would count.
 const WARMUP: Duration = Duration::from_millis(500);
 
-/// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
+/// How often a held connection sends a request: more often than servers close idle ones.
 const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the URLs of WebSockets begin, and those that they are asked for by.
+/// The schemes of WebSocket URLs, and the schemes that they are requested with.
 const WEBSOCKETS: [(&str, &str); 2] = [("ws://", "http://"), ("wss://", "https://")];
 
-/// The values as they were given; `None` where nothing was.
+/// The values as given; `None` if not given.
 pub(crate) struct Options {
     pub(crate) loading: Loading,
     pub(crate) showing: Showing,
@@ -47,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) http2: bool,
     pub(crate) streams: Option<usize>,
     pub(crate) tls: ClientPlan,
-    /// The name in the server's certificate, where it is not the URL's.
+    /// The name in the server's certificate, if it differs from the URL's.
     pub(crate) secure_name: Option<String>,
     pub(crate) subscribe: Option<Transport>,
     pub(crate) sources: Vec<std::net::IpAddr>,
@@ -110,7 +109,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The objective of a search, if one was asked for.
+    /// The objective of a search, if requested.
     pub(crate) fn find_max(&self) -> Result<Option<Slo>, Failure> {
         match (self.find_max, self.objective) {
             (true, None) => Err(Failure::Usage("--find-max needs an objective: --slo p99=5ms".to_owned())),
@@ -144,13 +143,13 @@ impl Options {
             seed: self.loading.seed,
             ..Plan::new(target.remote.clone(), self.requests(&target)?)
         };
-        // More threads than connections would have nothing to do.
+        // More threads than connections would be idle.
         plan.threads = plan.threads.min(plan.connections.max(1));
         plan.check()?;
         Ok(plan)
     }
 
-    /// Where the load goes, and how its messages are subscribed to, if they are.
+    /// The target, and how its messages are subscribed to, if they are.
     fn target(&self, url: &str) -> Result<(Target, Option<Transport>), String> {
         let is_of =
             |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));

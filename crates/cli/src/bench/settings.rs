@@ -12,7 +12,7 @@ use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, header, pin, report, seed, threads};
 use crate::value;
 
-/// wrk's letters, those that follow from them, curl's for the method and h2load's for streams.
+/// wrk's letters, more in the same style, curl's for the method and h2load's for streams.
 pub(crate) const SHORTS: &[Short] = &[
     ('t', "threads"),
     ('c', "connections"),
@@ -35,7 +35,7 @@ pub(crate) const GROUPS: &[Group<Options>] = &[
     ("Output", OUTPUT),
 ];
 
-/// More runs than anybody waits for.
+/// More runs than anyone waits for.
 const TRIALS_MAX: usize = 10_000;
 
 /// Addresses of a range: a /16.
@@ -408,7 +408,7 @@ fn within<T: PartialOrd + std::fmt::Display>(got: T, min: T, max: T) -> Result<T
     if got >= min && got <= max { Ok(got) } else { Err(format!("got {got}, need {min} to {max}")) }
 }
 
-/// The text itself, or what is in the file behind an `@`.
+/// The text itself, or the content of the file after an `@`.
 fn content(text: &str) -> Result<Vec<u8>, String> {
     match text.strip_prefix('@') {
         Some(path) => std::fs::read(path).map_err(|error| format!("cannot read `{path}`: {error}")),
@@ -508,7 +508,7 @@ mod tests {
         }
     }
 
-    /// What the table says is the default is the default, wherever it can be written as a value.
+    /// The defaults in the table are the real ones, if they can be written as a value.
     #[test]
     fn defaults_are_what_the_help_says() {
         let told = |options: &Options| {
@@ -520,7 +520,7 @@ mod tests {
         for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
             let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
                 || setting.name == "arrival";
-            // Streams are nothing without HTTP/2.
+            // Streams exist only in HTTP/2.
             if is_value && !["expect-status", "streams"].contains(&setting.name) {
                 let mut options = Options::default();
                 (setting.set)(&mut options, setting.default).unwrap();

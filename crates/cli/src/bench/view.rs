@@ -1,4 +1,4 @@
-//! The screen of a measurement, drawn: no terminal is known here.
+//! Draws the screen of a measurement, without access to the terminal.
 
 use flatout_load::{ErrorKind, Latency};
 use flatout_report::histogram::rows;
@@ -13,20 +13,20 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph,
 
 use super::course::Course;
 
-/// Rows of the head, of the figures, and the least of the plots.
+/// Rows of the head, of the figures, and the minimum for the plots.
 const HEAD_ROWS: u16 = 3;
 const FIGURE_ROWS: u16 = 8;
 const PLOT_ROWS_MIN: u16 = 6;
 
-/// Rows for status codes and errors, without their frame.
+/// Rows for status codes and errors, without borders.
 const COUNT_ROWS: u16 = 2;
 
-/// Columns that a row of the histogram needs besides its bar.
+/// Columns of a histogram row besides its bar.
 const HISTOGRAM_COLUMNS: u16 = 17;
 
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
-/// Draws all of it. What does not fit is left out from the bottom.
+/// Draws the screen. What does not fit is left out from the bottom.
 pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
     let [head, figures, plots, counts] = Layout::vertical([
         Constraint::Length(HEAD_ROWS),
@@ -113,7 +113,7 @@ fn draw_latency(frame: &mut Frame<'_>, area: Rect, course: &Course) {
 fn draw_course(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     let from = course.seconds.len().saturating_sub(usize::from(area.width).max(2));
     let shown = &course.seconds[from..];
-    // In microseconds by their logarithm: p99 may be a hundred times the median.
+    // Logarithmic, in microseconds: p99 may be a hundred times the median.
     let scale = |ns: u64| (ns.max(1_000) as f64).log10();
     let points = |of: fn(&super::course::Second) -> u64| -> Vec<(f64, f64)> {
         shown.iter().enumerate().map(|(at, second)| (at as f64, scale(of(second)))).collect()
@@ -191,7 +191,7 @@ fn draw_errors(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     frame.render_widget(Paragraph::new(lines).block(framed("Errors")), area);
 }
 
-/// A mark of the axis: a power of ten, or half of the way to the next one.
+/// A mark of the axis: a power of ten, or half way to the next one.
 fn round(ns: f64) -> String {
     round_time(10f64.powf(ns.log10().floor()) * if ns.log10().fract() > 0.4 { 3.0 } else { 1.0 })
 }
@@ -210,14 +210,14 @@ mod tests {
 
     use super::*;
 
-    /// The screen of this size, as text.
+    /// The screen at this size, as text.
     fn drawn(course: &Course, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, course)).unwrap();
         terminal.backend().to_string()
     }
 
-    /// A server that answers each request with a status of its own.
+    /// A server that sends a different status in each response.
     fn served() -> Plan {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

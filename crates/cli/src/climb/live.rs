@@ -1,5 +1,5 @@
-//! How a climb goes, on stderr: a line for each finished comparison, and for each rung as soon as there is a result;
-//! below them, on a terminal, one that moves.
+//! The progress of a climb on stderr: a line for each finished comparison, and for each rung as soon as there is a
+//! result; below them, on a terminal, a live line.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ impl Screen {
         Screen { is_terminal, course: Course::default() }
     }
 
-    /// Takes in a run that is to come.
+    /// Updates the screen before and after a run.
     pub(crate) fn show(&mut self, live: &Halfway<'_>) {
         if let Some(finished) = &live.finished {
             return self.write(Some(finished_line(finished)));
@@ -28,7 +28,7 @@ impl Screen {
         let over = self.course.take(live);
         self.write(over);
         if self.is_terminal {
-            // The last column stays free: a terminal would go on to the next line.
+            // The last column stays free: otherwise a terminal would wrap.
             let line = self.course.line(terminal::columns().saturating_sub(1));
             let _ = write!(std::io::stderr(), "{line}");
         }
@@ -40,7 +40,7 @@ impl Screen {
         self.write(over);
     }
 
-    /// Writes a line that stays, in place of the one that moves. A terminal that is gone is no reason to stop climbing.
+    /// Writes a permanent line in place of the live one. A closed terminal is no reason to stop climbing.
     fn write(&mut self, line: Option<String>) {
         let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
         let line = line.map_or(String::new(), |line| format!("{line}\n"));

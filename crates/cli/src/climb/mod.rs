@@ -91,7 +91,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     judge(climbed)
 }
 
-/// Says what earlier runs have left in place, before anything is measured on top of it.
+/// Reports changes that earlier runs have left in effect, before anything is measured on top of them.
 fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
     let state = options.state_folder(host);
     if host.holds(&state) {
@@ -112,7 +112,7 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Climbs with the screen and the signals that a climb has.
+/// Runs a climb with a screen and signal handling.
 fn watched(
     climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Halfway<'_>)) -> Result<Ascent, Error>,
 ) -> Result<Ascent, Failure> {
@@ -124,14 +124,14 @@ fn watched(
     outcome
 }
 
-/// The result, everywhere it was asked for.
+/// Writes the result to all requested places.
 fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
     write(options.json.as_deref(), || json::json(climbed))?;
     write(options.showing.report.as_deref(), || html::html(climbed))?;
     print(&text::text(climbed))
 }
 
-/// What the flags say, over what the plan file says that they name; and the tunings that were named.
+/// The options of the flags, which override those of the plan file; and the tunings that were named.
 fn options(matches: &ArgMatches) -> Result<(Options, Vec<String>), Failure> {
     let mut flags = Options::default();
     fill(matches, GROUPS, &mut flags)?;
@@ -143,19 +143,19 @@ fn options(matches: &ArgMatches) -> Result<(Options, Vec<String>), Failure> {
     Ok((options, names))
 }
 
-/// What was typed, for a shell.
+/// The command line, quoted for a shell.
 fn command_line() -> String {
     let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     let told = secret::arguments(typed).into_iter().map(|argument| quote(&argument));
     std::iter::once("flatout".to_owned()).chain(told).collect::<Vec<_>>().join(" ")
 }
 
-/// An earlier climb that `--compare` names.
+/// The earlier climb that `--compare` names.
 pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
     read(path, Old::parse).map_err(|message| Failure::Usage(format!("--compare: {message}")))
 }
 
-/// A file of which `parse` makes something; errors include its name.
+/// Reads and parses a file; errors include its name.
 pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
     parse(&value::file(path)?).map_err(|error| format!("`{path}`: {error}"))
 }
@@ -166,7 +166,8 @@ pub(crate) fn write(path: Option<&str>, content: impl FnOnce() -> String) -> Res
     fs::write(path, content()).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
 }
 
-/// A flag that every signal sets by which people end programs. None of them ends it at once: first things are undone.
+/// A flag that is set by all signals with which people end programs. None of them ends it at once: first everything
+/// is undone.
 fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

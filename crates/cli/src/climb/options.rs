@@ -1,4 +1,4 @@
-//! What the flags of `climb` fill, and the plan that follows from them.
+//! The options of `climb`, and the plan that follows from them.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
 
 use crate::shared::{Loading, Showing};
 
-/// Connections and time of a run by default: short, because many are made.
+/// Default connections and duration of a run: short, because there are many.
 const CONNECTIONS: usize = 64;
 const RUN_TIME: Duration = Duration::from_millis(500);
 const WARMUP: Duration = Duration::from_millis(100);
 
-/// Where congestion control can be looked up.
+/// Shows the congestion control.
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The congestion control that does least for each packet.
+/// The congestion control with the least work per packet.
 const CONGESTION_CHEAPEST: &str = "reno";
 
-/// The values as they were given; `None` where nothing was.
+/// The values as given; `None` if not given.
 pub(crate) struct Options {
     pub(crate) loading: Loading,
     pub(crate) showing: Showing,
@@ -41,9 +41,9 @@ pub(crate) struct Options {
     pub(crate) run_time: Duration,
     pub(crate) warmup: Duration,
     pub(crate) plan_file: Option<PathBuf>,
-    /// Where what the plan file gives stands in it.
+    /// Positions of the plan file's settings.
     pub(crate) places: Option<Places>,
-    /// Rungs in their order: those of a plan file, or the variants of flags.
+    /// Rungs in order: those of a plan file, or the variants of flags.
     pub(crate) rungs: Vec<Rung>,
     pub(crate) low_risk: bool,
     pub(crate) accepts_risk: bool,
@@ -105,7 +105,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The variant that the flags behind `--variant` are about.
+    /// The variant that the flags after `--variant` apply to.
     pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
         match self.rungs.last_mut().map(|rung| &mut rung.change) {
             Some(Attempt::Variant(variant)) => Ok(variant),
@@ -113,12 +113,12 @@ impl Options {
         }
     }
 
-    /// The machine whose settings are climbed.
+    /// The machine to climb.
     pub(crate) fn host(&self) -> Host {
         self.root.as_deref().map_or_else(Host::live, Host::at)
     }
 
-    /// Where the journal lies.
+    /// The journal's folder.
     pub(crate) fn state_folder(&self, host: &Host) -> PathBuf {
         self.state.clone().unwrap_or_else(|| host.state_default())
     }
@@ -130,7 +130,7 @@ impl Options {
         tunings.stopping(self.stops.clone()).map_err(|error| format!("--stop: {error}"))
     }
 
-    /// The same, where requests come in by `device`; by whatever leads to the port where none is named.
+    /// The same for requests that arrive on `device`; if `None`, on the device that leads to the port.
     fn tunings_by<'h>(&self, device: Option<String>, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
         let port = match self.target(url)?.remote {
             Remote::Tcp(address) => Some(address.port()),
@@ -140,9 +140,9 @@ impl Options {
         Ok(Tuned::new(host, asked, self.state_folder(host), self.accepts_risk))
     }
 
-    /// The checked plan; tunings are rungs before the variants.
+    /// The checked plan; tunings come before the variants.
     pub(crate) fn plan(&self, mut names: Vec<String>, host: &Host) -> Result<Plan, String> {
-        // Before anything is announced; a file's rungs are checked where they stand.
+        // Before anything is printed; a file's rungs are checked at their positions.
         let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
         for name in &names {
             let about = crate::tune::known(name)?.about();
@@ -156,7 +156,7 @@ impl Options {
         }
         let (server, url) = self.server()?;
         if self.low_risk {
-            // The lab is not made yet: what would help is looked up outside.
+            // The lab does not exist yet: useful tunings are looked up outside.
             let all = self.tunings_by(self.interface.clone(), host, &url)?.low_risk();
             let new: Vec<String> = all.into_iter().filter(|name| !names.contains(name)).collect();
             names.extend(new);
@@ -201,7 +201,7 @@ impl Options {
         Ok(plan)
     }
 
-    /// The tunings of a plan that are in no file: named by hand, or found to be of low risk.
+    /// The tunings of a plan that are in no file: named on the command line, or found to be of low risk.
     pub(crate) fn named(&self, plan: &Plan) -> Vec<String> {
         let count = plan.rungs.len().saturating_sub(self.rungs.len());
         let named = plan.rungs.iter().take(count).filter(|rung| rung.change == Attempt::Tuning);
@@ -226,7 +226,7 @@ impl Options {
         Err(format!("--stop: {why}"))
     }
 
-    /// What is wrong with the plan, and where in its file, if it comes from one.
+    /// A fault of the plan, with its position if it comes from a file.
     fn shown(&self, plan: &Plan, fault: Fault) -> String {
         let Fault { part, message } = fault;
         let Some(places) = &self.places else { return message };
@@ -238,7 +238,7 @@ impl Options {
         mistake.map_or(message, |mistake| mistake.to_string())
     }
 
-    /// The same for an address that is none.
+    /// The same for an invalid address.
     fn target(&self, url: &str) -> Result<Target, String> {
         let shown = |message: String| match &self.places {
             Some(places) => places.setting("url", &message).map_or(message, |mistake| mistake.to_string()),
@@ -247,8 +247,8 @@ impl Options {
         Target::parse_plain(url).map_err(shown)
     }
 
-    /// These options, which a file has given, made ready for `flags` that are to be read over them and are called
-    /// `given`: what is named by hand takes the place of all of its kind.
+    /// These options from a file, prepared for `flags` named `given` to be read over them: anything named on the
+    /// command line replaces everything of its kind.
     pub(crate) fn under(mut self, flags: &Options, names: &[String], given: &[&str]) -> Options {
         if flags.server_command.is_some() || flags.pid.is_some() {
             (self.server_command, self.pid) = (None, None);
@@ -272,8 +272,8 @@ impl Options {
         self
     }
 
-    /// The rung; or, if a file names a tuning that reduces protection and --accept-risk is missing, why it is not tried.
-    /// A name that was typed is refused instead, before anything is done.
+    /// The rung; or, if a file names a tuning that reduces protection and --accept-risk is missing, the reason why it
+    /// is skipped. A name on the command line is refused instead, before anything is done.
     fn permitted(&self, rung: Rung) -> Rung {
         let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
         let about = (rung.change == Attempt::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
@@ -340,7 +340,7 @@ impl Options {
     }
 }
 
-/// What a field of the plan is called in a file.
+/// The name of a plan's field in a file.
 fn word(field: &'static str) -> &'static str {
     match field {
         "pairs_min" => "pairs",
@@ -349,13 +349,13 @@ fn word(field: &'static str) -> &'static str {
         "orders" => "shapley",
         "is_lab" => "lab",
         "width_max" => "interval",
-        // Of a request the file gives its fields; where it answers is checked before.
+        // A file gives a request's header fields; its address is checked before.
         "requests" => "header",
         same => same,
     }
 }
 
-/// What is tried of the bundled server: the narrowest way of each, with no footprint on the host.
+/// The rungs for the bundled server: the narrowest form of each, without effect on the host.
 fn bundled_rungs() -> Vec<Rung> {
     let rung = |name: &str, arguments: String| {
         let variant = Variant { server_arguments: Some(arguments), ..Variant::default() };

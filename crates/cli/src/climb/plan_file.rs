@@ -1,4 +1,4 @@
-//! A plan file: the settings of the flags by the same names, read by the same functions, and rungs.
+//! A plan file: the flags' settings with the same names, parsed by the same functions, and rungs.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use super::settings::{GROUPS, OF_VARIANTS, of_files};
 use crate::setting::Setting;
 use crate::value;
 
-/// What the file at `path` says, over what is so without it.
+/// The options from the file at `path`, with defaults for the rest.
 ///
 /// # Errors
-/// It cannot be read; or its first mistake, with file, line and column.
+/// The file cannot be read; or its first mistake, with file, line and column.
 pub(super) fn read(path: &Path) -> Result<Options, String> {
     let name = path.display().to_string();
     let bytes = value::contents(path, PLAN.bytes_max as u64).map_err(|error| format!("--plan: {error}"))?;
@@ -38,7 +38,7 @@ fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
     Ok(Options { places: Some(places), ..filled.0 })
 }
 
-/// The options as a file fills them.
+/// Options that are being filled from a file.
 struct Filled(Options);
 
 impl Filled {
@@ -233,7 +233,7 @@ skip "xps" reason="it has one queue"
         }
     }
 
-    /// What is wrong only when all of the plan is known stands somewhere too, and says what to do.
+    /// Mistakes that only the whole plan shows have a position too, and say what to do.
     #[test]
     fn plans_that_cannot_be_are_shown_where_they_cannot() {
         let rungs: String = (0..101).map(|at| format!("variant v{at} {{ set x; unset y }}\n")).collect();
@@ -292,7 +292,7 @@ skip "xps" reason="it has one queue"
                 "the line is shown: {message}"
             );
         }
-        // What was given by hand is not in the file.
+        // Values from the command line are not in the file.
         for flags in [&["--pairs", "1"][..], &["-c0"], &["--url", "ftp://a"], &["--variant", "v0"]] {
             let Err(message) = plan("pairs 9; connections 9; port 1\nvariant v0 { set x; unset y }", flags)
             else {
@@ -302,7 +302,7 @@ skip "xps" reason="it has one queue"
         }
     }
 
-    /// Every word that a file may have has a flag of the same meaning.
+    /// Every word of a file has a flag with the same meaning.
     #[test]
     fn words_of_files_are_flags() {
         for (_, flag) in OF_VARIANTS {
@@ -320,10 +320,10 @@ skip "xps" reason="it has one queue"
                 continue;
             }
             let options = read(&path).unwrap();
-            // A plan without rungs finds them where it is run.
+            // A plan without rungs gets them where it is run.
             let plan = Some(&options).filter(|options| !options.rungs.is_empty());
             let rungs = plan.map_or(Vec::new(), |plan| plan.plan(Vec::new(), &Host::live()).unwrap().rungs);
-            // Tunings are looked up when they are read; what commands name is looked up here.
+            // Tunings are looked up when they are parsed; the names in printed commands are looked up here.
             let variants = rungs.iter().filter_map(|rung| match &rung.change {
                 Attempt::Variant(variant) => variant.server_command.as_deref(),
                 _ => None,

@@ -1,11 +1,11 @@
-//! What a climb is about to try, said before it begins.
+//! Lists what a climb will try, before it starts.
 
 use std::fmt::Write;
 
 use flatout_climb::{Attempt, Plan, Rung, Tuned};
 use flatout_tune::find;
 
-/// All rungs, what each may cost while it is tried, and how long it takes in all.
+/// All rungs, the drawback of each while it is tried, and the total time.
 pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
     let count = plan.rungs.iter().filter(|rung| !matches!(rung.change, Attempt::Skip(_))).count();
     let mut out = format!(

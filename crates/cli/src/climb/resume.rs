@@ -1,4 +1,4 @@
-//! A climb across a reboot: what is kept before it, and how it goes on after it.
+//! A climb across a reboot: what is stored before it, and how it continues afterwards.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{COMMAND, NAMES, failure, judge, read_old, show, watched};
 use crate::Failure;
 use crate::setting::{given, words};
 
-/// Looks whether a rung that takes a reboot can wait for one; why not is said with its result.
+/// Checks whether a rung that needs a reboot can wait for one; the reason why not is shown in its result.
 pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &Options) {
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
         Attempt::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
@@ -40,13 +40,13 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
         ));
         return;
     }
-    // Opened for a look, so that nothing is measured that could not be kept.
+    // Opened as a check, so that nothing is measured that could not be stored.
     plan.why_no_reboot = Session::open(host, &folder).err().map(|error| {
         format!("it needs a reboot between two runs, and the results before it cannot be stored: {error}")
     });
 }
 
-/// Keeps a climb of which a rung waits for a reboot.
+/// Stores a climb with a rung that waits for a reboot.
 pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Options) -> Result<(), Failure> {
     let Some(waiting) = climbed.outcome.waiting.clone() else { return Ok(()) };
     let folder = std::env::current_dir()
@@ -55,7 +55,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
     let found = serde_json::from_str(&json::json(climbed)).unwrap_or_default();
     let state = State::new(host, &waiting, arguments, folder, options.named(plan), found).map_err(failure)?;
     let place = options.state_folder(host);
-    // Another one may have come to wait there while this one was climbing.
+    // Another one may have been stored there while this one was running.
     let path = State::path(&place);
     if path.exists() {
         return Err(Failure::Run(format!(
@@ -68,7 +68,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
     Ok(())
 }
 
-/// Goes on after the reboot.
+/// Continues after the reboot.
 pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> {
     check_alone(matches)?;
     let folder = typed.state.clone().unwrap_or_else(|| Host::live().state_default());
@@ -115,15 +115,15 @@ pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> 
     judge(climbed)
 }
 
-/// The options that were typed before the reboot. What was of low risk then is named now; whoever was to be stopped has
-/// ended with his boot, and a process has another id.
+/// The options of the command line before the reboot. Low-risk tunings are now named; holders to stop have ended with
+/// their boot, and process ids have changed.
 fn as_typed(state: &State, folder: &Path) -> Result<Options, Failure> {
     let matches = COMMAND.parse(state.arguments.iter().cloned())?;
     let (options, _) = super::options(&matches)?;
     Ok(Options { low_risk: false, stops: Vec::new(), pid: None, state: Some(folder.to_owned()), ..options })
 }
 
-/// Whether nothing is said beside `--resume` but where the climb waits.
+/// Checks that `--resume` is used alone, except for the flag that says where the climb is stored.
 fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
     let flags = given(matches, GROUPS).into_iter().filter(|flag| !["resume", "state"].contains(flag));
     let got = flags.map(|flag| format!("--{flag}")).chain(words(matches, NAMES.1)).next();
@@ -135,7 +135,7 @@ fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// What is typed after the reboot.
+/// The command to use after the reboot.
 fn command(options: &Options) -> String {
     let state = options.state.as_ref().or(options.root.as_ref());
     let folder = state.map(|_| options.state_folder(&options.host()));

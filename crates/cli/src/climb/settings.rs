@@ -9,7 +9,7 @@ use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, compare, header, pin, report, seed, threads};
 use crate::value;
 
-/// The letters that `bench` has for the same.
+/// The same letters as in `bench`.
 pub(crate) const SHORTS: &[Short] =
     &[('t', "threads"), ('c', "connections"), ('d', "duration"), ('H', "header")];
 
@@ -28,7 +28,7 @@ pub(super) fn of_files() -> impl Iterator<Item = &'static Setting<Options>> {
     groups.filter(|setting| setting.name != PLAN)
 }
 
-/// What a variant of a plan file may have, and the flag that means the same.
+/// Settings of a variant in a plan file, and the flags with the same meaning.
 pub(super) const OF_VARIANTS: &[(&str, &str)] = &[
     ("server-cmd", "with-cmd"),
     ("server-args", "with-args"),

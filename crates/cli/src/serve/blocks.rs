@@ -1,15 +1,15 @@
-//! What a site file has besides settings: blocks, what stands in them, and what answers.
+//! The blocks of a site file, what they may contain, and the actions.
 
 use super::setting::{KEY, Key};
 
-/// The scopes of a site file, as indices of the grammar.
+/// The scopes of a site file, as indices into the grammar.
 pub(super) const TOP: usize = 0;
 pub(super) const SITE: usize = 1;
 pub(super) const ROUTE: usize = 2;
 pub(super) const UPSTREAM: usize = 3;
 pub(super) const MAP: usize = 4;
 
-/// What the scopes are called, in this order, and where that is in a sentence.
+/// The names of the scopes, in this order, and how to refer to them in a sentence.
 pub(super) const SCOPES: [(&str, &str); 5] = [
     ("top", "at the top of the file"),
     ("site", "in a site"),
@@ -18,13 +18,13 @@ pub(super) const SCOPES: [(&str, &str); 5] = [
     ("map", "in a map"),
 ];
 
-/// A word that is no setting.
+/// A word that is not a setting.
 pub(super) struct Block {
     pub(super) name: &'static str,
     pub(super) value: &'static str,
     pub(super) keys: &'static [Key],
     pub(super) help: &'static str,
-    /// The scopes where it may stand.
+    /// The scopes that allow it.
     pub(super) within: &'static [usize],
     /// The scope of its braces.
     pub(super) braces: Option<usize>,
@@ -34,7 +34,7 @@ pub(super) struct Block {
 const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
-/// Words that answer requests: one in a place.
+/// Words that handle requests: at most one per level.
 pub(super) const ACTIONS: [&str; 6] = ["files", "proxy", "push", "redirect", "respond", "close"];
 
 const ANSWERING: &[usize] = &[TOP, SITE, ROUTE];

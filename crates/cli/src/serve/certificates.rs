@@ -1,4 +1,4 @@
-//! TLS of a running server: its certificates are opened, and followed when their files change.
+//! TLS of a running server: opens its certificates, and reloads files that change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -10,14 +10,15 @@ use super::issuing::{self, Issuing};
 use super::site::Built;
 use crate::Failure;
 
-/// How often the files are looked at: a few system calls. They may be links into folders that are swapped, which no watch on the
+/// How often to check the files: a few system calls. They may be links into folders that are swapped, which a watch
+/// on the files would miss.
 /// files themselves would see.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a running server gets by itself, if anything: looked after by one thread, changed by a reload.
+/// The automatic certificates of a running server, if any: one thread looks after them, and a reload changes them.
 pub(super) type Issued = Arc<Mutex<Option<Issuing>>>;
 
-/// Opens what the plan asks for, with the rights of the moment.
+/// Opens the configured certificates, with the current user's rights.
 pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
     issuing::examine(built)?;
     if !built.is_secure() {
@@ -39,7 +40,7 @@ pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
     Ok(Some(acceptor))
 }
 
-/// Follows the files for as long as the process lives.
+/// Reloads changed files for as long as the process lives.
 pub(super) fn follow(acceptor: Acceptor, issued: Issued) -> std::io::Result<()> {
     // Those of the start were said there.
     let mut said = warnings(&acceptor, SystemTime::now());

@@ -87,9 +87,9 @@ fn fmt(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// Replaces a file atomically: there is no moment at which it is half of it.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // What a link leads to is replaced, not the link.
+    // The target of a link is replaced, not the link.
     let path = path.canonicalize()?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));

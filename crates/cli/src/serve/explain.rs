@@ -1,4 +1,4 @@
-//! `flatout explain METHOD URL -c FILE`: which site, route and rules would answer, and why.
+//! `flatout explain METHOD URL -c FILE`: which site, route and rules would apply, and why.
 
 use std::fmt::Write;
 

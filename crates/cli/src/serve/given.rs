@@ -1,4 +1,4 @@
-//! What was given for a setting, by a flag or in a file, and what a setting says of it.
+//! The values of a setting, from a flag or a file.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use flatout_config::{Kind, Node, Value, parts};
 
 use super::setting::Setting;
 
-/// The values of a setting, and those with names.
+/// The values of a setting, and its `name=value` pairs.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     values: Vec<String>,
     keys: Vec<(String, String)>,
 }
 
-/// Why a value was refused, and the key that it belongs to.
+/// Why a value was refused, and which key it belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) key: Option<&'static str>,
@@ -33,7 +33,7 @@ impl From<&str> for Refused {
 }
 
 impl Given {
-    /// What stands in a file.
+    /// From a file.
     pub(super) fn of_node(node: &Node) -> Given {
         let text = |value: &Value| value.text.clone();
         Given {
@@ -42,14 +42,14 @@ impl Given {
         }
     }
 
-    /// What stands behind a flag that takes one argument for each value.
+    /// From a flag with one argument per value.
     pub(super) fn of_arguments(setting: &Setting, arguments: Vec<String>) -> Result<Given, String> {
         let given = Given { values: arguments, keys: Vec::new() };
         given.check(setting)?;
         Ok(given)
     }
 
-    /// What stands behind a flag: the same as in a file, in one text; quotes keep blanks together.
+    /// From a flag with the same syntax as in a file, in one text; quotes keep blanks together.
     pub(super) fn of_flag(setting: &Setting, text: &str) -> Result<Given, String> {
         if setting.is_single() {
             return Ok(Given { values: vec![text.to_owned()], keys: Vec::new() });
@@ -65,7 +65,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Whether there are as many values as the setting takes, and choices are among those that there are.
+    /// Checks the number of values, and that choices are valid.
     fn check(&self, setting: &Setting) -> Result<(), String> {
         let need = || format!("got {} values, need `{}`", self.values.len(), setting.notation());
         let wanted: Vec<_> = parts(setting.value).collect();
@@ -82,7 +82,7 @@ impl Given {
         Ok(())
     }
 
-    /// Its first value; empty where there is none.
+    /// The first value; empty if there is none.
     pub(super) fn text(&self) -> &str {
         self.value(0).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ impl Given {
         self.values.iter().map(String::as_str)
     }
 
-    /// Whether it was switched on: `spa`, `spa on`, but not `spa off`.
+    /// Whether it is on: `spa`, `spa on`, but not `spa off`.
     pub(super) fn is_on(&self) -> bool {
         self.text() != "off"
     }
@@ -105,7 +105,7 @@ impl Given {
         self.keys.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a key, read by `read`.
+    /// The value of a key, parsed by `read`.
     pub(super) fn read<T>(
         &self,
         name: &'static str,
@@ -116,13 +116,13 @@ impl Given {
     }
 }
 
-/// Where a refused value stands in a file.
+/// The position of a refused value in the file.
 pub(super) fn place<'n>(node: &'n Node, refused: &Refused) -> &'n Range<usize> {
     let value = refused.key.and_then(|key| node.key(key));
     value.map_or_else(|| node.value_at(), |value| &value.at)
 }
 
-/// Words between blanks; quotes keep blanks together, also within a word: `text="not here"`.
+/// Splits at blanks; quotes keep blanks together, also within a word: `text="not here"`.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

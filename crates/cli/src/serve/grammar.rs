@@ -1,4 +1,4 @@
-//! The table as a grammar of site files.
+//! Builds the grammar of site files from the table.
 
 use flatout_config::{Grammar, Scope, SiteWord};
 
@@ -6,7 +6,7 @@ use super::blocks::{BLOCKS, ROUTE, SCOPES, SITE, TOP, UPSTREAM};
 use super::setting::{Key, Stands};
 use super::settings::all;
 
-/// What may stand in a site file.
+/// The grammar of site files.
 pub(super) fn grammar() -> Grammar<'static> {
     let scopes =
         SCOPES.iter().enumerate().map(|(scope, (_, name))| Scope { name, words: words(scope) }).collect();
@@ -17,7 +17,7 @@ pub(super) fn grammar() -> Grammar<'static> {
     }
 }
 
-/// Where a setting may stand, as scopes.
+/// The scopes that allow a setting.
 pub(super) fn scopes_of(stands: Stands) -> &'static [usize] {
     match stands {
         Stands::Top => &[TOP],
@@ -47,7 +47,7 @@ fn words(scope: usize) -> Vec<SiteWord<'static>> {
     blocks.chain(settings).collect()
 }
 
-/// Words of nginx, Caddy, HAProxy and Traefik for what has another name here.
+/// Words of nginx, Caddy, HAProxy and Traefik that have another name here.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("location", "route"),
     ("handle", "route"),

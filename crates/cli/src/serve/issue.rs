@@ -1,4 +1,4 @@
-//! Certificates that a server gets by itself, as a plan: which, from whom, and where they are kept.
+//! The plan for automatic certificates: which, from which CA, and where they are kept.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use flatout_serve::site::plan::Host;
 use super::settings::LISTEN_DEFAULT;
 use super::site::Built;
 
-/// Where root's servers keep their state.
+/// Where servers started by root keep their state.
 const STATE_OF_ROOT: &str = "/var/lib/flatout/serve";
 
-/// The ports of HTTPS and HTTP, where domains are served and nothing else was said.
+/// The ports of HTTPS and HTTP if domains are served and no address was given.
 const LISTEN_SECURE: &str = ":443";
 const LISTEN_PLAIN: &str = ":80";
 
-/// What is asked for.
+/// Which certificates to get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Issue {
-    /// An authority of this machine signs a certificate.
+    /// A local CA signs a certificate.
     pub(super) local: bool,
     pub(super) domains: Vec<String>,
     pub(super) directory: String,
@@ -50,15 +50,15 @@ impl Default for Issue {
 }
 
 impl Issue {
-    /// Whether any certificate comes from here.
+    /// Whether any certificate is automatic.
     pub(super) fn is_any(&self) -> bool {
         self.local || !self.domains.is_empty()
     }
 
-    /// The state folder: as it was named, or where it usually is. There is none where nothing needs it.
+    /// The state folder: the configured one, or the default. `None` if nothing needs it.
     pub(super) fn state(&self) -> Result<Option<State>, String> {
         let named = self.state.clone().or_else(|| {
-            // Some folders may stand there, with colons between them.
+            // systemd separates several folders by colons.
             let of_systemd = env::var("STATE_DIRECTORY").ok()?;
             of_systemd.split(':').next().filter(|folder| !folder.is_empty()).map(PathBuf::from)
         });
@@ -75,7 +75,7 @@ impl Issue {
         }
     }
 
-    /// What is asked of the CA.
+    /// The plan for the ACME CA.
     pub(super) fn acme(&self, built: &Built) -> acme::Plan {
         acme::Plan {
             directory: self.directory.clone(),
@@ -95,7 +95,7 @@ impl Issue {
             return vec![Way::Dns];
         }
         let has_plain = built.server.listen_plain.iter().any(|address| matches!(address, Address::Tcp(_)));
-        // A CA shows no certificate of its own.
+        // A CA that validates by TLS presents no client certificate.
         let is_open = built.secure.clients.as_ref().is_none_or(|clients| !clients.required);
         let mut ways = Vec::new();
         ways.extend(has_plain.then_some(Way::Http));
@@ -105,12 +105,12 @@ impl Issue {
 }
 
 impl Built {
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub(super) fn is_secure(&self) -> bool {
         !self.secure.identities.is_empty() || self.issue.is_any()
     }
 
-    /// Adds what follows from the plan: where it listens unless that was said, and the files of certificates that are to come.
+    /// Fills in defaults: where to listen, and the paths of certificates that do not exist yet.
     pub(super) fn complete(&mut self) -> Result<(), String> {
         if self.server.listen.is_empty() {
             let is_public = !self.issue.domains.is_empty();
@@ -130,7 +130,8 @@ impl Built {
         Ok(())
     }
 
-    /// The names that a local certificate is for, besides those of this machine: of sites, and addresses of listeners.
+    /// The names of a local certificate besides those of this machine: host names of sites, and addresses of
+    /// listeners.
     pub(super) fn local_names(&self) -> Vec<String> {
         let hosts = self.sites.sites.iter().flat_map(|site| &site.hosts).filter_map(|host| match host {
             Host::Exact(name) => Some(name.clone()),

@@ -1,4 +1,4 @@
-//! Certificates that a running server gets by itself, and keys of sessions that outlive it.
+//! Automatic certificates of a running server, and session keys that survive a restart.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -14,10 +14,10 @@ use flatout_serve::secure::HttpChallenges;
 use super::site::Built;
 use crate::Failure;
 
-/// How often the local certificate is looked at: it is renewed weeks before it expires.
+/// How often to check the local certificate: it is renewed weeks before it expires.
 const LOCAL_LOOK: Duration = Duration::from_secs(3600);
 
-/// What keeps them.
+/// What keeps certificates and keys up to date.
 pub(super) struct Issuing {
     state: State,
     acceptor: Acceptor,
@@ -26,11 +26,11 @@ pub(super) struct Issuing {
     keeper: Option<Keeper>,
     /// The names of the local certificate, if there is one.
     local: Option<Vec<String>>,
-    /// When it was looked at last.
+    /// When it was last checked.
     looked: Instant,
 }
 
-/// Looks at what is in the state folder before anything is bound, and makes the folder for the user who will serve.
+/// Checks the state folder before anything is bound, and creates it for the user who will serve.
 pub(super) fn examine(built: &Built) -> Result<(), Failure> {
     let issue = &built.issue;
     let needless = [
@@ -55,7 +55,7 @@ pub(super) fn examine(built: &Built) -> Result<(), Failure> {
     if let Some(user) = &built.server.user
         && !state.folder().exists()
     {
-        // One that cannot be made, or given away, is reported when it is to be written to.
+        // If this fails, the first write to the folder reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(state.folder());
         let _ = user_ids(user).and_then(|(uid, gid)| chown(state.folder(), Some(uid), Some(gid)));
     }
@@ -63,7 +63,7 @@ pub(super) fn examine(built: &Built) -> Result<(), Failure> {
 }
 
 impl Issuing {
-    /// Begins, as the user who serves. Nothing where there is no state folder.
+    /// Starts, as the user who serves. `None` without a state folder.
     pub(super) fn begin(
         built: &Built,
         acceptor: &Acceptor,
@@ -91,7 +91,7 @@ impl Issuing {
         Ok(Some(issuing))
     }
 
-    /// Goes on with another plan, whose certificates the acceptor has been told of.
+    /// Continues with another plan, whose certificates the acceptor already has.
     pub(super) fn replace(&mut self, built: &Built) -> Result<(), String> {
         let names = built.issue.local.then(|| built.local_names());
         if let Some(names) = &names {
@@ -118,7 +118,7 @@ impl Issuing {
         Ok(())
     }
 
-    /// Looks at what is due, and at what others have written. To be called every few seconds.
+    /// Renews what is due, and loads what other processes have written. Call this every few seconds.
     pub(super) fn look(&mut self) {
         self.tickets.look();
         if let Some(keeper) = &self.keeper {
@@ -131,7 +131,7 @@ impl Issuing {
         }
     }
 
-    /// Has what a CA asks for be given to it, over HTTP and in handshakes.
+    /// Makes pending challenges available to the CA, over HTTP and in TLS handshakes.
     fn publish(&self) -> Publish {
         let (proofs, challenges) = (self.acceptor.proofs().clone(), self.challenges.clone());
         Arc::new(move |asked: &[Asked]| {

@@ -1,4 +1,4 @@
-//! The reference page of site files, made of the table.
+//! Generates the reference page of site files from the table.
 
 use super::blocks::{BLOCKS, SCOPES};
 use super::setting::Key;

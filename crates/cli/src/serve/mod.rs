@@ -1,4 +1,4 @@
-//! `flatout serve [DIR]`: a folder, upstreams, or all that a site file says.
+//! `flatout serve [DIR]`: a folder, upstreams, or everything in a site file.
 //!
 //! ```text
 //! flags ─────────────┐
@@ -117,7 +117,7 @@ fn argument(setting: &Setting) -> Arg {
     };
     let arg = flag(&shape, None);
     match optional {
-        // `--spa`, and `--spa=off`.
+        // `--spa`, or `--spa=off`.
         Some(part) if is_switch => {
             arg.num_args(0..=1).require_equals(true).default_missing_value("on").value_name(part.name)
         }
@@ -138,7 +138,7 @@ fn argument(setting: &Setting) -> Arg {
     }
 }
 
-/// The settings that flags give, in their order.
+/// The settings given by flags, in order.
 fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
     let mut found = Vec::new();
     for setting in settings::all() {

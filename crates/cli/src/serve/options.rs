@@ -1,5 +1,5 @@
-//! What settings fill. A site begins with what is set at the top of the file, a route with what its site has: that is all
-//! there is to inheritance.
+//! The options that settings fill. A site starts with a copy of the top level's options, a route with its site's:
+//! this is all there is to inheritance.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -21,31 +21,31 @@ use flatout_serve::{cache, files};
 
 use super::issue::Issue;
 
-/// What holds in one place: the server, a site, a route, an upstream.
+/// The options of one level: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
-    /// The place.
+    /// The level.
     pub(super) level: Level,
     pub(super) server: Plan,
-    /// TLS to clients; none without certificates.
+    /// TLS to clients; unused without certificates.
     pub(super) secure: ServerPlan,
-    /// Certificates that the server gets by itself.
+    /// Automatic certificates.
     pub(super) issue: Issue,
-    /// Whether requests that come without it are redirected, where that was said.
+    /// Whether plain HTTP requests are redirected to HTTPS, if configured.
     pub(super) https_redirect: Option<bool>,
-    /// Listeners that say themselves whether they expect the PROXY protocol.
+    /// Listeners with an explicit setting for the PROXY protocol.
     pub(super) proxied: Vec<(Listen, bool)>,
     pub(super) trust: Trust,
-    /// Where proxies say the client's address was given, and not left at its default.
+    /// Whether `client-address` was set explicitly.
     pub(super) names_client_address: bool,
     pub(super) files: files::Plan,
     /// An upstream without servers.
     pub(super) upstream: Upstream,
-    /// For servers of an upstream that are spoken to over TLS.
+    /// For servers of an upstream that use TLS.
     pub(super) tls: Tls,
-    /// How requests are passed on; its upstream is not yet known.
+    /// How requests are forwarded; the upstream is not known yet.
     pub(super) forward: Forward,
-    /// Channels; what their paths begin with is not yet known.
+    /// Channels; their path prefix is not known yet.
     pub(super) push: push::Plan,
     pub(super) push_limits: push::Limits,
     /// How other servers are reached.
@@ -54,36 +54,36 @@ pub(super) struct Options {
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
     pub(super) try_files: Option<PathBuf>,
-    /// Those of this place alone.
+    /// Rewrites of this level alone.
     pub(super) rewrites: Vec<Rewrite>,
-    /// Error pages that were set in this place: they go before those that were inherited.
+    /// The number of error pages set at this level: they come before inherited ones.
     pub(super) pages_here: usize,
-    /// Where log lines go; of the server, or of a site.
+    /// Access logs of the server or of a site.
     pub(super) logs: Vec<AccessLog>,
-    /// What logs are unless they say otherwise; its path means nothing.
+    /// Defaults of logs; its path is unused.
     pub(super) log: log::Plan,
-    /// Where metrics and the live page are.
+    /// Addresses of the admin listener.
     pub(super) admin: Vec<Listen>,
     pub(super) admin_public: bool,
-    /// Where responses are kept; of the server.
+    /// The response cache of the server.
     pub(super) cache: cache::Plan,
-    /// Where they survive a restart, and how large that may become.
+    /// The cache's folder, and its size limit.
     pub(super) cache_dir: Option<PathBuf>,
     pub(super) cache_size: u64,
-    /// How long a 200 is fresh that does not say it itself; nothing is kept without it.
+    /// How long a 200 without its own lifetime is fresh; without this setting nothing is cached.
     pub(super) cache_time: Option<Duration>,
-    /// How responses are kept, where they are.
+    /// How responses are cached, if they are.
     pub(super) caching: cache::Rules,
     /// Without codings, nothing is compressed.
     pub(super) compress: Compress,
-    /// The folder that names of files are relative to: that of the site file.
+    /// The folder that file names are relative to: that of the site file.
     pub(super) base: PathBuf,
-    /// Lists that were started again at this level.
+    /// Lists that were replaced at this level.
     begun: Vec<&'static str>,
     pub(super) shared: Rc<RefCell<Shared>>,
 }
 
-/// A place in a file.
+/// A level in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Top,
@@ -92,7 +92,7 @@ pub(super) enum Level {
     Upstream,
 }
 
-/// A log of requests. What it does not say itself, the settings beside it do.
+/// An access log. Settings that it lacks come from the settings next to it.
 #[derive(Debug, Clone)]
 pub(super) struct AccessLog {
     pub(super) path: PathBuf,
@@ -104,7 +104,7 @@ pub(super) struct AccessLog {
 }
 
 impl AccessLog {
-    /// It as a plan, for the site of this index or for all.
+    /// Its plan, for the site with this index or for all.
     pub(super) fn plan(self, usual: &log::Plan, site: Option<u16>) -> log::Plan {
         let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
         log::Plan {
@@ -119,23 +119,23 @@ impl AccessLog {
     }
 }
 
-/// What places may use together.
+/// State shared by all levels.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) rates: Vec<Rate>,
     pub(super) concurrency: Vec<Concurrency>,
     pub(super) maps: Vec<Map>,
-    /// Named groups of regular expressions: which of them a text may use depends on its route, and is found out when it
+    /// Named groups of regular expressions: which of them a text may use depends on its route, and is checked when it
     /// is used.
     pub(super) groups: Vec<String>,
-    /// Names of upstreams, with where requests for authorities go.
+    /// Upstreams by index, including those made for addresses.
     pub(super) upstreams: Vec<Upstream>,
-    /// Upstreams by the name that is written in the file.
+    /// Upstreams by their name in the file.
     pub(super) known: Vec<String>,
 }
 
 impl Options {
-    /// The defaults. Names of files are relative to `base`.
+    /// The defaults. File names are relative to `base`.
     pub(super) fn new(base: &Path) -> Options {
         Options {
             level: Level::Top,
@@ -175,7 +175,7 @@ impl Options {
         }
     }
 
-    /// What holds in a place within this one, before anything is set there.
+    /// The initial options of a nested level.
     pub(super) fn within(&self, level: Level) -> Options {
         let mut within = self.clone();
         within.level = level;
@@ -186,10 +186,10 @@ impl Options {
         within
     }
 
-    /// Which listeners expect the PROXY protocol, from what was said of listeners and of the client's address.
+    /// Decides which listeners expect the PROXY protocol, from the listeners' own settings and `client-address`.
     ///
     /// # Errors
-    /// Two places that say the client's address, or nobody who is believed; with the setting that says so.
+    /// Two sources of the client's address, or no trusted proxies; with the setting at fault.
     pub(super) fn settle_proxy_protocol(&mut self) -> Result<(), (&'static str, &'static str)> {
         let with = |wanted: bool| {
             let these = self.proxied.iter().filter(|(_, is_on)| *is_on == wanted);
@@ -215,12 +215,12 @@ impl Options {
         Ok(())
     }
 
-    /// A file or folder, as it is named in a site file.
+    /// A file or folder named in a site file.
     pub(super) fn path(&self, text: &str) -> PathBuf {
         self.base.join(text)
     }
 
-    /// Whether this list is started again: what was inherited of it does not count where some of it is set.
+    /// Whether this list is set for the first time at this level: inherited entries are then dropped.
     pub(super) fn begins(&mut self, list: &'static str) -> bool {
         let begins = !self.begun.contains(&list);
         if begins {
@@ -229,7 +229,7 @@ impl Options {
         begins
     }
 
-    /// Reads a text with variables, of which some are maps and named groups.
+    /// Parses a text with variables, which may be maps and named groups.
     pub(super) fn template(&self, text: &str) -> Result<Template, String> {
         let shared = self.shared.borrow();
         let other = |name: &str| {
@@ -249,7 +249,7 @@ impl Options {
         })
     }
 
-    /// Whose requests a limit counts together: `client`, `everyone`, or a text with variables.
+    /// The key by which a limit groups requests: `client`, `everyone`, or a text with variables.
     pub(super) fn limited(&self, text: &str) -> Result<Limited, String> {
         match text {
             "client" => Ok(Limited::Client { ipv6_bits: 64 }),
@@ -261,12 +261,12 @@ impl Options {
         }
     }
 
-    /// A server of an upstream, as it stands here.
+    /// A server of an upstream, with the current TLS settings.
     pub(super) fn server_at(&self, address: Address, is_tls: bool) -> Server {
         Server { tls: is_tls.then(|| self.tls.clone()), ..Server::new(address) }
     }
 
-    /// The index of the upstream with this name, or of a new one with one server where it is an address.
+    /// The index of the upstream with this name; for an address, of a new one with a single server.
     pub(super) fn upstream_of(&self, text: &str) -> Result<usize, String> {
         let mut shared = self.shared.borrow_mut();
         if let Some(index) = shared.known.iter().position(|name| name == text) {

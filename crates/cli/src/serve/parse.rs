@@ -14,12 +14,12 @@ pub(super) fn peers(text: &str) -> Result<Peers, String> {
     text.parse().map_err(|bad| format!("got `{text}`: {bad}, or unix, or all"))
 }
 
-/// Several of them, with blanks between.
+/// Several peers, separated by blanks.
 pub(super) fn peers_list(text: &str) -> Result<Vec<Peers>, String> {
     text.split_whitespace().map(peers).collect()
 }
 
-/// A content coding, perhaps with a level: `br`, `gzip=6`.
+/// A content coding, optionally with a level: `br`, `gzip=6`.
 pub(super) fn level(text: &str) -> Result<Level, String> {
     let (name, level) = match text.split_once('=') {
         Some((name, level)) => (name, Some(level)),
@@ -37,7 +37,7 @@ pub(super) fn level(text: &str) -> Result<Level, String> {
     }
 }
 
-/// A content type, in which `*` may stand for any text.
+/// A content type, in which `*` matches any text.
 pub(super) fn content_type(text: &str) -> Result<String, String> {
     let is_half = |half: &str| {
         let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+*".contains(&byte);
@@ -52,7 +52,7 @@ pub(super) fn content_type(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where a server of an upstream listens, and whether it is spoken to over TLS.
+/// The address of an upstream's server, and whether it uses TLS.
 pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
     let server: Server = text.parse().map_err(|message: String| match message.ends_with("a path") {
         true => format!("{message}; use rewrite-prefix to change paths"),
@@ -61,7 +61,7 @@ pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
     Ok((server.address, server.tls.is_some()))
 }
 
-/// A host name of a site: `example.org`, `*.example.org`, `~` and a regular expression, or `*` for every other.
+/// A host name of a site: `example.org`, `*.example.org`, `~` and a regular expression, or `*` for all others.
 pub(super) fn host(text: &str) -> Result<Host, String> {
     if text == "*" {
         return Ok(Host::Any);
@@ -83,7 +83,7 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
     Ok(if text.starts_with("*.") { Host::Below(name) } else { Host::Exact(name) })
 }
 
-/// So many in a time: `100/s`, `30/m`, `5/10s`.
+/// A count per time: `100/s`, `30/m`, `5/10s`.
 pub(super) fn rate(text: &str) -> Result<(u32, Duration), String> {
     let wrong = || format!("got `{text}`, need a rate such as 100/s, 30/m or 5/10s");
     let (requests, window) = text.split_once('/').ok_or_else(wrong)?;
@@ -130,7 +130,7 @@ pub(super) fn field_name(text: &str) -> Result<String, String> {
     if is_name { Ok(text.to_owned()) } else { Err(format!("got `{text}`, need the name of a header field")) }
 }
 
-/// Names with blanks or commas between.
+/// Names separated by blanks or commas.
 pub(super) fn names(text: &str) -> Vec<String> {
     text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

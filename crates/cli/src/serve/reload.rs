@@ -27,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
     run,
 };
 
-/// Which server.
+/// The flags that select the server.
 pub(super) fn arguments(command: clap::Command) -> clap::Command {
     let config = Arg::new("config").short('c').long("config").value_name("FILE").help("The site file");
     let admin = Arg::new("admin").long("admin").value_name("ADDR").help("The admin listener of the server");
@@ -38,7 +38,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     ask(matches, "/reload", Signal::HUP, "reload")
 }
 
-/// Asks the server that `--config` or `--admin` names: at its admin listener, otherwise by a signal.
+/// Asks the server that `--config` or `--admin` selects: at its admin listener, or else with a signal.
 pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) -> Result<(), Failure> {
     let given = matches.get_one::<String>("admin").map(|text| text.parse::<Address>());
     let given = given.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
@@ -59,7 +59,7 @@ pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) 
     }
 }
 
-/// Sends a signal to the flatout that listens at one of these addresses: some of them may be new.
+/// Signals the flatout process that listens at one of these addresses: the file may add new ones.
 fn send(listens: &[Address], signal: Signal, wish: &str) -> Result<(), Failure> {
     let usual: Option<Address> = super::settings::LISTEN_DEFAULT.parse().ok();
     let listens = if listens.is_empty() { usual.as_slice() } else { listens };
@@ -87,7 +87,7 @@ fn send(listens: &[Address], signal: Signal, wish: &str) -> Result<(), Failure> 
     print(&format!("process {pid} was asked to {wish}; see its log for the result\n"))
 }
 
-/// The flatout that listens on this port.
+/// The flatout process that listens on this port.
 fn find(port: u16) -> Result<u32, String> {
     let found = Listening::find(&Here, port).map_err(|error| format!("port {port}: {error}"))?;
     if let (Some(missing), true) = (found.missing(), found.pids.is_empty()) {

@@ -1,4 +1,4 @@
-//! Sites with their routes.
+//! Builds sites with their routes.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ pub(super) struct Sites {
     pub(super) places: Places,
 }
 
-/// The host names of a site, and where they stand.
+/// The host names of a site, and their positions.
 pub(super) struct Hosts {
     pub(super) at: Range<usize>,
     pub(super) names: Vec<(String, Range<usize>)>,
 }
 
 impl Sites {
-    /// Adds a site with the routes among these nodes; its settings are in `options` already.
+    /// Adds a site with the routes among these nodes; its settings are already in `options`.
     pub(super) fn add(
         &mut self,
         reader: Reader<'_>,
@@ -67,7 +67,7 @@ impl Sites {
             places.push(node.value_at().clone());
             site.routes.push(route);
         }
-        // What answers in a site itself answers all that no route does.
+        // The action of the site itself handles everything that no route does.
         let rest = options.within(Level::Route);
         if let Some((action, at)) = self.action(reader, nodes, &rest)? {
             let route = self.route_of(PathMatch::prefix("/"), action, rest);
@@ -127,7 +127,7 @@ impl Sites {
         route
     }
 
-    /// What answers among these nodes.
+    /// The action among these nodes.
     fn action(
         &mut self,
         reader: Reader<'_>,
@@ -177,7 +177,7 @@ impl Sites {
         Ok(Some((action, node.value_at().clone())))
     }
 
-    /// The index of a folder; the same one where all of its settings are the same.
+    /// The index of a folder; shared if all its settings are the same.
     fn folder(&mut self, plan: files::Plan) -> usize {
         let text = format!("{plan:?}");
         let same = self.plan.folders.iter().position(|folder| format!("{folder:?}") == text);

@@ -1,5 +1,5 @@
-//! The table as a JSON schema: for editors, and for programs that write site files. A word is a property; its values are an
-//! array where it takes several, and an object with `values` where it has keys or braces.
+//! The table as a JSON schema: for editors, and for programs that write site files. A word is a property; several
+//! values are an array, and a word with keys or braces is an object with `values`.
 
 use flatout_config::{Kind, Part, parts};
 use serde_json::{Map, Value, json};
@@ -37,7 +37,7 @@ fn of_scope(scope: usize) -> Value {
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// What may stand behind a word.
+/// The schema of a word.
 fn word(notation: &str, keys: &[Key], braces: Option<usize>) -> Value {
     let values = values(notation);
     if keys.is_empty() && braces.is_none() {

@@ -1,5 +1,5 @@
-//! One setting of a server, with all that is said of it: the table from which flags, words of a site file, the reference
-//! page and the schema are made.
+//! A setting of a server, complete: flags, words of a site file, the reference page and the schema are all generated
+//! from this table.
 
 use flatout_config::parts;
 
@@ -12,23 +12,23 @@ pub(crate) struct Setting {
     pub(super) name: &'static str,
     /// Its values, in the notation of [`flatout_config::parts`].
     pub(super) value: &'static str,
-    /// What may stand behind them as `name=value`.
+    /// Its `name=value` keys.
     pub(super) keys: &'static [Key],
-    /// What it is unless given; empty where nothing is.
+    /// Its default; empty if there is none.
     pub(super) default: &'static str,
-    /// What it does. Up to the first semicolon it has to make sense alone: that much is the short help.
+    /// Its description. The part before the first semicolon is the short help, and must make sense alone.
     pub(super) help: &'static str,
-    /// Where it may stand in a file.
+    /// Where it is allowed in a file.
     pub(super) stands: Stands,
-    /// Whether it may be given several times in one place.
+    /// Whether it may be repeated at one level.
     pub(super) is_list: bool,
-    /// Whether each of its values is an argument of its own as a flag, as file names are for a shell.
+    /// Whether each of its values is a separate argument of the flag, as a shell needs it for file names.
     pub(super) is_spread: bool,
-    /// Reads what was given into the options.
+    /// Parses the given values into the options.
     pub(super) set: fn(&mut Options, &Given) -> Result<(), Refused>,
 }
 
-/// A value with a name.
+/// A `name=value` key.
 pub(super) struct Key {
     pub(super) name: &'static str,
     /// Its value, in the same notation.
@@ -37,10 +37,10 @@ pub(super) struct Key {
     pub(super) help: &'static str,
 }
 
-/// Where a setting may stand in a file. At the top it is the default of what is within.
+/// Where a setting is allowed in a file. At the top it is the default for everything inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stands {
-    /// At the top only: it is the server's.
+    /// Only at the top: it belongs to the server.
     Top,
     /// At the top, in a site.
     Site,
@@ -50,7 +50,7 @@ pub(super) enum Stands {
     Upstream,
 }
 
-/// A setting of the server, for all that it does not say otherwise.
+/// Defaults for a setting of the server.
 pub(super) const SERVERS: Setting = Setting {
     name: "",
     value: "",
@@ -63,19 +63,19 @@ pub(super) const SERVERS: Setting = Setting {
     set: |_, _| Ok(()),
 };
 
-/// A setting of sites, and of the server for its sites.
+/// Defaults for a setting of sites, and of the server for its sites.
 pub(super) const SITES: Setting = Setting { stands: Stands::Site, ..SERVERS };
 
-/// A setting of routes, and of sites and the server for their routes.
+/// Defaults for a setting of routes, and of sites and the server for their routes.
 pub(super) const ROUTES: Setting = Setting { stands: Stands::Route, ..SERVERS };
 
-/// A setting of upstreams.
+/// Defaults for a setting of upstreams.
 pub(super) const UPSTREAMS: Setting = Setting { stands: Stands::Upstream, ..SERVERS };
 
-/// A key, for all that it does not say otherwise.
+/// Defaults for a key.
 pub(super) const KEY: Key = Key { name: "", value: "TEXT", default: "", help: "" };
 
-/// Settings that belong together, under one heading.
+/// Related settings, under one heading.
 pub(super) type Group = (&'static str, &'static [Setting]);
 
 impl Setting {
@@ -86,12 +86,12 @@ impl Setting {
             && parts(self.value).count() == 1
     }
 
-    /// How many arguments it takes as a flag: one for each value, or one for all.
+    /// The number of arguments of its flag: one per value, or one for all.
     pub(super) fn arguments(&self) -> usize {
         if self.is_spread { parts(self.value).count().max(1) } else { 1 }
     }
 
-    /// It as a manual shows it: values and keys.
+    /// Its notation in a manual: values and keys.
     pub(super) fn notation(&self) -> String {
         let keys = self.keys.iter().map(|key| format!("[{}={}]", key.name, key.value));
         let all = std::iter::once(self.value.to_owned()).chain(keys).filter(|text| !text.is_empty());
@@ -100,7 +100,7 @@ impl Setting {
 }
 
 impl Stands {
-    /// The places, in words.
+    /// The allowed levels, in words.
     pub(super) fn names(self) -> &'static str {
         match self {
             Stands::Top => "top",

@@ -1,4 +1,4 @@
-//! A site file becomes plans.
+//! Converts a site file into plans.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use super::routes::{Hosts, Sites};
 use super::setting::{Setting, Stands};
 use super::settings::find;
 
-/// What a site file, or flags alone, ask for.
+/// The plans from a site file, or from flags alone.
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
     pub(super) secure: ServerPlan,
@@ -30,14 +30,14 @@ pub(super) struct Built {
     pub(super) logs: Vec<log::Plan>,
     pub(super) admin: Vec<flatout_engine::Address>,
     pub(super) admin_public: bool,
-    /// Flags said all of it: it stays as it is.
+    /// It was built from flags alone, so it cannot change.
     pub(super) is_of_flags: bool,
-    /// Where it stands.
+    /// The parsed file.
     pub(super) tree: Tree,
     pub(super) places: Places,
 }
 
-/// Where in the file things stand that a plan has by index.
+/// Positions in the file of things that a plan refers to by index.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     pub(super) sites: Vec<Range<usize>>,
@@ -45,7 +45,7 @@ pub(super) struct Places {
 }
 
 impl Built {
-    /// What is wrong with the plan, shown where it stands.
+    /// A fault of the plan, with its position.
     pub(super) fn fault(&self, fault: &Fault) -> String {
         let nth = |name: &str, at: usize| {
             self.tree.nodes.iter().filter(|node| node.name == name).nth(at).map(|node| node.at.clone())
@@ -66,13 +66,13 @@ impl Built {
     }
 }
 
-/// A setting that a flag gives.
+/// A setting given by a flag.
 pub(super) type Flag = (&'static Setting, Given);
 
-/// Reads a tree into plans. Flags take the place of what the top of the file says of the same settings.
+/// Builds plans from a tree. Flags override the same settings at the top of the file.
 ///
 /// # Errors
-/// The first mistake in the file; a mistake of a flag alone has no place.
+/// The first mistake in the file; a mistake in a flag has no position.
 pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
     let shown = |mistake: Mistake| mistake.to_string();
     let mut top = Options::new(base);
@@ -165,7 +165,7 @@ impl Reader<'_> {
                 let named = refused.key.map_or_else(|| setting.name.to_owned(), |key| format!("{key}="));
                 self.tree.mistake(place(node, &refused), format!("{named}: {}", refused.message))
             })?;
-            // Whatever the server cannot be is the fault of what was set last.
+            // If the server's plan is invalid, the setting that was read last is to blame.
             if setting.stands == Stands::Top {
                 options.server.check().map_err(|message| self.tree.mistake(node.value_at(), message))?;
             }
@@ -197,7 +197,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Finds the named groups of all regular expressions: texts may use them.
+    /// Collects the named groups of all regular expressions: texts may use them.
     fn groups(self, nodes: &[Node], top: &Options) {
         for node in nodes {
             let is_pattern =

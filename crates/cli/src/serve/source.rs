@@ -1,4 +1,4 @@
-//! Where a plan comes from: a site file, or flags alone, which are a short site file of their own.
+//! The source of a plan: a site file, or flags alone, which form a short site file.
 
 use std::path::{Path, PathBuf};
 
@@ -12,24 +12,24 @@ use super::site::{Built, Flag, build};
 use super::{CONFIG, FOLDER, PUSH, TO, given, parse};
 use crate::{Failure, setting::words, value};
 
-/// What is served unless told otherwise: the folder that one stands in.
+/// Default folder: the working directory.
 const DIR_DEFAULT: &str = ".";
 
-/// A file that can be read again, and flags that stay as they are.
+/// A file that can be read again, and flags that do not change.
 pub(super) struct Origin {
     /// The site file.
     pub(super) file: Option<PathBuf>,
-    /// What flags say in place of a file.
+    /// The text that flags form in place of a file.
     text: String,
     flags: Vec<Flag>,
 }
 
-/// What a command line asks for.
+/// The source given on a command line.
 pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let flags = given(matches)?;
     let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
-    // A service's unit may have nothing to put in its place.
+    // A service's unit may pass an empty folder.
     let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
     let push = matches.get_one::<String>(PUSH);
     if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some()) {
@@ -62,10 +62,10 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
 }
 
 impl Origin {
-    /// Reads it, again and again if wanted.
+    /// Reads it; this can be repeated.
     ///
     /// # Errors
-    /// The first mistake in it, as shown to people.
+    /// The first mistake in it, formatted.
     pub(super) fn read(&self) -> Result<Built, String> {
         match &self.file {
             Some(file) => {
@@ -83,19 +83,19 @@ impl Origin {
     }
 }
 
-/// What the file at `path` says, with no flag.
+/// The plans from the file at `path`, without flags.
 pub(super) fn built(path: &Path) -> Result<Built, String> {
     build(tree(path)?, folder_of(path), &[])
 }
 
-/// The first mistake of a text, if it has any.
+/// The first mistake in a text, if any.
 pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
     let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
     let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
     tree.and_then(|tree| build(tree, Path::new(""), &[])).err()
 }
 
-/// Requests for what a site file has: its routes, and files of its folders. `host` stands for every other name.
+/// Requests for a site file's routes and the files in its folders. `host` replaces host names that are patterns.
 pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
     let built = built(path)?;
     let mut found = Vec::new();
@@ -103,7 +103,7 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
         let name = site.hosts.iter().find_map(|known| match known {
             Host::Exact(name) => Some(name.clone()),
             Host::Below(name) => Some(format!("x.{name}")),
-            // What an expression matches is not known from it.
+            // An expression does not show what it matches.
             Host::Pattern(_) | Host::Any => None,
         });
         let name = name.unwrap_or_else(|| host.to_owned());
@@ -116,7 +116,7 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
                 PathMatch::Prefix { path, .. } => {
                     vec![path.clone(), format!("{}/nothing-is-here", path.trim_end_matches('/'))]
                 }
-                // What a pattern fits is not known from it.
+                // A pattern does not show what it matches.
                 PathMatch::Glob(_) | PathMatch::Regex { .. } => Vec::new(),
             };
             paths.into_iter().for_each(&mut ask);
@@ -124,7 +124,7 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
                 continue;
             };
             let Some(folder) = built.sites.folders.get(*folder) else { continue };
-            // Where a prefix is taken off, files lie below it.
+            // If a prefix is removed, files are below it.
             let is_taken_off = !route.rewrites.is_empty();
             for file in files_below(&folder.root, count_max) {
                 let target =
@@ -138,7 +138,7 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
     Ok(found)
 }
 
-/// Paths of files in a folder, as they are asked for: those whose names need no escape.
+/// URL paths of files in a folder, if their names need no escaping.
 fn files_below(root: &Path, count_max: usize) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![(root.to_owned(), "/".to_owned())];
@@ -166,13 +166,13 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
-/// A site file as a tree.
+/// A parsed site file.
 fn tree(path: &Path) -> Result<Tree, String> {
     let source = source(path)?;
     read_tree(source, &grammar()).map_err(|mistake| mistake.to_string())
 }
 
-/// A site file as text.
+/// The text of a site file.
 pub(super) fn source(path: &Path) -> Result<Source, String> {
     let name = path.display().to_string();
     let bytes = value::contents(path, SITE_FILE.bytes_max as u64)?;

@@ -1,4 +1,4 @@
-//! Plans become a server, and other plans take their place while it runs.
+//! Starts a server from plans, and replaces the plans while it runs.
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,16 +38,16 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     served
 }
 
-/// The same. What takes the place of another process has its listeners, and its subscribers once it serves.
+/// The same. A successor takes the listeners of the process it replaces, and its subscribers once it serves.
 fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failure> {
     let mut built = origin.read().map_err(Failure::Usage)?;
     built.complete().map_err(Failure::Usage)?;
     built.server.check().map_err(Failure::Usage)?;
-    // As whoever starts the server, who may read keys that the user who serves may not.
+    // As the starting user, who may read keys that the serving user may not.
     let acceptor = certificates::open(&built)?;
     built.server.tls.clone_from(&acceptor);
-    // A mistake is found before anything is bound. Rights are not looked at yet: on a network file system root may have
-    // fewer of them than the user who serves.
+    // Find mistakes before anything is bound. Permissions are not checked yet: on a network file system root may have
+    // fewer rights than the serving user.
     for folder in &built.sites.folders {
         let root = folder.root.display().to_string();
         match std::fs::metadata(&folder.root) {
@@ -61,7 +61,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         }
     }
     site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
-    // What has no rules is served without looking for any.
+    // Without rules, the site layer is skipped.
     let is_plain = is_plain(&built);
     let numbers = if is_plain { observed::Sites::single(EVERY_HOST) } else { observed::Sites::default() };
     number_sites(&mut built, &numbers);
@@ -105,7 +105,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         Some(acceptor) => begin_issuing(&built, acceptor, &reloading.issued)?,
         None => None,
     };
-    // As the user who serves them: what this user may not read is not served.
+    // As the serving user: files that this user may not read are not served.
     let hub = Hub::new(built.push);
     let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
     let live = Live::new(opened);
@@ -191,7 +191,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
                 welcome(&built, &served.opened().sites, workers, (addresses, &urls), &admin);
             })
         }
-        // One line, that programs wait for.
+        // A single line, which programs wait for.
         false => server.run(),
     };
     if let Some(sharing) = sharing {
@@ -201,7 +201,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     ended.map_err(failure)
 }
 
-/// Begins to get certificates, where there is a folder for them: what CAs are answered, since a reload may bring the first domain.
+/// Starts getting certificates if there is a state folder. Returns the responses to CAs, even without a domain: a
+/// reload may add one.
 fn begin_issuing(
     built: &Built,
     acceptor: &Acceptor,
@@ -214,7 +215,7 @@ fn begin_issuing(
     Ok(is_there.then_some(challenges))
 }
 
-/// The port of the first address, where TLS is.
+/// The port of the first TLS address.
 fn secure_port(addresses: &[Address]) -> u16 {
     match addresses.first() {
         Some(Address::Tcp(address)) => address.port(),
@@ -231,10 +232,10 @@ fn is_plain(built: &Built) -> bool {
     built.is_of_flags && is_direct && site.rewrites.is_empty() && format!("{route:?}") == format!("{usual:?}")
 }
 
-/// What the site is called in metrics that stands for every host.
+/// The name in metrics of the site for all hosts.
 const EVERY_HOST: &str = "*";
 
-/// Gives each site, and each log of a site, the number that goes with the site's name.
+/// Gives each site and each log of a site its number, which belongs to the site's name.
 fn number_sites(built: &mut Built, numbers: &observed::Sites) {
     for site in &mut built.sites.sites {
         site.number = numbers.number(&site.name);
@@ -245,7 +246,8 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
     }
 }
 
-/// Opens what a plan has. Of what was opened before stays what both have: folders, what is counted, upstreams and their state, and
+/// Opens a plan. Keeps from the former one what both have: folders, counters, upstreams with their state, and stored
+/// responses.
 /// what is stored.
 fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, NotOpened> {
     let sites =
@@ -260,7 +262,7 @@ fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Not
     Ok(Opened { sites, proxy, hub: hub.clone(), cache })
 }
 
-/// Whether any route keeps responses.
+/// Whether any route caches responses.
 fn is_cached(built: &Built) -> bool {
     built.sites.sites.iter().flat_map(|site| &site.routes).any(|route| route.rules.cache.is_some())
 }
@@ -270,22 +272,22 @@ enum NotOpened {
     Proxy(io::Error),
 }
 
-/// What it takes to read the plan again.
+/// Everything needed to reload.
 struct Reloading {
     origin: Origin,
-    /// What belongs to the process.
+    /// Settings of the process.
     fixed: Vec<(&'static str, String)>,
-    /// The numbers that sites have had so far.
+    /// The numbers of all sites so far.
     numbers: observed::Sites,
-    /// TLS, if there was any when it started.
+    /// TLS, if it was in use at the start.
     acceptor: Option<Acceptor>,
-    /// What it gets by itself.
+    /// The automatic certificates.
     issued: Issued,
-    /// Nothing before the start. Reloads take turns.
+    /// `None` before the start. Reloads take turns.
     running: Mutex<Option<Running>>,
 }
 
-/// A server that runs, and what it serves.
+/// A running server, and its configuration.
 struct Running {
     live: Live,
     handle: Handle,
@@ -293,7 +295,7 @@ struct Running {
 }
 
 impl Reloading {
-    /// Removes stored responses: how many, or why none.
+    /// Removes stored responses. Returns how many, or why it failed.
     fn purge(&self, what: &[u8]) -> Result<String, String> {
         let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +309,7 @@ impl Reloading {
         Ok(sharing::said(&purge, cache.purge(&purge)))
     }
 
-    /// Reads the site file again and serves what it says now: what happened, or why the old plan stays.
+    /// Reads the site file again and applies it. Returns what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, String> {
         let Some(file) = &self.origin.file else {
             return Err("there is no site file; the server was started with flags".to_owned());
@@ -326,7 +328,7 @@ impl Reloading {
         let opened = opened.map_err(|error| not_opened(&built, None, error).to_string())?;
         let change = handle.prepare(built.server.clone()).map_err(|error| error.to_string())?;
         self.replace_certificates(&built)?;
-        // In this order: a new listener serves nothing of the old plan.
+        // In this order, so that a new listener never serves the old plan.
         live.replace(opened);
         let changed = change.commit();
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
@@ -345,7 +347,7 @@ impl Reloading {
         Ok(format!("reloaded {}: {counted}{added}{removed}", file.display()))
     }
 
-    /// Takes on other certificates, and has those gotten that the plan asks for.
+    /// Replaces the certificates, and gets those that the new plan asks for.
     fn replace_certificates(&self, built: &Built) -> Result<(), String> {
         let Some(acceptor) = self.acceptor.as_ref().filter(|_| built.is_secure()) else { return Ok(()) };
         let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
@@ -356,7 +358,7 @@ impl Reloading {
         issued.as_mut().map_or(Ok(()), |issuing| issuing.replace(built))
     }
 
-    /// Whether the process can become what the file says now.
+    /// Checks that the process-wide settings are unchanged.
     fn check_fixed(&self, built: &Built) -> Result<(), String> {
         let now = fixed(built);
         let differs = self.fixed.iter().zip(&now).filter(|(was, is)| was != is);
@@ -368,10 +370,10 @@ impl Reloading {
     }
 }
 
-/// What of a plan belongs to the process, and stays as it was when it started: by the names of its settings.
+/// The process-wide settings of a plan, by name: they cannot change after the start.
 fn fixed(built: &Built) -> Vec<(&'static str, String)> {
     let (server, socket) = (&built.server, &built.server.socket);
-    // Sites may change their order.
+    // Sites may be reordered.
     let mut logs: Vec<String> = built.logs.iter().map(|log| format!("{log:?}")).collect();
     logs.sort();
     vec![

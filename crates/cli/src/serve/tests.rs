@@ -1,4 +1,4 @@
-//! Flags and files as they are read, and each mistake as it is shown.
+//! Flags and files as they are parsed, and each mistake as it is shown.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::site::{Built, build};
 use super::{COMMAND, given, source};
 use crate::Failure;
 
-/// The file that has everything, in docs/.
+/// The complete example in docs/.
 const EXAMPLE: &str = include_str!("../../../../docs/site.kdl");
 
 fn read(text: &str) -> Result<Built, String> {
@@ -138,7 +138,7 @@ fn mistakes_of_flags_are_told() {
     }
 }
 
-/// What the table says is the default is the default, wherever it can be written as a value.
+/// The defaults in the table are the real ones, if they can be written as a value.
 #[test]
 fn defaults_are_what_the_help_says() {
     let prose = [
@@ -297,7 +297,7 @@ fn mistakes_are_shown_where_they_are() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The reference page is made of the table, and the example in it is the one that is tested.
+/// The reference page is generated from the table, and its example is the tested one.
 #[test]
 fn the_reference_page_is_up_to_date() {
     let page = include_str!("../../../../docs/site-file.md");
@@ -328,7 +328,7 @@ fn the_schema_has_every_setting() {
     assert_eq!(defs["site"]["properties"]["route"]["items"]["properties"]["inner"]["$ref"], "#/$defs/route");
 }
 
-/// Whatever a file has become by mistake, it is read or refused with a place, and nothing else.
+/// Any corrupted file is either read or refused with a position.
 #[test]
 fn broken_files_are_refused_with_a_place() {
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;

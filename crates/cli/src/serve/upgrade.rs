@@ -1,4 +1,4 @@
-//! `flatout upgrade`: has a running server replaced by a new process, of a new version of the program.
+//! `flatout upgrade`: replaces a running server by a new process, possibly of a new version.
 
 use std::env;
 use std::ffi::OsString;
@@ -29,26 +29,26 @@ pub(crate) const COMMAND: Command = Command {
     run: |matches| reload::ask(matches, "/upgrade", Signal::USR2, "upgrade"),
 };
 
-/// How this process was started, and what it has to hand over.
+/// How this process was started, and what it can hand over.
 pub(super) struct Upgrading {
     program: Option<PathBuf>,
     arguments: Vec<OsString>,
-    /// Nothing before the start, and nothing once another process has taken over.
+    /// `None` before the start, and after another process has taken over.
     former: Mutex<Option<Former>>,
 }
 
 impl Upgrading {
-    /// Looks at how this process was started: later, another program may be at its path.
+    /// Notes how this process was started: later, another program may be at its path.
     pub(super) fn new() -> Upgrading {
         let mut arguments = env::args_os();
         let named = arguments.next().map(PathBuf::from).filter(|name| name.components().count() > 1);
-        // A link that leads to another version by then is followed again.
+        // If the path is a link that leads to another version by then, it is followed again.
         let program =
             named.and_then(|name| std::path::absolute(name).ok()).or_else(|| env::current_exe().ok());
         Upgrading { program, arguments: arguments.collect(), former: Mutex::new(None) }
     }
 
-    /// The server runs.
+    /// Sets what to hand over, once the server runs.
     pub(super) fn set(&self, former: Former) {
         *self.former.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
     }

@@ -10,7 +10,7 @@ use flatout_serve::site::Sites;
 use super::site::Built;
 use crate::command::VERSION;
 
-/// Says it on stderr.
+/// Prints it to stderr.
 pub(super) fn welcome(
     built: &Built,
     sites: &Sites,
@@ -49,11 +49,11 @@ pub(super) fn welcome(
     lines.push(("workers", workers.to_string()));
     lines.push(("stop", "Ctrl-C".to_owned()));
     let text: String = lines.iter().map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
-    // A terminal that is gone is no reason not to serve.
+    // A closed terminal is no reason not to serve.
     let _ = write!(std::io::stderr(), "flatout {VERSION}\n{text}");
 }
 
-/// Where a browser on this machine finds it.
+/// The URL for a browser on this machine.
 fn url(address: &Address) -> String {
     match address {
         Address::Tcp(address) if address.ip().is_unspecified() && address.port() == 80 => {

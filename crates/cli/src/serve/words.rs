@@ -1,4 +1,4 @@
-//! Parts of a plan in the words of a site file.
+//! Formats parts of a plan in the syntax of a site file.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) fn balance(balance: &Balance) -> String {
     }
 }
 
-/// Whose requests a limit counts together.
+/// The key by which a limit groups requests.
 pub(super) fn limited(plan: &Plan, limited: &Limited) -> String {
     match limited {
         Limited::Everyone => "all clients together".to_owned(),
@@ -68,7 +68,7 @@ pub(super) fn statuses(statuses: &[RangeInclusive<u16>]) -> String {
     statuses.iter().map(range).collect::<Vec<_>>().join(" ")
 }
 
-/// A text as it is written in a site file.
+/// A text as written in a site file.
 pub(super) fn template(plan: &Plan, template: &Template) -> String {
     let piece = |piece: &Piece| match piece {
         Piece::Text(text) => text.replace('$', "$$"),

@@ -1,4 +1,4 @@
-//! What the screen knows about a server: the seconds so far.
+//! The data of the live screen: the seconds so far.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use flatout_serve::admin::{About, Event, Frame};
 /// Seconds that are kept: more than any terminal is wide.
 const SECONDS_MAX: usize = 1000;
 
-/// How a server has fared so far.
+/// The history of a server.
 #[derive(Debug, Default)]
 pub(super) struct Course {
     pub(super) address: String,
@@ -40,12 +40,12 @@ impl Course {
         self.seconds.back()
     }
 
-    /// The last so many seconds.
+    /// The last seconds, up to this many.
     pub(super) fn latest(&self, seconds: usize) -> impl Iterator<Item = &Frame> {
         self.seconds.iter().skip(self.seconds.len().saturating_sub(seconds))
     }
 
-    /// What stands over the lines of [`Course::line`].
+    /// The heading of the lines of [`Course::line`].
     pub(super) fn heading() -> String {
         let columns =
             ["requests/s", "p50", "p99", "errors/s", "connections", "CPU/request", "CPUs", "out/s", "memory"];
@@ -69,7 +69,7 @@ impl Course {
     }
 }
 
-/// A time in microseconds, or that there is none.
+/// A time in microseconds, or a dash.
 pub(super) fn latency(us: Option<f64>) -> String {
     us.map_or("–".to_owned(), |us| time(us * 1e3))
 }

@@ -1,4 +1,4 @@
-//! A running server on a terminal: the screen, its keys, and that the terminal is given back whatever happens.
+//! A running server on a terminal: the screen and its keys. The terminal is always restored.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::course::Course;
 use super::view::draw;
 use crate::Failure;
 
-/// How long keys are waited for between two looks at what the server says.
+/// How long to wait for keys before checking for new events.
 const KEY_TIME: Duration = Duration::from_millis(100);
 
 /// The screen.
@@ -26,13 +26,13 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(address: &str, stop: Arc<AtomicBool>) -> Result<Screen, Failure> {
-        // What is taken here is given back by a panic, too.
+        // A panic restores the terminal too.
         let terminal = ratatui::try_init()
             .map_err(|error| Failure::Run(format!("cannot draw on this terminal: {error}")))?;
         Ok(Screen { terminal, course: Course::new(address), stop })
     }
 
-    /// Shows what comes, until the user ends it or the server does.
+    /// Shows events until the user quits or the server ends.
     pub(super) fn run(&mut self, events: &Receiver<io::Result<Told>>) -> io::Result<()> {
         let mut is_new = true;
         loop {

@@ -37,10 +37,10 @@ pub(crate) const COMMAND: Command = Command {
 
 const ADDRESS: &str = "address";
 
-/// Where a packaged server has its admin listener.
+/// The admin listener of a packaged server.
 const ADDRESS_DEFAULT: &str = "unix:/run/flatout.sock";
 
-/// What the flags fill.
+/// The options.
 #[derive(Default)]
 struct Options {
     json: bool,
@@ -98,11 +98,11 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// On a terminal, until the user ends it.
+/// On a terminal, until the user quits.
 fn show(mut watch: Watch, address: &str) -> Result<(), Failure> {
     let stop = signals::stop_or_end()?;
     let mut screen = Screen::new(address, stop)?;
-    // Events come from a thread of their own: keys are not to wait for them.
+    // Events come from a separate thread, so that keys do not wait for them.
     let (tell, events) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         loop {
@@ -140,7 +140,7 @@ fn list(mut watch: Watch, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lines under one heading.
+/// Lines per heading.
 const HEADING_LINES: u64 = 20;
 
 fn ended(error: std::io::Error) -> Failure {

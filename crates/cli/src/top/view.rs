@@ -1,4 +1,4 @@
-//! The screen of a running server, drawn: no terminal is known here.
+//! Draws the screen of a running server, without access to the terminal.
 
 use flatout_report::unit::{bytes, count};
 use flatout_serve::admin::{Bus, Frame as Second, Push};
@@ -14,10 +14,10 @@ use super::course::{Course, latency};
 const HEAD_ROWS: u16 = 2;
 const BOX_ROWS: u16 = 7;
 
-/// Rows that the table of workers keeps beside that of upstreams.
+/// Rows that the workers' table keeps next to the upstreams' table.
 const WORKERS_ROWS_MIN: usize = 4;
 
-/// What connections are doing, in the order of a frame's states.
+/// The states of connections, in the order of a frame's states.
 const STATES: [(&str, Color); 6] = [
     ("idle", Color::DarkGray),
     ("reading", Color::Yellow),
@@ -35,7 +35,7 @@ const CLASSES: [(&str, Color); 5] = [
     ("5xx", Color::Red),
 ];
 
-/// Draws all of it. What does not fit is left out from the bottom.
+/// Draws the screen. What does not fit is left out from the bottom.
 pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
     let push = course.last().and_then(|last| last.push.as_ref());
     let rows = [
@@ -65,7 +65,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
     let servers: usize = last.upstreams.iter().map(|upstream| upstream.servers.len()).sum();
     let upstream_rows = match servers {
         0 => 0,
-        // A head and a frame around them. The workers keep some room.
+        // A heading and borders around them. The workers keep some room.
         _ => (servers + 3).min(usize::from(rest.height).saturating_sub(WORKERS_ROWS_MIN)) as u16,
     };
     let [upstreams, workers] =
@@ -185,7 +185,7 @@ fn draw_plot(
     let [figures, plot] =
         Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Min(1)]).areas(inner);
     frame.render_widget(Paragraph::new(lines), figures);
-    // Tenths, so that less than one a second is seen too.
+    // In tenths, so that less than one per second is visible too.
     let values: Vec<u64> =
         course.latest(usize::from(plot.width)).map(|second| (10.0 * of(second)) as u64).collect();
     frame.render_widget(Sparkline::default().data(values).style(Style::new().fg(colour)), plot);
@@ -235,7 +235,7 @@ fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
                 "slow start" => Color::Yellow,
                 _ => Color::Red,
             };
-            // What is the upstream's stands with its first server.
+            // Figures of the upstream are shown with its first server.
             let queued = if at == 0 { count(upstream.queued) } else { String::new() };
             Row::new([
                 Cell::from(format!("{} {}", upstream.name, server.address)),
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// The screen of this size, as text.
+    /// The screen at this size, as text.
     fn drawn(course: &Course, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, course)).unwrap();
@@ -343,7 +343,7 @@ mod tests {
             " 55 ",
             "10,345 online · 0 published/s · 51,725 delivered/s · lag 12 ms · 0 dropped",
         ] {
-            // Columns are as wide as the screen lets them be.
+            // The columns' width depends on the screen.
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(words.contains(expected.trim()), "{expected}: {text}");
         }

@@ -1,4 +1,4 @@
-//! `flatout tune`: what the machine costs, what would help, changing it and taking it back.
+//! `flatout tune`: examines the machine, suggests changes, makes and undoes them.
 
 mod page;
 
@@ -51,7 +51,7 @@ const ACTION: &str = "action";
 /// The argument that names tunings, and its command.
 pub(crate) const NAMES: (&str, &str) = ("tune", "names");
 
-/// What the flags fill.
+/// The options.
 #[derive(Default)]
 struct Options {
     asked: Asked,
@@ -193,7 +193,7 @@ const WHERE: &[Setting<Options>] = &[
     },
 ];
 
-/// Everything that a part of the command works with.
+/// The state that all subcommands need.
 struct Tune {
     host: Host,
     served: Served,
@@ -229,7 +229,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong about a journal in the tree that it is about.
+/// The error for a journal inside the tree that it is about.
 pub(crate) fn within(state: &Path) -> String {
     format!(
         "--state: {} is inside --root; the journal has to lie outside of what it describes; use another folder",
@@ -237,10 +237,10 @@ pub(crate) fn within(state: &Path) -> String {
     )
 }
 
-/// The parts of the command; the first is the one that is not named.
+/// The subcommands; the first one has no name.
 const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
 
-/// What is wrong about flags that this part of the command would not look at.
+/// The error for flags that this subcommand would ignore.
 fn misplaced(verb: &str, options: &Options) -> Option<String> {
     let flags = [
         ("all", options.all, ""),
@@ -275,7 +275,7 @@ impl Tune {
         }
     }
 
-    /// That there is something to undo, if so.
+    /// A note that there is something to undo, if so.
     fn in_force(&self) -> String {
         match Session::is_clean(&self.host, &self.state) {
             true => String::new(),
@@ -288,7 +288,7 @@ impl Tune {
         }
     }
 
-    /// The flags that have to be typed again.
+    /// The flags to repeat in suggested commands.
     fn flags(&self) -> page::Flags {
         let Options { asked, state, root, .. } = &self.options;
         let served =
@@ -339,7 +339,7 @@ impl Tune {
         let mut failed = 0;
         for tuning in tunings {
             match self.apply_one(&session, tuning) {
-                // One that this machine refuses says nothing about the next.
+                // If this machine refuses one, others may still be possible.
                 Err(Failure::Run(message)) => {
                     say(format_args!("{message}"));
                     failed += 1;
@@ -353,7 +353,7 @@ impl Tune {
         }
     }
 
-    /// Planned only now: a tuning before it may have changed what it looks at.
+    /// Planned only now: an earlier tuning may have changed its settings.
     fn apply_one(&self, session: &Session<'_>, tuning: &'static dyn Tuning) -> Result<(), Failure> {
         let name = tuning.about().name;
         let Some(planned) = plan(&self.host, &self.served, tuning).map_err(failure)? else {
@@ -379,7 +379,7 @@ impl Tune {
     }
 
     fn undo(&self, names: &[String]) -> Result<(), Failure> {
-        // Variants of a climb have names of their own.
+        // Variants of a climb have their own names.
         let left_over = Session::left_over(&self.host, &self.state);
         for name in names.iter().filter(|name| !left_over.contains(*name)) {
             find(name)?;
@@ -414,7 +414,7 @@ impl Tune {
         print(&script(&parts))
     }
 
-    /// The tunings of a kind that would help here, and that we can make.
+    /// The tunings of a kind that would help here, and that we can apply.
     fn helpful(&self, wanted: impl Fn(&About) -> bool) -> Vec<&'static dyn Tuning> {
         let helps = |tuning: &&'static dyn Tuning| {
             wanted(tuning.about()) && matches!(plan(&self.host, &self.served, *tuning), Ok(Some(_)))
@@ -431,7 +431,7 @@ fn find(name: &str) -> Result<&'static dyn Tuning, Failure> {
     known(name).map_err(Failure::Usage)
 }
 
-/// The tuning of this name, or what may have been meant.
+/// The tuning of this name, or a suggestion.
 pub(crate) fn known(name: &str) -> Result<&'static dyn Tuning, String> {
     flatout_tune::find(name).ok_or_else(|| {
         let names: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
@@ -459,7 +459,7 @@ fn json_of(finding: &Finding) -> Value {
     })
 }
 
-/// Waits for `time`, and shows how much of it is left.
+/// Waits for `time`, and shows the remaining time.
 fn wait(time: Duration) {
     let mut progress = Progress::new(time, "watching the kernel's counters");
     let begun = Instant::now();
@@ -470,16 +470,16 @@ fn wait(time: Duration) {
     progress.end("");
 }
 
-/// How often the time that is left is shown.
+/// How often the remaining time is shown.
 const SHOW_TIME: Duration = Duration::from_millis(250);
 
-/// The terminal's width; nothing where stdout is none.
+/// The terminal's width; `None` if stdout is not a terminal.
 fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// A manual page is not wider than this, so that it can be read.
+/// The maximum width of a manual page, for readability.
 const MANUAL_COLUMNS: usize = 100;
 
 fn failure(error: Error) -> Failure {

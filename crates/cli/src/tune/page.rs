@@ -1,9 +1,9 @@
-//! What `flatout tune` shows: the one screen, and a tuning's manual page. Findings in, text out.
+//! The output of `flatout tune`: the summary screen, and a tuning's manual page. Findings in, text out.
 
 use flatout_tune::{About, Advice, Finding, Needs, Planned, Risk, Scope, Unknown};
 
-/// The screen: what costs something here in order of what it is expected to, and what to type. `width` is the terminal's;
-/// what is not shown to a terminal is shown whole.
+/// The screen: costly settings, the largest expected gain first, and the commands. `width` is the terminal's; other
+/// output is not shortened.
 pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flags: &Flags) -> String {
     let advised: Vec<&Finding> = findings.iter().filter(|finding| finding.is_shown_to_cost()).collect();
     let possible: Vec<&Finding> = findings.iter().filter(|finding| finding.is_merely_possible()).collect();
@@ -81,7 +81,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     text
 }
 
-/// Names that have the same reason, in the order in which the reasons come up.
+/// Groups names by reason, in the order of the reasons.
 fn by_reason(unknown: Vec<(&str, String)>) -> Vec<(String, Vec<&str>)> {
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for (name, why) in unknown {
@@ -93,13 +93,13 @@ fn by_reason(unknown: Vec<(&str, String)>) -> Vec<(String, Vec<&str>)> {
     reasons
 }
 
-/// Where a list of names is wrapped that goes to no terminal.
+/// Where a list of names is wrapped without a terminal.
 const MANUAL_WIDTH: usize = 100;
 
-/// Settings at the top, for readers in a hurry.
+/// Settings shown at the top, for readers in a hurry.
 const FIRST: usize = 3;
 
-/// What to type.
+/// The suggested commands.
 fn typed(advised: usize, possible: usize, flags: &Flags) -> String {
     let Flags { served, place } = flags;
     let flags = format!("{served}{place}");
@@ -114,7 +114,7 @@ fn typed(advised: usize, possible: usize, flags: &Flags) -> String {
     format!("\n{}", lines.concat())
 }
 
-/// What `apply --low-risk` does here.
+/// The effect of `apply --low-risk` here.
 fn low_risk(advised: usize, possible: usize) -> String {
     match (advised + possible, possible) {
         (0, _) => "make all low-risk changes: none here".to_owned(),
@@ -169,16 +169,16 @@ pub(super) fn manual(
     text
 }
 
-/// Flags that have to be typed again, each behind a space.
+/// Flags to repeat, each after a space.
 #[derive(Default)]
 pub(super) struct Flags {
-    /// Those that say what is served.
+    /// Those about the server.
     pub(super) served: String,
-    /// Those that say where the machine and its journal lie.
+    /// Those about the machine and its journal.
     pub(super) place: String,
 }
 
-/// How a tuning stands, each in words.
+/// The state of a tuning, in words.
 pub(super) struct Stands {
     pub(super) value: String,
     pub(super) advice: String,
@@ -186,7 +186,7 @@ pub(super) struct Stands {
     pub(super) is_measurable: bool,
 }
 
-/// The value, or why there is none.
+/// The value, or the reason why there is none.
 pub(super) fn or_why(value: Result<String, Unknown>) -> String {
     value.unwrap_or_else(|why| format!("unknown: {why}"))
 }
@@ -195,7 +195,7 @@ pub(super) fn advice(finding: &Finding) -> Option<&str> {
     finding.advice.as_ref().ok()?.text()
 }
 
-/// Why something about it is not known.
+/// The reason why something about it is unknown.
 pub(super) fn why_unknown(finding: &Finding) -> Option<String> {
     let why = finding.value.as_ref().err().or(finding.advice.as_ref().err());
     why.map(ToString::to_string)
@@ -205,7 +205,7 @@ fn is_change(finding: &Finding) -> bool {
     matches!(finding.advice, Ok(Advice::Change { .. }))
 }
 
-/// What a climb needs to see an effect.
+/// What a climb needs to measure its effect.
 fn measured(needs: Needs, is_measurable: bool) -> &'static str {
     match (needs, is_measurable) {
         (Needs::AnyPath, _) => "on any path, also over loopback",
@@ -225,7 +225,7 @@ fn scope(scope: Scope) -> &'static str {
     }
 }
 
-/// The columns of the screen, as wide as the terminal lets them be.
+/// The columns of the screen, as wide as the terminal allows.
 struct Columns {
     name: usize,
     is_now: usize,
@@ -240,19 +240,19 @@ const GAP: &str = "  ";
 /// Columns of the longest word for a risk, `by hand`.
 const RISK_COLUMNS: usize = 7;
 
-/// Columns of the longest word for what it reaches, `namespace`.
+/// Width of the longest scope, `namespace`.
 const SCOPE_COLUMNS: usize = 9;
 
-/// From here on there is room for what a tuning reaches.
+/// From this width on there is room for the scope.
 const WIDE_COLUMNS: usize = 100;
 
-/// Where nothing is cut: what most values and advices need.
+/// From this width on nothing is shortened: enough for most values and advice.
 const WHOLE_COLUMNS: usize = 120;
 
-/// A terminal that says it is narrower gets lines that it wraps.
+/// Narrower terminals get lines that they wrap.
 const COLUMNS_MIN: usize = 72;
 
-/// The names of fields on a manual page.
+/// Width of the field names on a manual page.
 const FIELD_COLUMNS: usize = 12;
 
 impl Columns {
@@ -283,7 +283,7 @@ impl Columns {
     }
 }
 
-/// What fits: of `key = value` the end, of everything else the beginning.
+/// Shortens a text: of `key = value` it keeps the end, of everything else the start.
 fn fitted(text: &str, columns: usize) -> String {
     let (count, kept) = (text.chars().count(), columns.saturating_sub(1));
     match (count > columns, text.contains(" = ")) {
@@ -293,7 +293,7 @@ fn fitted(text: &str, columns: usize) -> String {
     }
 }
 
-/// A heading and behind it a text that is wrapped at `width`, all its lines indented alike.
+/// A heading with a text after it that is wrapped at `width`, all its lines with the same indentation.
 fn hanging(heading: &str, indent: usize, text: &str, width: usize) -> String {
     let mut line = format!("{heading:<indent$}");
     let (mut lines, mut is_empty) = (String::new(), true);
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use flatout_tune::{Asked, Host, Served, survey};
 
-    /// On this machine as it is: no line is wider than the terminal, and nothing is cut where there is none.
+    /// On the current machine: no line is wider than the terminal, and nothing is shortened without one.
     #[test]
     fn the_screen_fits_the_terminal() {
         let host = Host::live();

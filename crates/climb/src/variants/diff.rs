@@ -1,11 +1,11 @@
-//! The difference of two sets of files, as `patch -p1 -d /` takes it.
+//! The difference between two sets of files, as a diff for `patch -p1 -d /`.
 
 use super::files::Files;
 
-/// Lines around a change.
+/// Context lines around a change.
 const CONTEXT: usize = 3;
 
-/// Files with more lines than this are shown as replaced: the comparison's table grows with the square of the lines.
+/// Files with more lines than this are shown as completely replaced: the table grows with the square of the lines.
 const LINES_MAX: usize = 4000;
 
 /// All files that differ.
@@ -47,13 +47,13 @@ fn unified(path: &str, old: &str, new: &str) -> String {
                 out.push_str(&format!("{mark}{text}\n"));
             }
         }
-        // And one line that is not shown.
+        // Plus one line that is not shown.
         (old_at, new_at, at) = (old_at + old_count + 1, new_at + new_count + 1, end + 1);
     }
     out
 }
 
-/// The longest common sequence, and what is between.
+/// The longest common subsequence, and the lines in between.
 fn compared<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<Line<'t>> {
     if old.len().max(new.len()) > LINES_MAX {
         return old

@@ -1,14 +1,14 @@
-//! Configuration files, and copies of them in another place.
+//! Configuration files, and copies of them elsewhere.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Files of one configuration; more are no configuration that somebody wrote.
+/// Files of one configuration: nobody writes one with more.
 pub(super) const FILES_MAX: usize = 200;
 
-/// Bytes of one.
+/// Largest size of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The files of a server, its main one first.
@@ -20,12 +20,12 @@ pub(crate) struct Files(pub(super) Vec<File>);
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) text: String,
-    /// Where an `include` of an earlier file stands that names it: the number of that file, and the word.
+    /// The `include` that names it: the number of the earlier file, and the word.
     pub(super) included: Option<(usize, String)>,
 }
 
 impl Files {
-    /// A main file alone; none where it is no text, or too large for a configuration.
+    /// Reads only the main file; `None` if it is not text, or too large for a configuration.
     pub(super) fn read(path: &Path) -> Option<Files> {
         Some(Files(vec![File { path: fs::canonicalize(path).ok()?, text: text(path)?, included: None }]))
     }
@@ -38,8 +38,8 @@ impl Files {
         self.0.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Writes copies into a folder, in which everything beside the main file can be found by its name; returns the path of
-    /// the main one.
+    /// Writes copies into a folder, in which everything next to the main file can be found by its name. Returns the
+    /// path of the main file.
     pub(super) fn write(&self, folder: &Path) -> io::Result<PathBuf> {
         fs::create_dir_all(folder)?;
         let copy = |at: usize| folder.join(format!("flatout-{at}.conf"));
@@ -83,7 +83,7 @@ pub(super) fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The files that a pattern names, `*` in its last part only, in the order of their names.
+/// The files that match a pattern, with `*` in the last part only, sorted by name.
 pub(super) fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some((before, behind)) = name.split_once('*') else { return vec![pattern.to_owned()] };
@@ -93,7 +93,7 @@ pub(super) fn matching(pattern: &Path) -> Vec<PathBuf> {
         .filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            // As a shell does: what begins with a dot is meant only where it is written.
+            // As in a shell: names that start with a dot only match a written dot.
             name.len() >= before.len() + behind.len()
                 && name.starts_with(before)
                 && name.ends_with(behind)

@@ -2,7 +2,7 @@
 
 use super::{flag, program};
 
-/// What is proposed: more workers where it was started with fewer than there are CPUs.
+/// Proposals: more workers, if it was started with fewer than there are CPUs.
 pub(super) fn proposals(words: &[String], cpus: usize) -> Vec<(&'static str, String)> {
     let is_server = words
         .windows(2)

@@ -1,11 +1,12 @@
-//! gunicorn, whose flags go before its file.
+//! gunicorn, whose flags override its file.
 
 use super::{flag, program};
 
-/// Threads of one worker: enough to wait for what an application waits for.
+/// Threads per worker: enough for an application that waits.
 const THREADS: usize = 4;
 
-/// What is proposed: as many workers as its documentation says, and threads where each worker serves one request at a time.
+/// Proposals: as many workers as its documentation recommends, and threads if each worker serves one request at a
+/// time.
 pub(super) fn proposals(words: &[String], cpus: usize) -> Vec<(&'static str, String)> {
     let is_meant = words.iter().any(|word| program(word) == "gunicorn" || word.starts_with("gunicorn.app"));
     if !is_meant {

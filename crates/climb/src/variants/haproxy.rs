@@ -18,7 +18,7 @@ pub(super) const EDITS: &[Edit] = &[
 /// Connections that wait to be accepted.
 const BACKLOG: usize = 4096;
 
-/// A section: its name, the line of its heading, and the line behind its last.
+/// A section: its name, its heading's line, and the line after its last.
 struct Section {
     name: String,
     lines: std::ops::Range<usize>,
@@ -56,7 +56,7 @@ fn sections(text: &str) -> Vec<Section> {
     found
 }
 
-/// Edits the lines of the main file, if `make` says so.
+/// Edits the lines of the main file. Returns whether `make` changed anything.
 fn edit(files: &mut Files, make: impl Fn(&[Section], &mut Vec<String>) -> bool) -> bool {
     let Some(file) = files.0.first_mut() else { return false };
     let mut lines: Vec<String> = file.text.lines().map(str::to_owned).collect();
@@ -75,7 +75,7 @@ fn setting(lines: &[String], section: &Section, keyword: &str) -> Option<(usize,
     })
 }
 
-/// Since 2.5 there is a thread for each CPU by default.
+/// Since 2.5 there is one thread per CPU by default.
 fn threads(files: &mut Files, cpus: usize) -> bool {
     edit(files, |sections, lines| {
         let global = sections.iter().find(|section| section.name == "global");
@@ -90,7 +90,7 @@ fn threads(files: &mut Files, cpus: usize) -> bool {
     })
 }
 
-/// Connections to servers are given on to other requests, except for the first request of each client.
+/// Connections to servers are reused for other requests, except for the first request of each client.
 fn reuse(files: &mut Files, _: usize) -> bool {
     edit(files, |sections, lines| {
         if sections.iter().any(|section| setting(lines, section, "http-reuse").is_some()) {

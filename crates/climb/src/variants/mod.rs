@@ -1,5 +1,5 @@
-//! Variants of the server's own configuration, for servers that people run: what the configuration says is read, and what is
-//! known to help is proposed.
+//! Variants of the server's own configuration, for popular servers: reads the configuration, and proposes changes
+//! that are known to help.
 //!
 //! ```text
 //! command ──> which server? ──> its files ──> proposals ──> (a rung each)
@@ -8,8 +8,8 @@
 //!                                                                         └─> a diff for whoever wants to keep them
 //! ```
 //!
-//! A server is one file here, all of one shape: whether it is meant, and what is proposed for it. One that is configured by
-//! flags is proposed flags; one that has files is proposed edits of them. Nothing of the user's is written to.
+//! Each server is one file here, all with the same shape: how to recognise it, and what to propose. Servers
+//! configured by flags get flags; servers with files get edits of them. The user's files are never written to.
 
 mod diff;
 mod files;
@@ -30,18 +30,18 @@ use crate::plan::{Attempt, Rung, Variant};
 use files::Files;
 use flatout_tune::Needs;
 
-/// A server's configuration as it was found.
+/// The configuration of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     kind: Kind,
     /// The command that starts the server.
     command: String,
-    /// How the command names its main file: the word that is replaced; none where it names none.
+    /// The word of the command that names the main file, to be replaced; `None` if the command names none.
     word: Option<String>,
     files: Files,
 }
 
-/// A server that has configuration files.
+/// A server with configuration files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// nginx.
@@ -50,18 +50,18 @@ pub(crate) enum Kind {
     Haproxy,
 }
 
-/// One edit of a server's files, by its name among those of its kind.
+/// One edit of a server's files; its name is unique for the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Edit {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it writes, in a line.
+    /// A one-line description.
     pub what: &'static str,
-    /// Makes it; false where there is nothing to do, or nothing that is known to be right.
+    /// Makes the edit; returns false if there is nothing to do, or nothing known to be right.
     make: fn(&mut Files, cpus: usize) -> bool,
 }
 
-/// Names are given once for each kind of server.
+/// Names are unique for each kind of server.
 impl PartialEq for Edit {
     fn eq(&self, other: &Edit) -> bool {
         (self.name, self.what) == (other.name, other.what)
@@ -71,7 +71,8 @@ impl PartialEq for Edit {
 impl Eq for Edit {}
 
 impl Config {
-    /// What is known to help a server that is started by this command, as rungs; and its files, if it has some that are known.
+    /// Rungs that are known to help a server that is started by this command; and its configuration files, if they
+    /// are known.
     pub fn proposals(command: &str, cpus: usize) -> (Vec<Rung>, Option<Config>) {
         let words = words(command);
         let mut rungs: Vec<Rung> = [flatout::proposals, gunicorn::proposals]
@@ -87,7 +88,7 @@ impl Config {
         (rungs, config)
     }
 
-    /// The files that a command names, or that its server reads where none is named.
+    /// The files that a command names, or the server's default file.
     fn find(command: &str, words: &[String]) -> Option<Config> {
         let named = words.iter().skip(1).filter(|word| Path::new(word).is_file());
         for word in named {
@@ -123,7 +124,7 @@ impl Config {
         files
     }
 
-    /// Writes a copy with these edits below `folder`; returns the command that starts the server with it.
+    /// Writes a copy with these edits below `folder`, and returns the command that starts the server with it.
     ///
     /// # Errors
     /// It cannot be written.
@@ -136,30 +137,30 @@ impl Config {
         })
     }
 
-    /// What is to be changed for these edits, as `patch -p1 -d /` takes it.
+    /// The changes that these edits make, as a diff for `patch -p1 -d /`.
     pub fn diff(&self, edits: &[Edit], cpus: usize) -> String {
         diff::of(&self.files, &self.edited(edits, cpus))
     }
 
-    /// The files, for people.
+    /// The paths of the files, for messages.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.files.paths()
     }
 }
 
-/// A folder for copies, which goes away with the climb.
+/// A folder for copies, removed at the end of the climb.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     folder: OnceCell<PathBuf>,
 }
 
 impl Copies {
-    /// The place of the copy with these edits.
+    /// The folder of the copy with these edits.
     pub(crate) fn of(&self, edits: &[Edit]) -> io::Result<PathBuf> {
         if self.folder.get().is_none() {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
             let folder = std::env::temp_dir().join(format!("flatout-climb-{}-{now}", std::process::id()));
-            // A folder that is there already is somebody else's.
+            // A folder that already exists belongs to someone else.
             DirBuilder::new().mode(0o755).create(&folder)?;
             let _ = self.folder.set(folder);
         }
@@ -177,7 +178,7 @@ impl Drop for Copies {
 }
 
 impl Kind {
-    /// The files with all that they include.
+    /// The files with everything that they include.
     fn whole(self, files: Files) -> Option<Files> {
         match self {
             Kind::Nginx => nginx::with_includes(files),
@@ -199,7 +200,7 @@ fn program(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// The value of a flag in either spelling, `--workers 2` and `--workers=2`; the last one counts.
+/// The value of a flag in either form, `--workers 2` and `--workers=2`; the last one counts.
 fn flag<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
     let value = |(at, word): (usize, &'w String)| {
         names.iter().find_map(|name| match word.strip_prefix(name)? {
@@ -210,7 +211,7 @@ fn flag<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
     words.iter().enumerate().filter_map(value).next_back()
 }
 
-/// The words of a shell's command, without its quotes. What a shell would fill in stays as it is.
+/// The words of a shell command, without quotes. Nothing is expanded.
 fn words(command: &str) -> Vec<String> {
     let (mut found, mut word, mut quote, mut is_word) = (Vec::new(), String::new(), None, false);
     let mut chars = command.chars();

@@ -1,4 +1,4 @@
-//! nginx: the edits that its documentation and the published climb name, where the configuration does not have them.
+//! nginx: the edits recommended by its documentation and the published climb, if the configuration lacks them.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,10 +7,10 @@ use super::Edit;
 use super::files::{FILES_MAX, File, Files, matching, text};
 use super::syntax::{Directive, first_in, parse, replaced, walk};
 
-/// What nginx reads where no file is named, as Debian and most others build it.
+/// nginx's default file, as built by Debian and most others.
 pub(super) const DEFAULT: &str = "/etc/nginx/nginx.conf";
 
-/// Whether a file is nginx's main one.
+/// Whether a file is nginx's main file.
 pub(super) fn is_meant(text: &str) -> bool {
     let names = parse(text).unwrap_or_default();
     let has =
@@ -33,10 +33,11 @@ pub(super) const EDITS: &[Edit] = &[
     Edit { name: "backlog", what: "listen … backlog=4096;", make: backlog },
 ];
 
-/// Requests on one connection; the default of 1000 makes a client connect again each second at a thousand requests a second.
+/// Requests per connection; with the default of 1000, a client reconnects every second at a thousand requests per
+/// second.
 const KEEPALIVE_REQUESTS: u64 = 100_000;
 
-/// The main file with all that it includes; none where one of them cannot be read as a configuration.
+/// The main file with everything it includes; `None` if one of them cannot be parsed.
 pub(super) fn with_includes(mut files: Files) -> Option<Files> {
     let folder = files.0.first()?.path.parent()?.to_owned();
     let mut at = 0;
@@ -62,11 +63,11 @@ pub(super) fn with_includes(mut files: Files) -> Option<Files> {
     Some(files)
 }
 
-/// An edit of one file: where, and what is there then.
+/// A replacement in a file: where, and the new text.
 type Replacement = (Range<usize>, String);
 
-/// Calls `each` with every directive of every file, and the names of the blocks that it stands in as far as its own file
-/// tells; makes the changes that it returns. Whether there were any.
+/// Calls `each` with every directive of every file and the names of its enclosing blocks within that file, and makes
+/// the changes that it returns. Returns whether there were any.
 fn edit(files: &mut Files, mut each: impl FnMut(&str, &[&str], &Directive) -> Vec<Replacement>) -> bool {
     let mut is_made = false;
     for file in &mut files.0 {
@@ -92,7 +93,7 @@ fn has(files: &Files, name: &str, outside: &[&str]) -> bool {
     is_there
 }
 
-/// Puts lines into the `http` block, which is in one file.
+/// Adds lines to the `http` block, which is in one file.
 fn into_http(files: &mut Files, lines: &[&str]) -> bool {
     edit(files, |text, within, directive| {
         let is_http = within.is_empty() && directive.name() == "http" && directive.block.is_some();
@@ -110,7 +111,7 @@ fn workers(files: &mut Files, cpus: usize) -> bool {
             (set.span.clone(), "worker_processes auto;".to_owned())
         }
         Some(_) => return false,
-        // One, where nothing is said.
+        // The default is one.
         None if cpus > 1 => {
             let start = directives.first().map_or(0, |first| first.span.start);
             (start..start, "worker_processes auto;\n".to_owned())
@@ -143,12 +144,12 @@ fn file_cache(files: &mut Files, _: usize) -> bool {
     !has(files, "open_file_cache", &[]) && has_files(files) && into_http(files, &lines)
 }
 
-/// Whether it serves files at all.
+/// Whether it serves files.
 fn has_files(files: &Files) -> bool {
     ["root", "alias", "try_files"].iter().any(|name| has(files, name, &[]))
 }
 
-/// Logs that are written line by line.
+/// Buffers logs that are written line by line.
 fn log(files: &mut Files, _: usize) -> bool {
     edit(files, |_, _, directive| {
         let path = directive.argument(1);
@@ -156,7 +157,7 @@ fn log(files: &mut Files, _: usize) -> bool {
         let is_file =
             !path.is_empty() && path != "off" && !path.starts_with("syslog:") && !path.starts_with("/dev/");
         let is_buffered = words.iter().any(|word| word.starts_with("buffer=") || word.starts_with("gzip"));
-        // Where the name of the file has a variable in it nginx refuses to buffer.
+        // nginx cannot buffer a log whose file name contains a variable.
         if directive.name() != "access_log" || !is_file || is_buffered || path.contains('$') {
             return Vec::new();
         }
@@ -176,7 +177,7 @@ fn backlog(files: &mut Files, _: usize) -> bool {
     listen(files, "backlog=", "backlog=4096")
 }
 
-/// Adds a parameter to the first `listen` of each address: nginx takes those of the socket once for each.
+/// Adds a parameter to the first `listen` of each address: nginx accepts socket parameters once per address.
 fn listen(files: &mut Files, prefix: &str, parameter: &str) -> bool {
     let mut done: Vec<String> = Vec::new();
     let of = |directive: &Directive| {
@@ -194,7 +195,7 @@ fn listen(files: &mut Files, prefix: &str, parameter: &str) -> bool {
         let Some(address) = of(directive).filter(|address| !done.contains(address)) else {
             return Vec::new();
         };
-        // Of a mail or stream server it is another directive.
+        // In a mail or stream server this is a different directive.
         if within.iter().any(|block| ["mail", "stream"].contains(block)) {
             return Vec::new();
         }
@@ -205,10 +206,10 @@ fn listen(files: &mut Files, prefix: &str, parameter: &str) -> bool {
     })
 }
 
-/// The upstream that is made for a `proxy_pass` that names its server itself.
+/// The upstream that replaces the address in a `proxy_pass`.
 const UPSTREAM: &str = "flatout_upstream";
 
-/// Connections to an upstream that are kept, and what it takes for that: HTTP/1.1, and no `Connection: close`.
+/// Keeps connections to an upstream open, which needs HTTP/1.1 and no `Connection: close`.
 fn upstream(files: &mut Files, _: usize) -> bool {
     let kept = named_upstreams(files);
     let direct = match kept.is_empty() {
@@ -233,7 +234,7 @@ fn upstream(files: &mut Files, _: usize) -> bool {
     let is_made = edit(files, |text, _, directive| {
         if directive.name() == "upstream" && names.iter().any(|name| name == directive.argument(1)) {
             let is_kept = directive.children().iter().any(|child| child.name() == "keepalive");
-            // `keepalive` has to come behind the method of balancing.
+            // `keepalive` has to follow the balancing method.
             let last = directive.children().last().filter(|_| !is_kept);
             return last
                 .map(|last| vec![(last.span.end..last.span.end, "\n        keepalive 64;".to_owned())])
@@ -257,7 +258,7 @@ fn upstream(files: &mut Files, _: usize) -> bool {
         if !header("Connection") {
             lines.push("proxy_set_header Connection \"\";".to_owned());
         }
-        // Without one the name of the upstream would be sent.
+        // Otherwise the name of the upstream would be sent.
         if let Some(host) = host.as_ref().filter(|_| !header("Host")) {
             lines.push(format!("proxy_set_header Host {host};"));
         }
@@ -270,8 +271,8 @@ fn upstream(files: &mut Files, _: usize) -> bool {
     is_made || direct.is_some()
 }
 
-/// The upstreams that keep no connections and that requests are passed to, where headers that a level above sets would not be
-/// lost by setting one here.
+/// Upstreams without kept connections that requests are passed to, if setting a header there does not drop headers
+/// inherited from an outer level.
 fn named_upstreams(files: &Files) -> Vec<String> {
     let (mut found, mut is_inherited) = (Vec::new(), false);
     for file in &files.0 {
@@ -286,20 +287,20 @@ fn named_upstreams(files: &Files) -> Vec<String> {
     if is_inherited { Vec::new() } else { found }
 }
 
-/// A `proxy_pass` whose server is in its URL.
+/// A `proxy_pass` whose URL contains the server.
 struct Pass {
     url: String,
     server: String,
 }
 
 impl Pass {
-    /// What nginx would send as Host.
+    /// The Host that nginx would send.
     fn host(&self) -> String {
         if self.server.starts_with("unix:") { "localhost".to_owned() } else { self.server.clone() }
     }
 }
 
-/// The one server that requests are passed to by its address, and without a path of its own.
+/// The single server that requests are passed to by address, without a path.
 fn direct_pass(files: &Files) -> Option<Pass> {
     let mut urls: Vec<String> = Vec::new();
     let mut is_inherited = false;
@@ -331,7 +332,7 @@ fn has_upstream(files: &Files, name: &str) -> bool {
     is_there
 }
 
-/// Whether a URL leads to an upstream of this name.
+/// Whether a URL names this upstream.
 fn is_to(url: &str, name: &str) -> bool {
     let rest = url.strip_prefix("http://").unwrap_or_default();
     rest.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -386,7 +387,7 @@ mod tests {
         assert!(made(&with_files, "open-file-cache").unwrap().contains("open_file_cache max=10000"));
     }
 
-    /// Texts of pieces of the syntax in any order: whatever is read as a configuration is edited into one.
+    /// Fragments of the syntax in any order: whatever parses as a configuration is edited into one that parses.
     #[test]
     fn any_text_is_survived() {
         const PIECES: [&str; 24] = [

@@ -1,5 +1,5 @@
-//! nginx's syntax: directives with words, ended by `;` or followed by a block in braces. Each knows where it stands, so that a
-//! file is edited in place and what was written around it stays.
+//! nginx's syntax: directives with words, ended by `;` or followed by a block in braces. Each one knows its position,
+//! so that a file is edited in place and the text around it is kept.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use std::ops::Range;
 pub(super) struct Directive {
     /// Its name and its arguments, without quotes.
     pub(super) words: Vec<String>,
-    /// From its name to behind its `;` or `}`.
+    /// From its name to the end of its `;` or `}`.
     pub(super) span: Range<usize>,
-    /// What is between its braces, and where that begins.
+    /// The content of its braces, and where that starts.
     pub(super) block: Option<(usize, Vec<Directive>)>,
 }
 
@@ -29,17 +29,17 @@ impl Directive {
     }
 }
 
-/// Blocks within blocks; nginx's own parts go down to six.
+/// Nested blocks; nginx's own have at most six levels.
 const DEPTH_MAX: usize = 32;
 
-/// Reads a whole file; none where it is not written in this syntax.
+/// Parses a whole file; `None` if the syntax is invalid.
 pub(super) fn parse(text: &str) -> Option<Vec<Directive>> {
     let mut at = 0;
     let found = block(text, &mut at, 0)?;
     (at == text.len()).then_some(found)
 }
 
-/// Reads directives up to the end of the file, or to the brace that closes their block, which is left.
+/// Parses directives up to the end of the file, or up to the closing brace of their block, which is not consumed.
 fn block(text: &str, at: &mut usize, depth: usize) -> Option<Vec<Directive>> {
     let mut found = Vec::new();
     loop {
@@ -76,7 +76,7 @@ fn directive(text: &str, at: &mut usize, depth: usize) -> Option<Directive> {
     }
 }
 
-/// Another language up to the brace that closes it.
+/// Code in another language, up to its closing brace.
 fn code(text: &str, at: &mut usize) -> Option<Vec<Directive>> {
     let mut depth = 0usize;
     for (offset, byte) in text.as_bytes()[*at..].iter().enumerate() {
@@ -120,7 +120,7 @@ fn word(text: &str, at: &mut usize) -> Option<String> {
     (*at > start).then(|| text.get(start..*at).map(str::to_owned)).flatten()
 }
 
-/// Blanks and comments.
+/// Skips blanks and comments.
 fn skip(text: &str, at: &mut usize) {
     let bytes = text.as_bytes();
     while let Some(byte) = bytes.get(*at) {
@@ -132,7 +132,7 @@ fn skip(text: &str, at: &mut usize) {
     }
 }
 
-/// All directives of a file, each with the names of the blocks that it stands in.
+/// All directives of a file, each with the names of its enclosing blocks.
 pub(super) fn walk<'d>(
     directives: &'d [Directive],
     within: &mut Vec<&'d str>,
@@ -146,7 +146,7 @@ pub(super) fn walk<'d>(
     }
 }
 
-/// Makes replacements, which must not overlap.
+/// Applies replacements, which must not overlap.
 pub(super) fn replaced(text: &str, mut edits: Vec<(Range<usize>, String)>) -> String {
     edits.sort_by_key(|(range, _)| range.start);
     let mut text = text.to_owned();
@@ -156,7 +156,7 @@ pub(super) fn replaced(text: &str, mut edits: Vec<(Range<usize>, String)>) -> St
     text
 }
 
-/// The text that puts a directive at the start of a block, with the indentation of what is there.
+/// The edit that inserts a directive at the start of a block, with the indentation of its neighbours.
 pub(super) fn first_in(text: &str, block: &Directive, line: &str) -> Option<(Range<usize>, String)> {
     let (opened, children) = block.block.as_ref()?;
     let indentation = match children.first() {
@@ -170,7 +170,7 @@ pub(super) fn first_in(text: &str, block: &Directive, line: &str) -> Option<(Ran
     Some((*opened..*opened, format!("\n{indentation}{line}")))
 }
 
-/// Puts other lines in the place of `include WORD;`.
+/// Replaces `include WORD;` with other lines.
 pub(super) fn replace_include(text: &str, word: &str, lines: &str) -> String {
     let directives = parse(text).unwrap_or_default();
     let mut edits = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn directives_know_where_they_stand() {
         let text = "# a; {\nuser www;events{}\nhttp {\n  log_format x '$a \"b\" ;{';\n  map $x ${y}z { ~^a\\;b{2} 1; }\n}\n";
-        // A brace in a pattern has to be quoted, as nginx itself wants it.
+        // A brace in a pattern must be quoted, as in nginx itself.
         assert_eq!(parse(text), None);
         let text = text.replace("~^a\\;b{2}", "\"~^a;b{2}\"");
         let found = parse(&text).unwrap();

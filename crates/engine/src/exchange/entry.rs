@@ -16,28 +16,28 @@ use super::intake::{Intake, Whole};
 use super::pipes::PooledPipe;
 use crate::service::{BodyFault, Filter, Response};
 
-/// Bytes of one exchange that may wait to be sent before its producer has to wait.
+/// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
 
-/// One request that is being answered.
+/// A request that waits for its response.
 pub(crate) struct Exchange {
-    /// Where it came from.
+    /// Its connection.
     pub(crate) connection: Key,
     /// Its body, until it is complete or no longer needed.
     pub(crate) intake: Option<Intake>,
-    /// What was said to it first and is not framed yet: mostly the one thing, for which a queue would be memory to get.
+    /// The first item that is not framed yet: usually the only one, so that no queue has to be allocated.
     next: Option<Said>,
-    /// What was said behind it.
+    /// Further items.
     others: VecDeque<Said>,
-    /// What both cost in memory.
+    /// Memory of both.
     outbox_bytes: u64,
-    /// Bytes that were framed and that the socket has not taken.
+    /// Framed bytes that the socket has not accepted.
     pub(crate) unsent_bytes: u64,
     /// A piece was rejected because there was no room, and no room was reported since.
     pub(crate) was_refused: bool,
-    /// Room was made for more of its body: the worker is to read on.
+    /// There is room for more of its body: the worker should read on.
     pub(crate) reads_on: bool,
-    /// The worker has it on its list of those to attend to.
+    /// It is on the worker's list of exchanges to handle.
     pub(crate) is_listed: bool,
     /// The service was called.
     pub(crate) is_called: bool,
@@ -45,9 +45,9 @@ pub(crate) struct Exchange {
     pub(crate) task: Option<AbortHandle>,
     /// Wakes a producer that waits for room.
     pub(crate) room: Option<Waker>,
-    /// What its body passes through.
+    /// A filter for its body.
     pub(crate) filter: Option<Box<dyn Filter>>,
-    /// Which stream of its connection it is, where that is one of HTTP/2.
+    /// Its HTTP/2 stream, if any.
     stream: Option<StreamId>,
     /// Bytes that may wait to be sent.
     outbox_bytes_max: u64,
@@ -55,14 +55,14 @@ pub(crate) struct Exchange {
     pub(crate) guest: Option<GuestKey>,
 }
 
-/// What was said to an exchange.
+/// An item given to an exchange.
 pub(crate) enum Said {
     Answer(Box<Response>),
     Inform(Status, Vec<u8>),
     Data(Bytes),
-    /// A piece of the body that does not pass through the program.
+    /// A piece of the body in a pipe.
     Pipe(PooledPipe),
-    /// The end of the body, with trailers as whole field lines.
+    /// The end of the body, with trailers as complete field lines.
     End(Vec<u8>),
     /// The body cannot be finished.
     Cut,
@@ -73,7 +73,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    /// What it costs in memory while it waits: pieces may be as small as a byte.
+    /// Its memory while it waits: pieces may be as small as a byte.
     fn bytes(&self) -> u64 {
         let carried = match self {
             Said::Data(bytes) => bytes.len(),
@@ -87,12 +87,12 @@ impl Said {
 }
 
 impl Exchange {
-    /// Of a request that the service was called for.
+    /// For a request that was passed to the service.
     pub(crate) fn called(connection: Key) -> Exchange {
         Exchange::new(connection, None, true)
     }
 
-    /// Of a request whose body is collected first.
+    /// For a request whose body is collected first.
     pub(crate) fn collecting(connection: Key, intake: Intake) -> Exchange {
         Exchange::new(connection, Some(intake), false)
     }
@@ -118,13 +118,13 @@ impl Exchange {
         }
     }
 
-    /// The same of a stream of HTTP/2.
+    /// The same for an HTTP/2 stream.
     pub(crate) fn of_stream(mut self, stream: StreamId) -> Exchange {
         self.set_stream(stream);
         self
     }
 
-    /// It is a stream's of HTTP/2: there may be many, so less of each may wait.
+    /// Marks it as an HTTP/2 stream: there may be many, so less of each may wait.
     pub(crate) fn set_stream(&mut self, stream: StreamId) {
         self.stream = Some(stream);
         self.outbox_bytes_max = crate::h2::OUTBOX_BYTES_MAX;
@@ -134,7 +134,7 @@ impl Exchange {
         self.stream
     }
 
-    /// Adds to what waits to be framed.
+    /// Adds an item to be framed.
     pub(crate) fn say(&mut self, said: Said) {
         self.outbox_bytes += said.bytes();
         match self.next {
@@ -143,7 +143,7 @@ impl Exchange {
         }
     }
 
-    /// Takes what was said first.
+    /// Takes the first item.
     pub(crate) fn hear(&mut self) -> Option<Said> {
         let said = self.next.take()?;
         self.next = self.others.pop_front();
@@ -151,7 +151,8 @@ impl Exchange {
         Some(said)
     }
 
-    /// Ends its body. Returns the request if that was waiting for the whole body. A body that is pulled stays until it has been.
+    /// Ends its body. Returns the request if it was waiting for the whole body. A body that is pulled stays until it
+    /// was pulled.
     pub(crate) fn end_body(&mut self, trailers: Trailers) -> Option<(Whole, Trailers)> {
         if let Some(pulled) = self.intake.as_mut().and_then(Intake::pulled) {
             pulled.end(Ok(trailers));
@@ -194,7 +195,7 @@ impl Drop for Exchange {
         if let Some(task) = self.task.take() {
             task.abort();
         }
-        // A producer that waits for room finds the exchange gone.
+        // A producer that waits for room will find that the exchange is gone.
         if let Some(room) = self.room.take() {
             room.wake();
         }

@@ -1,7 +1,7 @@
 //! Sockets of services in the worker's lane: upstream connections, subscribers. A stream of HTTP/2 that has left HTTP is one too.
 //!
-//! A guest is an entry with a socket and its owner, registered once, edge-triggered. The owner is called in the turn in
-//! which the socket became ready, without a task and without the runtime.
+//! A guest is an entry with a socket and its owner, registered once, edge-triggered. The owner is called in the turn
+//! in which the socket became ready, without a task and without the runtime.
 
 use std::rc::Rc;
 
@@ -12,36 +12,36 @@ use flatout_lane::slab::Key;
 use crate::service::ExchangeKey;
 use crate::transport::Transport;
 
-/// Names one guest on its worker. Once the guest is removed it finds nothing.
+/// Identifies one guest on its worker. After its removal it matches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GuestKey(pub(crate) Key);
 
-/// Who keeps sockets in the lane.
+/// Owns guests.
 pub trait Guests {
-    /// Something happened to a guest; `tag` is what it was registered with. Runs on the worker's thread, in its turn: what
-    /// blocks here blocks every connection of the worker. A panic removes the guest.
+    /// Called with an event of a guest; `tag` is the one it was registered with. Runs on the worker's thread, within
+    /// its turn: blocking here blocks every connection of the worker. A panic removes the guest.
     ///
     /// Readiness is edge-triggered: it comes again only after a receive or send has found nothing more to move.
     fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent);
 }
 
-/// What happened to a guest.
+/// An event of a guest.
 #[derive(Debug, Clone, Copy)]
 pub enum GuestEvent {
-    /// Its socket can be read or written, or is broken.
+    /// Its socket can be read or written, or has failed.
     Socket(Ready),
-    /// An exchange that it is attached to can take more of its body.
+    /// An attached exchange has room for more of its body.
     Room(ExchangeKey),
-    /// There is something to [pull](crate::Lane::pull) of the body of a request that it is attached to. It comes again only
-    /// after a pull has found nothing.
+    /// There is body data to [pull](crate::Lane::pull) from an attached exchange. Reported again only after a pull
+    /// has found nothing.
     Body(ExchangeKey),
-    /// An exchange that it is attached to has ended: sent, or its client is gone.
+    /// An attached exchange has ended: sent, or its client is gone.
     Gone(ExchangeKey),
-    /// It has asked to be [called again](crate::Lane::call_again).
+    /// It asked to be [called again](crate::Lane::call_again).
     Again,
-    /// The time that [`Lane::set_deadline`](crate::Lane::set_deadline) gave has come.
+    /// The time set by [`Lane::set_deadline`](crate::Lane::set_deadline) has passed.
     Deadline,
-    /// The server drains: whoever keeps a client's connection says goodbye. It comes once, to those that are there.
+    /// The server drains: owners of client connections say goodbye. Reported once, to existing guests.
     Draining,
 }
 

@@ -13,7 +13,7 @@ use super::lane::Pull;
 use super::pipes::PooledPipe;
 use crate::service::{BodyFault, BodySender, STREAM_BYTES_MAX};
 
-/// A body that is not whole yet.
+/// A body that is not complete.
 pub(crate) struct Intake {
     bytes_max: u64,
     received_bytes: u64,
@@ -22,9 +22,9 @@ pub(crate) struct Intake {
 
 /// Where the bytes go.
 enum Sink {
-    /// Into a request that is handed over when it is whole.
+    /// Into a request that is passed on when it is complete.
     Whole(Whole),
-    /// To a reader, as they come.
+    /// To a reader, as they arrive.
     Stream(BodySender),
     /// To a consumer that pulls them by the exchange's key.
     Pull(Pulled),
@@ -34,14 +34,14 @@ enum Sink {
 #[derive(Default)]
 pub(crate) struct Pulled {
     pieces: VecDeque<Pull>,
-    /// What they cost in memory.
+    /// Their memory.
     bytes: usize,
     /// The client is held back.
     is_paused: bool,
-    /// The consumer was notified, and has not yet found the intake empty.
+    /// The consumer was notified, and has not found the intake empty since.
     is_told: bool,
     has_ended: bool,
-    /// Bytes over which the client is held back.
+    /// Bytes above which the client is held back.
     bytes_max: usize,
 }
 
@@ -50,16 +50,16 @@ pub(crate) struct Whole {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
     memory: Memory,
-    /// What the body is known to be long, as far as memory for it is concerned.
+    /// The known length of the body, as far as memory is concerned.
     length: Option<u64>,
 }
 
-/// What became of bytes that were offered.
+/// The result of offering bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fed {
-    /// They were taken.
+    /// They were accepted.
     Taken,
-    /// They were taken, and the reader is behind.
+    /// They were accepted, and the reader is behind.
     Paused,
 }
 
@@ -77,7 +77,7 @@ impl IntakeFault {
     }
 }
 
-/// Memory for the bodies that a server collects; given back when dropped.
+/// Memory for the request bodies that a server collects; released when dropped.
 pub(crate) struct Memory {
     all: Arc<AtomicU64>,
     bytes_max: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// None yet, of a server that uses at most `bytes_max` bytes in all.
+    /// No memory yet, for a server that uses at most `bytes_max` bytes in all.
     pub(crate) fn none(all: Arc<AtomicU64>, bytes_max: u64) -> Memory {
         Memory { all, bytes_max, taken_bytes: 0 }
     }
@@ -108,17 +108,17 @@ impl Drop for Memory {
     }
 }
 
-/// The first piece of memory that a body takes.
+/// The first allocation for a body.
 const BODY_BYTES_FIRST: u64 = 4 << 10;
 
 impl Intake {
-    /// For a body that is collected behind its head; `length` is what Content-Length said.
+    /// For a body that is collected after its head; `length` is its Content-Length.
     pub(crate) fn whole(head: &[u8], length: Option<u64>, bytes_max: u64, memory: Memory) -> Intake {
         let whole = Whole { head: head.to_vec(), body: Vec::new(), memory, length };
         Intake { bytes_max, received_bytes: 0, sink: Sink::Whole(whole) }
     }
 
-    /// For a body that is handed on as it comes.
+    /// For a body that is passed on as it arrives.
     pub(crate) fn stream(sender: BodySender, bytes_max: u64) -> Intake {
         Intake { bytes_max, received_bytes: 0, sink: Sink::Stream(sender) }
     }
@@ -128,13 +128,13 @@ impl Intake {
         Intake::pull_with(bytes_max, STREAM_BYTES_MAX)
     }
 
-    /// The same, of which no more than `unread_bytes_max` bytes wait.
+    /// The same, with at most `unread_bytes_max` bytes waiting.
     pub(crate) fn pull_with(bytes_max: u64, unread_bytes_max: usize) -> Intake {
         let pulled = Pulled { bytes_max: unread_bytes_max, ..Pulled::default() };
         Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(pulled) }
     }
 
-    /// Whether it is there only for what was not pulled yet.
+    /// Whether it only holds data that was not pulled yet.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(&self.sink, Sink::Pull(pulled) if pulled.has_ended)
     }
@@ -164,12 +164,12 @@ impl Intake {
         }
     }
 
-    /// Takes a piece of the body that has gone into a pipe.
+    /// Accepts a piece of the body that is in a pipe.
     pub(crate) fn feed_pipe(&mut self, pipe: PooledPipe) {
         self.received_bytes += pipe.bytes() as u64;
         if let Sink::Pull(pulled) = &mut self.sink {
             pulled.push(pipe.bytes(), Pull::Pipe(pipe));
-            // What comes behind it goes through the next one.
+            // The rest goes through the next pipe.
             pulled.is_paused = true;
         }
     }
@@ -179,7 +179,8 @@ impl Intake {
         matches!(self.sink, Sink::Whole(_))
     }
 
-    /// Makes room for so many bytes more. `false` means that the server's memory for bodies is used up: they have to wait.
+    /// Makes room for this many more bytes. `false` means that the server's memory for bodies is used up: they have
+    /// to wait.
     pub(crate) fn make_room(&mut self, bytes: usize) -> bool {
         let Sink::Whole(whole) = &mut self.sink else { return true };
         let wanted = (whole.body.len() + bytes) as u64;
@@ -187,7 +188,7 @@ impl Intake {
         if wanted <= has {
             return true;
         }
-        // Doubled, so that a body is not copied for each of its pieces, but not beyond what it can become.
+        // Doubled, so that a body is not copied for each of its pieces, but never beyond its possible length.
         let most = whole.length.unwrap_or(self.bytes_max).min(self.bytes_max).max(wanted);
         let target = (has * 2).max(BODY_BYTES_FIRST).max(wanted).min(most);
         if !whole.memory.grow(target - has) {
@@ -197,7 +198,7 @@ impl Intake {
         true
     }
 
-    /// Takes a piece of the body.
+    /// Accepts a piece of the body.
     pub(crate) fn feed(&mut self, data: &[u8]) -> Result<Fed, IntakeFault> {
         self.received_bytes += data.len() as u64;
         if self.received_bytes > self.bytes_max {
@@ -245,7 +246,7 @@ impl Pulled {
         self.pieces.push_back(piece);
     }
 
-    /// The body has come to its end, well or not.
+    /// Ends the body, successfully or not.
     pub(crate) fn end(&mut self, end: Result<Trailers, BodyFault>) {
         if !std::mem::replace(&mut self.has_ended, true) {
             self.pieces.push_back(match end {
@@ -310,10 +311,10 @@ impl Pulled {
     }
 }
 
-/// What a piece costs besides its data.
+/// Memory of a piece besides its data.
 const PIECE_BYTES: usize = size_of::<Pull>();
 
-/// The decoder checked names and values; one that `http` refuses all the same is left out.
+/// The decoder checked names and values; one that `http` rejects nevertheless is left out.
 fn header_map(fields: &[(Vec<u8>, Vec<u8>)]) -> http::HeaderMap {
     let pairs = fields.iter().filter_map(|(name, value)| {
         let name = http::HeaderName::from_bytes(name).ok()?;

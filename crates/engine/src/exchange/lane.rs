@@ -1,4 +1,4 @@
-//! What a service has of the worker that it runs on.
+//! The worker's interface for its services.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -28,11 +28,11 @@ use crate::transport::Transport;
 /// Bytes of the buffer that all guests of a worker share.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Responses that are kept for their memory.
+/// Sent responses that are kept to reuse their memory.
 const RESPONSES_KEPT: usize = 64;
 
-/// The worker's lane, for what runs on its thread: its service, its guests, its tasks. Cheap to clone. Nothing that is
-/// said here is sent at once: the worker attends to it before its turn ends.
+/// The worker's lane, for everything that runs on its thread: its service, its guests, its tasks. Cheap to clone.
+/// Nothing is sent at once: the worker handles it before its turn ends.
 #[derive(Clone)]
 pub struct Lane(pub(super) Rc<Inner>);
 
@@ -43,18 +43,18 @@ pub(super) struct Inner {
     pub(super) guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     pipes: Pipes,
-    /// Responses that were sent, for their memory.
+    /// Sent responses, kept to reuse their memory.
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     responses: RefCell<Vec<Box<Response>>>,
-    /// When the turn began.
+    /// When the turn started.
     now: Cell<clock::Ticks>,
-    /// Guests that have more to do than fitted their turn.
+    /// Guests to call again.
     again: RefCell<Vec<Key>>,
     seats: Rc<Seats>,
     set: Set,
 }
 
-/// What became of a piece of a body.
+/// The result of pushing a piece of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Push {
     /// It will be sent.
@@ -65,16 +65,16 @@ pub enum Push {
     Gone,
 }
 
-/// What comes of a request's body.
+/// The result of pulling a request's body.
 #[derive(Debug)]
 pub enum Pull {
     /// A piece of it.
     Data(Bytes),
-    /// A piece of it that has not passed through the program.
+    /// A piece of it in a pipe, which was not copied to user space.
     Pipe(PooledPipe),
     /// Its end, with the trailer fields of a chunked one.
     End(Trailers),
-    /// It broke off.
+    /// It failed.
     Fault(BodyFault),
     /// Nothing yet. An attached guest is notified when there is data.
     Later,
@@ -98,27 +98,28 @@ impl Lane {
         }))
     }
 
-    /// Answers a parked request. Returns whether it is still there. A second answer is ignored.
+    /// Responds to a parked request. Returns whether it still exists. A second response is ignored.
     pub fn answer(&self, key: ExchangeKey, response: impl Into<Box<Response>>) -> bool {
         let mut response = response.into();
-        // What is pushed before the response is encoded passes through it too.
+        // Data pushed before the response is encoded passes through it too.
         if let Some(filter) = response.take_filter() {
             self.set_filter(key.0, filter);
         }
         self.say(key, Said::Answer(response))
     }
 
-    /// Has what is pushed to an exchange pass through a filter. That of a second answer is ignored, as the answer is.
+    /// Filters everything that is pushed to an exchange. The filter of a second response is ignored, like the
+    /// response.
     pub(crate) fn set_filter(&self, key: Key, filter: Box<dyn Filter>) {
         let refused = self.with(key, |exchange| match exchange.filter {
             None => exchange.filter.replace(filter),
             Some(_) => Some(filter),
         });
-        // Outside of the borrow: it is a service's.
+        // Outside of the borrow: it belongs to a service.
         drop(refused);
     }
 
-    /// Passes something through the exchange's filter; `None` where there is none.
+    /// Passes something through the exchange's filter; `None` without a filter.
     fn filtered(
         &self,
         key: ExchangeKey,
@@ -130,13 +131,13 @@ impl Lane {
         Some(made)
     }
 
-    /// Whether a body may go through a pipe to this exchange: nothing is to be done to its bytes, and no frames stand
+    /// Whether a body may go through a pipe to this exchange: its bytes are not changed, and there are no frames
     /// between them, as in HTTP/2.
     pub fn takes_pipes(&self, key: ExchangeKey) -> bool {
         self.with(key.0, |exchange| exchange.filter.is_none() && exchange.stream().is_none()).unwrap_or(true)
     }
 
-    /// An empty response, with memory of one that was sent before if there is one: for those who answer many by key.
+    /// An empty response, reusing the memory of a sent one if possible: for services that respond by key often.
     pub fn response(&self) -> Box<Response> {
         self.0.responses.borrow_mut().pop().unwrap_or_default()
     }
@@ -150,8 +151,9 @@ impl Lane {
         }
     }
 
-    /// Sends an interim response, such as 103; `fields` are whole field lines, trusted. Returns whether the exchange is
-    /// still there; HTTP/1.0 clients do not get it, nor does a client for whom too much waits to be sent already.
+    /// Sends an interim response, such as 103; `fields` are complete field lines, trusted. Returns whether the
+    /// exchange still exists. It is not sent to HTTP/1.0 clients, nor to a client for which too much is already
+    /// waiting.
     pub fn inform(&self, key: ExchangeKey, status: Status, fields: &[u8]) -> bool {
         match self.with(key.0, |exchange| exchange.has_room()) {
             Some(true) => self.say(key, Said::Inform(status, fields.to_vec())),
@@ -159,7 +161,7 @@ impl Lane {
         }
     }
 
-    /// Adds a piece to the body of a response that was answered with [`Body::Pushed`](crate::Body::Pushed).
+    /// Adds a piece to the body of a response with [`Body::Pushed`](crate::Body::Pushed).
     pub fn push(&self, key: ExchangeKey, bytes: Bytes) -> Push {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return Push::Gone };
@@ -190,7 +192,7 @@ impl Lane {
         }
     }
 
-    /// The same with what is in a pipe; a pipe that was not taken comes back.
+    /// The same with the content of a pipe; a pipe that was not accepted is returned.
     ///
     /// # Errors
     /// Too much waits to be sent, as in [`Push::Full`].
@@ -208,7 +210,7 @@ impl Lane {
         Ok(Push::Taken)
     }
 
-    /// Whether [`Lane::push`] would take something now; if not, an attached guest is notified when there is room.
+    /// Whether [`Lane::push`] would accept something now; if not, an attached guest is notified when there is room.
     pub fn has_room(&self, key: ExchangeKey) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         exchanges.get_mut(key.0).is_none_or(|exchange| {
@@ -217,12 +219,12 @@ impl Lane {
         })
     }
 
-    /// Whether the request is still being answered.
+    /// Whether the request still waits for its response.
     pub fn is_open(&self, key: ExchangeKey) -> bool {
         self.with(key.0, |_| ()).is_some()
     }
 
-    /// An empty pipe of this worker's.
+    /// An empty pipe of this worker.
     ///
     /// # Errors
     /// The kernel's: no descriptors, or no memory.
@@ -243,7 +245,7 @@ impl Lane {
         piece
     }
 
-    /// Ends such a body; `trailers` are whole field lines, trusted. Returns whether the exchange is still there.
+    /// Ends such a body; `trailers` are complete field lines, trusted. Returns whether the exchange still exists.
     pub fn end(&self, key: ExchangeKey, trailers: &[u8]) -> bool {
         match self.filtered(key, |filter| filter.end()) {
             Some(Ok(bytes)) => self.say_data(key, bytes),
@@ -253,7 +255,7 @@ impl Lane {
         self.say(key, Said::End(trailers.to_vec()))
     }
 
-    /// Breaks such a body off: the client sees that it is not whole.
+    /// Aborts such a body: the client sees that it is incomplete.
     pub fn cut(&self, key: ExchangeKey) -> bool {
         self.say(key, Said::Cut)
     }
@@ -264,13 +266,13 @@ impl Lane {
         exchanges.get_mut(key.0).map(|exchange| exchange.guest = Some(guest)).is_some()
     }
 
-    /// Ends what [`Lane::attach`] began: for a guest whose part in the exchange is over before that is.
+    /// Undoes [`Lane::attach`]: for a guest that is done with the exchange before it ends.
     pub fn detach(&self, key: ExchangeKey) {
         self.with(key.0, |exchange| exchange.guest = None);
     }
 
-    /// Puts a socket into the lane; it must be non-blocking. `owner` is called with `tag` when it is ready, the first time
-    /// for what it is ready for already. Costs one system call.
+    /// Puts a socket into the lane; it must be non-blocking. `owner` is called with `tag` when it is ready, and at
+    /// first for its current readiness. Costs one system call.
     ///
     /// # Errors
     /// The kernel's: no memory, or too many watches.
@@ -278,8 +280,8 @@ impl Lane {
         self.add_guest(Transport::plain(socket), owner, tag)
     }
 
-    /// The same with a socket that speaks TLS. Its owner hears of it first when the handshake is over or has failed;
-    /// [`Lane::outcome`] says which. Until then nothing can be sent.
+    /// The same with a TLS socket. Its owner is first called when the handshake has ended; [`Lane::outcome`] reports
+    /// the result. Until then nothing can be sent.
     ///
     /// # Errors
     /// As [`Lane::register`].
@@ -308,14 +310,14 @@ impl Lane {
         Ok(GuestKey(key))
     }
 
-    /// Gives a guest to another owner, who is called with this tag from now on.
+    /// Gives a guest to another owner, which is called with this tag from now on.
     pub fn give(&self, guest: GuestKey, owner: Rc<dyn Guests>, tag: u64) {
         let mut owner = owner;
         if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
             std::mem::swap(&mut guest.owner, &mut owner);
             guest.tag = tag;
         }
-        // Outside of the borrow: the former owner's own end may come by.
+        // Outside of the borrow: dropping the owner may call the lane.
         drop(owner);
     }
 
@@ -336,7 +338,7 @@ impl Lane {
         guests.get_mut(guest.0)?.link.transport().filter(|transport| transport.has_pipe())?;
         let Guest { link, owner, .. } = guests.remove(guest.0)?;
         drop(guests);
-        // Outside of the borrow: an owner's own end may come by.
+        // Outside of the borrow: dropping the owner may call the lane.
         drop(owner);
         let Link::Socket(transport) = link else { return None };
         // Another process may keep the socket open: closed alone, this one's watch would go on.
@@ -347,8 +349,8 @@ impl Lane {
         }
     }
 
-    /// A seat for a connection that another process has accepted: with it, it counts among this server's. The limit of one address's
-    /// connections does not count it.
+    /// A seat for a connection that another process has accepted: while the seat exists, the connection counts among
+    /// this server's. It does not count towards the limit per client address.
     pub fn seat(&self) -> Seat {
         self.0.seats.coming()
     }
@@ -358,20 +360,20 @@ impl Lane {
         &self.0.seats
     }
 
-    /// Calls the guest's owner once more, with [`GuestEvent::Again`](super::GuestEvent::Again), behind what is ready now: for one
-    /// that has used up its turn.
+    /// Calls the guest's owner again with [`GuestEvent::Again`](super::GuestEvent::Again), after everything that is
+    /// ready now: for one that has used up its turn.
     pub fn call_again(&self, guest: GuestKey) {
         self.0.again.borrow_mut().push(guest.0);
     }
 
-    /// Calls the guest's owner when so much time has passed, within a second; `None` detaches it.
+    /// Calls the guest's owner when this much time has passed, within a second; `None` removes the deadline.
     pub fn set_deadline(&self, guest: GuestKey, time: Option<Duration>) {
         if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
             guest.deadline = time.map(|time| self.0.now.get() + clock::ticks(time));
         }
     }
 
-    /// What the attempt to connect a guest's socket came to, once that is writable or broken. One system call.
+    /// The result of a guest's connection attempt, once its socket is writable or has failed. One system call.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -404,7 +406,7 @@ impl Lane {
         transport.is_some_and(|transport| transport.has_pipe())
     }
 
-    /// What was agreed on with the peer of a guest that speaks TLS (ALPN).
+    /// The protocol negotiated with a guest's TLS peer (ALPN).
     pub fn protocol(&self, guest: GuestKey) -> Option<Vec<u8>> {
         let mut guests = self.0.guests.borrow_mut();
         let protocol = |channel: &mut Channel| channel.protocol().map(<[u8]>::to_vec);
@@ -460,7 +462,7 @@ impl Lane {
         self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
     }
 
-    /// Says that nothing more will be sent to a guest's socket.
+    /// Shuts down the sending side of a guest's socket.
     pub fn shut_down(&self, guest: GuestKey) {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(Link::Socket(transport)) => return transport.shut_down(),
@@ -480,10 +482,10 @@ impl Lane {
         self.say(stream.key(), Said::GiveUpAfter(time));
     }
 
-    /// A buffer that all guests of this worker share, to receive into; what is in it means nothing.
+    /// A receive buffer that all guests of this worker share; its content is undefined.
     ///
     /// # Panics
-    /// If it is borrowed already.
+    /// If it is already borrowed.
     pub fn buffer(&self) -> RefMut<'_, [u8]> {
         RefMut::map(self.0.buffer.borrow_mut(), |buffer| {
             if buffer.is_empty() {
@@ -493,7 +495,8 @@ impl Lane {
         })
     }
 
-    /// An end that is known already has no event of its own: the guest's owner is called for it behind what is ready now.
+    /// No event reports an end that was already received: the guest's owner is called for it after everything that is
+    /// ready now.
     #[inline]
     fn note_end(&self, guest: GuestKey, transport: &Transport, moved: Moved) {
         if transport.holds_end() && matches!(moved, Moved::Bytes(1..)) {
@@ -522,7 +525,7 @@ impl Lane {
         }
     }
 
-    /// Makes an exchange for a request of this connection.
+    /// Creates an exchange for a request of this connection.
     pub(crate) fn open(&self, exchange: Exchange) -> Key {
         self.0.exchanges.borrow_mut().insert(exchange)
     }
@@ -533,24 +536,24 @@ impl Lane {
         removed.guest
     }
 
-    /// Does something to an exchange; nothing of a service's may be called or dropped meanwhile.
+    /// Accesses an exchange; no service code may be called or dropped meanwhile.
     pub(crate) fn with<T>(&self, key: Key, act: impl FnOnce(&mut Exchange) -> T) -> Option<T> {
         self.0.exchanges.borrow_mut().get_mut(key).map(act)
     }
 
-    /// Whether any exchange waits for the worker's attention.
+    /// Whether any exchange waits for the worker.
     pub(crate) fn has_listed(&self) -> bool {
         !self.0.listed.borrow().is_empty()
     }
 
-    /// The exchange that has waited longest for the worker's attention; it may be listed again from now on.
+    /// The exchange that has waited longest for the worker; it may be listed again from now on.
     pub(crate) fn next_listed(&self) -> Option<Key> {
         let key = self.0.listed.borrow_mut().pop_front()?;
         self.with(key, |exchange| exchange.is_listed = false);
         Some(key)
     }
 
-    /// Whom to call for a guest, and with what. `None` where the event is about its handshake alone.
+    /// Whom to call for a guest, and with what. `None` if the event only concerns its handshake.
     pub(crate) fn owner(&self, key: Key, event: GuestEvent) -> Option<(Rc<dyn Guests>, u64, GuestEvent)> {
         let mut guests = self.0.guests.borrow_mut();
         let guest = guests.get_mut(key)?;
@@ -561,7 +564,7 @@ impl Lane {
             {
                 match transport.shake() {
                     Shake::GoesOn => return None,
-                    // Whatever this event was about, there may be something to read now, and there is room.
+                    // Whatever this event was, there may be data to read now, and there is room to send.
                     Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
                 }
             }
@@ -574,7 +577,7 @@ impl Lane {
         Some((guest.owner.clone(), guest.tag, event))
     }
 
-    /// Guests of one of `slices` slices of the table whose deadline has come by now; each is named once.
+    /// Guests in one of `slices` slices of the table whose deadline has passed; each is returned once.
     pub(crate) fn overdue(&self, now: clock::Ticks, slice: usize, slices: usize, into: &mut Vec<Key>) {
         let mut guests = self.0.guests.borrow_mut();
         let slots = guests.slots();
@@ -592,20 +595,20 @@ impl Lane {
         }
     }
 
-    /// Ends everything: the worker has ended. Tasks and guests may keep the lane, and must not be kept by it.
+    /// Drops everything: the worker has ended. Tasks and guests may hold the lane, and must not be held by it.
     pub(crate) fn clear(&self) {
         let guests = self.0.guests.take();
         let exchanges = self.0.exchanges.take();
         drop((guests, exchanges));
     }
 
-    /// A turn begins.
+    /// A turn starts.
     #[inline]
     pub(crate) fn set_now(&self, now: clock::Ticks) {
         self.0.now.set(now);
     }
 
-    /// Guests that are to be called once more.
+    /// Guests to call again.
     pub(crate) fn take_again(&self) -> Vec<Key> {
         self.0.again.take()
     }
@@ -626,7 +629,7 @@ impl Lane {
         self.0.guests.borrow().len()
     }
 
-    /// Ready once the exchange can take more, or has ended.
+    /// Ready when the exchange has room, or has ended.
     pub(crate) fn poll_room(&self, key: ExchangeKey, context: &mut Context<'_>) -> Poll<()> {
         let mut exchanges = self.0.exchanges.borrow_mut();
         match exchanges.get_mut(key.0) {

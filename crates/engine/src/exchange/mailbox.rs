@@ -1,4 +1,4 @@
-//! How other threads reach a worker.
+//! Messages from other threads to a worker.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,10 +14,10 @@ use flatout_lane::slab::Key;
 use super::lane::Lane;
 use crate::listening::{ListenersChange, NewLimits};
 
-/// Jobs that wait in one mailbox; over it [`Mailbox::run`] refuses.
+/// Jobs waiting in one mailbox; above that [`Mailbox::run`] refuses.
 const JOBS_MAX: usize = 16 << 10;
 
-/// Reaches one worker from any thread. Cheap to clone.
+/// Sends jobs to one worker from any thread. Cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox(Arc<Shared>);
 
@@ -30,37 +30,37 @@ struct Shared {
 struct State {
     mail: VecDeque<Mail>,
     jobs_count: usize,
-    /// The worker has ended: nobody reads what comes.
+    /// The worker has ended: nobody reads new messages.
     is_closed: bool,
 }
 
-/// What other threads tell a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
+/// A message to a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
 /// connection.
 pub(crate) enum Mail {
-    /// Stop accepting; finish what was begun, until the deadline.
+    /// Stop accepting; finish pending work until the deadline.
     Drain(Duration),
     /// Close everything now.
     Stop,
-    /// Listen elsewhere.
+    /// Change the listeners.
     Listen(Box<ListenersChange>),
-    /// Say which sockets it listens on.
+    /// Send back the sockets that this worker listens on.
     Sockets(usize, Sender<WorkerSockets>),
-    /// Hold connections to these limits.
+    /// Apply these limits to connections.
     Limits(Box<NewLimits>),
     /// The reader of this exchange's request body has caught up.
     ReadOn(Key),
-    /// The file that this connection sends is in memory up to there.
+    /// The file that this connection sends is in memory up to this offset.
     Warm(Key, u64),
-    /// Do this on the worker.
+    /// Run this on the worker.
     Run(Job),
 }
 
-/// The number of a worker, and copies of its listeners' sockets with their listeners' numbers.
+/// A worker's number, and copies of its listening sockets with their listeners' numbers.
 pub(crate) type WorkerSockets = (usize, io::Result<Vec<(u32, OwnedFd)>>);
 
 type Job = Box<dyn FnOnce(&Lane) + Send>;
 
-/// The worker has not kept up with what other threads ask of it.
+/// The worker has not kept up with its jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailboxFull;
 
@@ -77,8 +77,9 @@ impl Mailbox {
         Ok(Mailbox(Arc::new(Shared { state: Mutex::default(), wake: Wake::new()? })))
     }
 
-    /// Runs `job` on the worker, within its next turn: there it may answer by key, push into bodies, register guests.
-    /// Costs a lock, and a system call if the worker has nothing else waiting. A worker that has ended drops the job.
+    /// Runs `job` on the worker, within its next turn: there it may respond by key, push into bodies, register
+    /// guests. Costs a lock, and a system call if the worker has nothing else waiting. A worker that has ended drops
+    /// the job.
     ///
     /// # Errors
     /// The worker has [not kept up](MailboxFull); the job was not taken.
@@ -109,22 +110,22 @@ impl Mailbox {
         }
     }
 
-    /// Has a set of the worker's woken by it.
+    /// Makes it wake the worker's set.
     pub(crate) fn watch(&self, set: &Set) -> io::Result<()> {
         set.add_wake(&self.0.wake, Token::Wake.to_u64())
     }
 
-    /// Drops what has come and what will come: the worker has ended.
+    /// Drops current and future messages: the worker has ended.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock();
         state.is_closed = true;
         let mail = std::mem::take(&mut state.mail);
         drop(state);
-        // Outside of the lock: a job's own end may come by.
+        // Outside of the lock: dropping a job may run service code.
         drop(mail);
     }
 
-    /// Takes all that has come.
+    /// Takes all messages.
     pub(crate) fn take(&self) -> VecDeque<Mail> {
         self.0.wake.clear();
         let mut state = self.0.lock();
@@ -135,7 +136,7 @@ impl Mailbox {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        // Every change under the lock is a single step, so a panic leaves it consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are being answered and that wait for something: for their bodies, their handlers, their clients.
+//! Requests that wait for something: their body, their handler, their client.
 //!
 //! ```text
 //!                       ┌ task (future, body) ─┐
@@ -6,9 +6,9 @@
 //!                       └ another thread ──────┘  (Mailbox::run)
 //! ```
 //!
-//! An exchange is an entry in its worker's table, under a key with a generation, and knows no socket and no framing. What
-//! is said to it waits in its outbox until the worker attends to it, in the same turn. A request that was received
-//! completely and gets its response at once has none.
+//! An exchange is an entry in its worker's table, under a key with a generation, and knows neither sockets nor
+//! framing. Items given to it wait in its outbox until the worker handles them, in the same turn. A request that was
+//! received completely and gets its response at once has no exchange.
 
 mod entry;
 mod guest;

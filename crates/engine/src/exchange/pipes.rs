@@ -1,4 +1,4 @@
-//! Pipes through which bytes go from socket to socket without passing through the program.
+//! Pipes that move bytes from socket to socket without copying them to user space.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use flatout_lane::pipe::Pipe;
 
-/// Bytes that a pipe has room for. More would be taken from one socket before the other has its turn.
+/// Capacity of a pipe. With more, too much would be received before it is sent.
 pub const PIPE_BYTES: usize = 256 << 10;
 
 /// Empty pipes that a worker keeps; each is two descriptors.
@@ -18,9 +18,9 @@ const PIPES_KEPT: usize = 32;
 #[derive(Clone, Default)]
 pub(crate) struct Pipes(Rc<RefCell<Vec<Pipe>>>);
 
-/// A pipe of a worker's, which goes back there when it is dropped empty.
+/// A pipe of a worker, which is returned to it when it is dropped empty.
 pub struct PooledPipe {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     pipe: Option<Pipe>,
     pipes: Pipes,
 }
@@ -38,12 +38,12 @@ impl Pipes {
 }
 
 impl PooledPipe {
-    /// Bytes that have come in and not gone out.
+    /// Bytes in the pipe.
     pub fn bytes(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::bytes)
     }
 
-    /// Takes out what is in it; `None` if that could not be had.
+    /// Reads its content; `None` if that fails.
     pub fn take_bytes(&mut self) -> Option<Bytes> {
         let mut bytes = Vec::new();
         let all = self.pipe.as_mut()?.empty_into(&mut bytes);

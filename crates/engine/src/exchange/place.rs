@@ -1,4 +1,4 @@
-//! Where a service is: what it has of its worker.
+//! A service's worker.
 
 use tokio::sync::watch;
 
@@ -14,8 +14,8 @@ pub struct Worker {
     pub count: usize,
     /// Becomes `true` when draining begins.
     pub draining: watch::Receiver<bool>,
-    /// The worker's lane, for answers by key and for guests.
+    /// The worker's lane, for responses by key and for guests.
     pub lane: Lane,
-    /// The way to this worker from other threads.
+    /// Sends jobs to this worker from other threads.
     pub mailbox: Mailbox,
 }

@@ -18,14 +18,14 @@ use super::guest::{GuestEvent, GuestKey, Guests};
 use super::lane::Lane;
 use crate::transport::Transport;
 
-/// Moves of one way before others have their turn.
+/// Moves in one direction before others get their turn.
 const MOVES_PER_CALL: usize = 8;
 
 /// Guests' tags: the client's connection, and our end of the pair.
 const OUTER: u64 = 0;
 const INNER: u64 = 1;
 
-/// Puts an encrypted connection behind a plain socket, which is returned. `seat` is kept for as long as the two are joined.
+/// Connects an encrypted connection to a plain socket, which is returned. `seat` is held while the two are connected.
 ///
 /// # Errors
 /// The kernel's: no descriptors, no memory.
@@ -48,7 +48,7 @@ pub(crate) fn bridge(
     let relay = Rc::new(Relay { lane: lane.clone(), state: RefCell::default() });
     let outer = enter(lane, relay.clone(), OUTER)?;
     let inner = lane.register(inner.into(), relay.clone(), INNER).inspect_err(|_| lane.remove(outer))?;
-    // What the client has sent already may have been read with the request, and is in the transport.
+    // Data that the client has already sent may have been read with the request, and is in the transport.
     let inward = Way { is_readable: true, ..Way::new(outer, inner) };
     let ways = Ways { inward, outward: Way::new(inner, outer), _seat: seat };
     *relay.state.borrow_mut() = Some(ways);
@@ -58,7 +58,7 @@ pub(crate) fn bridge(
 
 struct Relay {
     lane: Lane,
-    /// None once it is over.
+    /// `None` after the end.
     state: RefCell<Option<Ways>>,
 }
 
@@ -68,22 +68,22 @@ struct Ways {
     _seat: Rc<dyn Any>,
 }
 
-/// One way.
+/// One direction.
 struct Way {
     from: GuestKey,
     to: GuestKey,
-    /// What was received and not sent, at most a buffer full.
+    /// Received bytes that were not sent, at most a buffer full.
     held: Vec<u8>,
     is_readable: bool,
     /// The sender has closed its side.
     has_ended: bool,
-    /// The receiver takes no more for now.
+    /// The receiver accepts no more for now.
     is_full: bool,
-    /// The receiver was told of the end.
+    /// The receiver was notified of the end.
     is_over: bool,
 }
 
-/// How a way got on.
+/// The result of moving bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Went {
     Waits,
@@ -136,7 +136,7 @@ impl Way {
         Went::More
     }
 
-    /// Sends bytes, and holds what is not taken. Returns whether the receiver is there.
+    /// Sends bytes, and holds what is not accepted. Returns whether the receiver is still open.
     fn send(&mut self, lane: &Lane, bytes: &[u8]) -> bool {
         let sent = match lane.send(self.to, bytes) {
             Moved::Bytes(sent) => sent,
@@ -164,7 +164,7 @@ impl Guests for Relay {
             is_gone = ready.hung_up();
         }
         let went = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
-        // Whoever has taken it over has closed both sides, and all that was sent before is on its way.
+        // The code that has taken it over has closed both sides, and everything that was sent before is in flight.
         let is_left = is_gone && tag == INNER && ways.outward.is_over;
         let is_over = ways.inward.is_over && ways.outward.is_over;
         if is_over || is_left || went.contains(&Went::Broken) {

@@ -1,4 +1,4 @@
-//! Connections that have left the lane and still count among the server's.
+//! Connections that have left the lane but still count as connections of the server.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,18 +6,18 @@ use std::rc::Rc;
 use crate::service::Seat;
 use crate::shared::Prefix;
 
-/// Those of one worker.
+/// The seats of one worker.
 #[derive(Default)]
 pub(crate) struct Seats {
     count: Cell<usize>,
-    /// Those that came from another process since the worker looked: the server does not count them yet.
+    /// Connections from another process that the server does not count yet.
     came: Cell<usize>,
-    /// Clients of those that have ended since the worker looked.
+    /// Clients of connections that have ended since the worker last checked.
     ended: RefCell<Vec<Option<Prefix>>>,
 }
 
 impl Seats {
-    /// How many there are.
+    /// The number of seats.
     pub(crate) fn count(&self) -> usize {
         self.count.get()
     }
@@ -34,17 +34,17 @@ impl Seats {
         Seat(self.leaving(None))
     }
 
-    /// Whether there is anything to count in or out.
+    /// Whether connections have come or ended since the last check.
     pub(crate) fn have_changed(&self) -> bool {
         self.came.get() > 0 || !self.ended.borrow().is_empty()
     }
 
-    /// How many have come from elsewhere since this was asked last.
+    /// How many connections have come from another process since the last call.
     pub(crate) fn take_came(&self) -> usize {
         self.came.take()
     }
 
-    /// Clients of those that have ended since this was asked last.
+    /// Clients of the connections that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<Option<Prefix>> {
         let ended = self.ended.take();
         self.count.set(self.count.get() - ended.len());
@@ -52,7 +52,8 @@ impl Seats {
     }
 }
 
-/// Counts a connection out that has left the lane, when its task and whoever has its seat have ended: also by a panic.
+/// Uncounts a connection that has left the lane, when its task and the holders of its seat have dropped this, also on
+/// a panic.
 pub(crate) struct Leaving {
     seats: Rc<Seats>,
     peer: Option<Prefix>,

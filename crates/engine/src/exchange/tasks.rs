@@ -1,5 +1,5 @@
-//! What runs beside the lane, on the same thread: futures that make responses, and bodies that are produced while they
-//! are sent. A task says what it has to its exchange, by key, and knows nothing else of the engine.
+//! Tasks on the worker's thread: futures that make responses, and bodies that are produced while they are sent. A
+//! task passes its results to its exchange, by key, and knows nothing else of the engine.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, spawn_local, yield_now};
 use super::lane::{Lane, Push};
 use crate::service::{BoxBody, BoxError, ExchangeKey, Response};
 
-/// The answer to a request whose handler panicked: the last of its connection.
+/// The response to a request whose handler panicked: the last of its connection.
 pub(crate) fn panicked() -> Response {
     let mut response = Response::with_status(Status::INTERNAL_SERVER_ERROR);
     response.header("Content-Type", "text/plain; charset=utf-8").close();
@@ -23,7 +23,7 @@ pub(crate) fn panicked() -> Response {
     response
 }
 
-/// Runs a future that makes a response, and answers with it.
+/// Runs a future that makes a response, and responds with it.
 pub(crate) fn spawn_response(
     lane: Lane,
     key: ExchangeKey,
@@ -36,12 +36,12 @@ pub(crate) fn spawn_response(
     task.abort_handle()
 }
 
-/// Runs a body and sends what it yields, no faster than the client reads it.
+/// Runs a body and sends its data, no faster than the client reads.
 pub(crate) fn spawn_body(lane: Lane, key: ExchangeKey, body: BoxBody) -> AbortHandle {
     spawn_local(run_body(lane, key, body)).abort_handle()
 }
 
-/// Frames of one body before other tasks and the lane have their turn: one that is always ready would never wait.
+/// Frames of one body before other tasks and the lane get their turn: one that is always ready would never yield.
 const FRAMES_PER_TURN: usize = 32;
 
 async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
@@ -57,7 +57,7 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
                 Ok(data) => match lane.push(key, data) {
                     Push::Taken => {}
                     Push::Gone => return,
-                    // Another producer pushes into it as well: what comes of that is no body.
+                    // Another producer pushes into it as well: the result is not a valid body.
                     Push::Full(_) => {
                         lane.cut(key);
                         return;

@@ -36,7 +36,7 @@ impl Serving {
                 if let (Some(filter), Some(exchange)) = (filter, connection.exchange) {
                     self.lane.set_filter(exchange, filter);
                 }
-                // It has nothing to drop; `forget` lets the compiler leave that out.
+                // There is nothing to drop; `forget` lets the compiler omit the check.
                 std::mem::forget(reply);
             }
             reply => self.replied_later(key, connection, reply),
@@ -54,16 +54,16 @@ impl Serving {
             Reply::Parked => {
                 self.exchange(key, connection);
             }
-            // Handled where they are made, and where the request's bytes are at hand.
+            // These are handled where they are made, while the request's bytes are available.
             Reply::Now | Reply::Leave(_) => connection.machine.close(),
         }
     }
 
-    /// The connection's exchange; made, if there is none.
+    /// The connection's exchange; created if there is none.
     fn exchange(&mut self, key: Key, connection: &mut Connection) -> Key {
         match connection.work {
             Some(_) => self.begin_window(connection),
-            // Nothing moves: there is nothing to judge its peer by.
+            // Nothing is transferred: the rate cannot be checked.
             None => connection.deadline = self.now.ticks + self.window_ticks,
         }
         let exchange = match connection.exchange {
@@ -74,7 +74,7 @@ impl Serving {
         exchange
     }
 
-    /// Whether a response is the connection's last, for reasons of ours.
+    /// Whether a response is the connection's last, for our own reasons.
     #[inline]
     fn closes(&self, connection: &Connection, response: &Response, nothing_behind: bool) -> bool {
         connection.requests_left == 0
@@ -82,7 +82,7 @@ impl Serving {
             || self.has_too_much_unread(connection, response)
     }
 
-    /// Encodes a response that came by key, whole or its start.
+    /// Encodes a response by key, or its start.
     fn respond(&mut self, key: Key, connection: &mut Connection, response: &mut Response) {
         let close = self.closes(connection, response, true);
         let before = self.output.len();
@@ -106,7 +106,7 @@ impl Serving {
         }
     }
 
-    /// The request that was looked at has to wait: its record goes with the connection.
+    /// The current request has to wait: its record moves to the connection.
     #[inline]
     pub(super) fn keep_open(&mut self, connection: &mut Connection) {
         if std::mem::take(&mut self.has_open) {
@@ -114,7 +114,7 @@ impl Serving {
         }
     }
 
-    /// Goes on to what follows the encoded part of a response: mostly the next request, and nothing to be done.
+    /// Continues after the encoded part of a response: usually with the next request.
     #[inline]
     fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
@@ -125,8 +125,8 @@ impl Serving {
         }
     }
 
-    /// Whether nothing is left to be noted of a request whose response was encoded: nobody wants it, or its record stands with
-    /// those that were answered already.
+    /// Whether there is nothing left to record for a request whose response was encoded: records are not wanted, or
+    /// its record is already among the finished ones.
     #[inline]
     fn is_noted(&mut self) -> bool {
         !self.wants_ended || std::mem::take(&mut self.has_open)
@@ -151,8 +151,8 @@ impl Serving {
         }
     }
 
-    /// Whether so much of the request's body is unread that it is not skipped for the sake of the next request. A response
-    /// that is streamed may be reading it still.
+    /// Whether so much of the request's body is unread that it is not skipped for the next request. A response that
+    /// is streamed may still be reading it.
     #[inline]
     fn has_too_much_unread(&self, connection: &Connection, response: &Response) -> bool {
         connection.machine.wants() == Wants::Body
@@ -163,7 +163,7 @@ impl Serving {
             && !matches!(response.body(), Body::Stream(_) | Body::Pushed)
     }
 
-    /// A response has come to its end: its exchange too.
+    /// A response has ended, and its exchange.
     #[inline]
     fn over(&mut self, connection: &mut Connection, next: Next) {
         self.close_exchange(connection);
@@ -176,7 +176,7 @@ impl Serving {
         }
     }
 
-    /// Ends the connection's exchange; a guest that is attached to it hears of it.
+    /// Ends the connection's exchange; an attached guest is notified.
     #[inline]
     pub(super) fn close_exchange(&mut self, connection: &mut Connection) {
         if let Some(exchange) = connection.exchange.take() {
@@ -190,15 +190,16 @@ impl Serving {
         }
     }
 
-    /// The connection leaves HTTP with its request unanswered; the caller sees to it that the request's bytes are held.
+    /// The connection leaves HTTP without a response to its request; the caller makes sure that the request's bytes
+    /// are held.
     pub(super) fn leave(&mut self, connection: &mut Connection, takeover: Takeover) {
         connection.machine.close();
         self.close_exchange(connection);
         connection.work().takeover = Some(takeover);
     }
 
-    /// Answers what is no request, or one that is not read on; it is the last response. The client may well be sending
-    /// still, which must not reset the response away (see [`Serving::finish`]).
+    /// Responds to an invalid request, or to one that is not read further; it is the last response. The client may
+    /// still be sending, which must not cause a reset that discards the response (see [`Serving::finish`]).
     pub(super) fn refuse(&mut self, connection: &mut Connection, refusal: Refusal, used: usize) -> Step {
         connection.readable = true;
         let mut response = refused(refusal);
@@ -219,7 +220,7 @@ impl Serving {
         Step::Used(used)
     }
 
-    /// Attends to what was said to a connection's exchange.
+    /// Handles the items given to a connection's exchange.
     pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
         let mut again = false;
@@ -255,7 +256,7 @@ impl Serving {
                 }
                 Said::End(trailers) if connection.machine.is_responding() => {
                     let before = self.output.len();
-                    // Less than its Content-Length: the client must not take the next response for the rest.
+                    // Shorter than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
                         return self.break_off(key, connection, records_at);
                     };
@@ -270,7 +271,7 @@ impl Serving {
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
                     Drained::Broken => return Fate::Close(Outcome::ClientGone),
-                    // No event will report that the socket still takes more.
+                    // No event will report that the socket still accepts more.
                     Drained::Yield => again = true,
                     Drained::All | Drained::Full | Drained::Cold => {}
                 }
@@ -286,8 +287,8 @@ impl Serving {
         }
     }
 
-    /// A piece of a body, framed. Not if that is longer than its Content-Length: the client would take the rest for the next
-    /// response.
+    /// Frames a piece of a body. Fails if the body becomes longer than its Content-Length: the client would take the
+    /// rest for the next response.
     fn say_data(&mut self, connection: &mut Connection, bytes: usize, add: impl FnOnce(&mut Output)) -> bool {
         if !connection.machine.is_responding() {
             return true;
@@ -300,7 +301,7 @@ impl Serving {
         true
     }
 
-    /// Counts what was encoded of the response in hand.
+    /// Counts the encoded bytes of the current response.
     #[inline]
     fn note_sent(&mut self, connection: &mut Connection, before: u64) {
         let sent_bytes = self.output.len() - before;
@@ -309,7 +310,7 @@ impl Serving {
         }
     }
 
-    /// The record of the request in hand: it was just looked at, or has waited.
+    /// The record of the current request: in place, or moved to its connection.
     #[inline]
     fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
         match self.has_open {
@@ -318,7 +319,7 @@ impl Serving {
         }
     }
 
-    /// Puts the record of the request in hand to those that were answered. Returns whether there was one.
+    /// Moves the record of the current request to the finished ones. Returns whether there was one.
     #[inline]
     fn close_open(&mut self, connection: &mut Connection) -> bool {
         if std::mem::take(&mut self.has_open) {
@@ -330,7 +331,7 @@ impl Serving {
         was_there
     }
 
-    /// The body cannot be finished: what was said so far is sent, and then the connection is cut.
+    /// The body cannot be completed: what was encoded is sent, and then the connection is aborted.
     fn break_off(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Fate {
         connection.machine.close();
         connection.work().is_cut = true;
@@ -338,12 +339,12 @@ impl Serving {
         self.finish_visit(key, connection, records_at, Sending::AtOnce)
     }
 
-    /// After a response, the next request may be held already.
+    /// After a response, the next request may already be held.
     pub(super) fn go_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.machine.is_idle() && !connection.is_sending() {
             connection.deadline = self.idle_deadline();
         }
-        // While the server drains, a response whose head was sent before could not say that it is the last.
+        // While the server drains: a response whose head was sent before could not announce that it is the last.
         connection.readable |= self.draining;
         match self.resume(key, connection) {
             Fate::Keep if self.draining && connection.is_at_rest() => self.finish(connection),

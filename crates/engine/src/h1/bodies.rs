@@ -1,4 +1,4 @@
-//! Bodies of requests on their way in.
+//! Receiving request bodies.
 
 use flatout_lane::clock;
 use flatout_lane::slab::Key;
@@ -13,7 +13,7 @@ use crate::service::{BodyFault, ExchangeKey};
 /// From this size on, a pipe is cheaper than receiving the rest of a body.
 const PIPED_BYTES_MIN: u64 = 64 << 10;
 
-/// How long a request's body may wait for memory before the answer is 503.
+/// How long a request's body may wait for memory before the response is 503.
 const STARVED_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Serving {
@@ -46,7 +46,7 @@ impl Serving {
                 }
                 Piece::Data(data) => {
                     match self.with_intake(connection, |intake| intake.feed(data)) {
-                        // The end of the body, if it has come, is not the reader's to wait for.
+                        // If the end of the body has arrived, it does not have to wait for the reader.
                         Some(Ok(Fed::Paused)) if connection.machine.length_left() != Some(0) => break,
                         Some(Ok(_)) | None => {}
                         Some(Err(fault)) => {
@@ -69,7 +69,7 @@ impl Serving {
         }
     }
 
-    /// Calls the guest that pulls the body, if there is something new to pull.
+    /// Calls the guest that pulls the body, if there is new data.
     pub(crate) fn tell_of_body(&mut self, key: Key) {
         let told = self.lane.with(key, |exchange| {
             let guest = exchange.guest?;
@@ -80,7 +80,7 @@ impl Serving {
         }
     }
 
-    /// Moves what has arrived of a large body that is pulled into a pipe. `None` if it is to be received instead.
+    /// Moves received data of a large pulled body into a pipe. `None` if it has to be received instead.
     pub(super) fn pipe_body(&mut self, key: Key, connection: &mut Connection) -> Option<Moved> {
         let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
         if !connection.transport.has_pipe() {
@@ -96,7 +96,7 @@ impl Serving {
             self.with_intake(connection, |intake| intake.feed_pipe(pipe));
             if connection.machine.length_left() == Some(0) {
                 let mut trailers = Vec::new();
-                // Its end takes no bytes.
+                // The end takes no bytes.
                 let _ = connection.machine.body(&[], &mut trailers);
                 self.whole_body(key, connection, 0, trailers, true);
             } else {
@@ -106,7 +106,7 @@ impl Serving {
         Some(moved)
     }
 
-    /// Does something with the intake of the connection's exchange, if it has one.
+    /// Accesses the intake of the connection's exchange, if it has one.
     pub(super) fn with_intake<T>(
         &self,
         connection: &Connection,
@@ -115,7 +115,7 @@ impl Serving {
         self.lane.with(connection.exchange?, |exchange| exchange.intake.as_mut().map(act)).flatten()
     }
 
-    /// Makes memory for bytes of a body that is collected; where there is none, the connection waits.
+    /// Reserves memory for a collected body; without memory, the connection waits.
     fn make_room(&mut self, key: Key, connection: &mut Connection, bytes: usize) -> bool {
         let has_room = self.with_intake(connection, |intake| intake.make_room(bytes)).unwrap_or(true);
         if !has_room && !connection.work().is_starved {
@@ -129,7 +129,7 @@ impl Serving {
         has_room
     }
 
-    /// A body that waits for memory goes on if there is some, and waits on otherwise.
+    /// A body that waits for memory continues if there is some.
     pub(crate) fn feed_starved(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let Some(work) = connection.work.as_ref().filter(|work| work.is_starved) else { return Fate::Keep };
         let held_bytes = work.held.len();
@@ -140,8 +140,8 @@ impl Serving {
         self.resume(key, connection)
     }
 
-    /// A body that cannot be read on. If its request was not served yet, it is refused; else its reader was told, and the
-    /// response, begun or still to come, is the last.
+    /// A body that cannot be read further. If its request was not served yet, it is refused; otherwise its reader was
+    /// notified, and the response, started or not, is the last.
     fn broken_body(
         &mut self,
         connection: &mut Connection,
@@ -168,7 +168,7 @@ impl Serving {
         Step::Used(used)
     }
 
-    /// A body that has come to its end.
+    /// A body that is complete.
     fn whole_body(
         &mut self,
         key: Key,

@@ -1,4 +1,4 @@
-//! How connections end: by their deadlines, by the last response, by the client.
+//! How connections end: by deadlines, after the last response, by the client.
 
 use std::num::NonZeroU32;
 
@@ -13,14 +13,14 @@ use crate::connection::Connection;
 use crate::record::Record;
 use crate::service::Outcome;
 
-/// Bytes thrown away after the last response, so that the client can read it before the connection is reset.
+/// Bytes discarded after the last response, so that the client can read it before the connection is reset.
 const LINGER_BYTES_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).unwrap();
 
-/// How long that goes on.
+/// How long this may take.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
 impl Serving {
-    /// A deadline has come.
+    /// A deadline has passed.
     pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_h2() {
             return self.expire_h2(key, connection);
@@ -40,7 +40,7 @@ impl Serving {
         self.judge(key, connection)
     }
 
-    /// Whether the peer sends or takes fast enough.
+    /// Checks whether the peer sends or receives fast enough.
     fn judge(&mut self, key: Key, connection: &mut Connection) -> Fate {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
@@ -57,7 +57,7 @@ impl Serving {
         Fate::Close(Outcome::TimedOut)
     }
 
-    /// Whether so many bytes since the rate was last judged are as many as there have to be.
+    /// Whether this is enough bytes since the rate was last checked.
     pub(crate) fn is_enough(&self, connection: &mut Connection, bytes: u64) -> bool {
         let ticks = self.now.ticks.saturating_sub(connection.work().judged_at);
         let seconds = f64::from(ticks) * clock::TICK.as_secs_f64();
@@ -73,7 +73,7 @@ impl Serving {
         self.with_intake(connection, |intake| intake.is_awaited()).unwrap_or(false)
     }
 
-    /// Refuses a request because time has passed.
+    /// Refuses a request after a time limit.
     fn refuse_now(&mut self, key: Key, connection: &mut Connection, refusal: Refusal) -> Fate {
         let records_at = self.records.len();
         connection.machine.give_up();
@@ -91,9 +91,9 @@ impl Serving {
         self.finish_visit(key, connection, records_at, Sending::AtOnce)
     }
 
-    /// Ends the connection after its last response. Closing a socket resets it where the client has sent, or still sends,
-    /// something that is not read, and a reset may overtake the response: so only our side is closed, and what comes is
-    /// thrown away until the client has closed too, for a while.
+    /// Ends the connection after its last response. Closing a socket with unread input resets the connection, and the
+    /// reset may overtake the response. So only our side is shut down, and input is discarded for a while, until the
+    /// client has closed too.
     pub(crate) fn finish(&mut self, connection: &mut Connection) -> Fate {
         let unread = connection.readable || connection.is_holding();
         if !unread && (connection.client_closes || connection.read_closed) {
@@ -106,7 +106,7 @@ impl Serving {
         connection.lingering = Some(LINGER_BYTES_MAX);
         connection.deadline = self.now.ticks + clock::ticks(LINGER_TIME_MAX);
         connection.transport.shut_down();
-        // What comes is received in a turn of its own: in this one the read buffer may hold requests of others.
+        // Input is received in a separate turn: in this one the read buffer may hold requests of others.
         if connection.readable { Fate::Again } else { Fate::Keep }
     }
 
@@ -128,13 +128,13 @@ impl Serving {
         Fate::Keep
     }
 
-    /// The connection is gone: what it had in hand is over.
+    /// The connection is gone: its pending work is dropped.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
         self.close_exchange(connection);
         if let Some(mut session) = connection.take_session() {
             self.end_streams(&mut session, outcome);
         }
-        // What breaks off must not look as if it were whole.
+        // A truncated response must not look complete.
         if connection.machine.is_idle() && !connection.is_sending() {
             connection.transport.end();
         }
@@ -157,9 +157,9 @@ impl Serving {
     }
 }
 
-/// Bytes that were moved since the rate was last judged. Of what is sent, those that the peer has taken: a send buffer may be full,
-/// and report no room, while its reader goes on steadily. `None`: a response is judged from its own start, not from a time when there
-/// was nothing to take.
+/// Bytes that were moved since the rate was last checked. When sending, only those that the peer has acknowledged: a
+/// send buffer may be full, and report no room, while its reader steadily continues. `None`: a response is measured
+/// from its own start, not from a time when there was nothing to send.
 pub(crate) fn taken_bytes(connection: &mut Connection, is_sending: bool) -> Option<u64> {
     let waiting = if is_sending { connection.transport.unacknowledged_bytes() } else { 0 };
     let work = connection.work();

@@ -1,4 +1,4 @@
-//! HTTP/1 over one connection: bytes from its transport through the conversation to the service, and back.
+//! HTTP/1 on one connection: bytes from its transport through the state machine to the service, and back.
 //!
 //! ```text
 //! receive ──> read buffer ──> consume ── head | body ──> service ──> Output ── leave | flush ──> transport
@@ -6,8 +6,8 @@
 //!                 └─ Work::held <┘            exchange's outbox ── attend
 //! ```
 //!
-//! Bytes are parsed where the kernel put them: a connection owns a buffer only for the part of a request that has not
-//! ended with the read. What the conversation allows is `wire::h1`'s to know; here is what is done about it.
+//! Bytes are parsed where the kernel put them: a connection owns a buffer only for an incomplete part of a request.
+//! `wire::h1` knows the protocol; this module acts on its events.
 
 pub(crate) mod answering;
 mod bodies;
@@ -36,32 +36,32 @@ use crate::record::Record;
 use crate::service::{Outcome, Response, Service, Takeover};
 use crate::shared::Shared;
 
-/// Bytes of the worker's one read buffer, and so of one receive.
+/// Bytes of the worker's single read buffer, and so of one receive.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 const _: () = assert!(crate::plan::HEAD_BYTES_MAX_CEILING < READ_BYTES);
 
-/// Sockets that are received from before the first of them is served.
+/// Sockets that are received from before any of them is served.
 pub(crate) const STAGE_SOCKETS: usize = 16;
 
-/// Bytes that each of them may bring into its slice of the read buffer.
+/// Bytes per socket in the read buffer.
 const SLICE_BYTES: usize = READ_BYTES / STAGE_SOCKETS;
 
-/// How long one connection, or one stage, is served before others have their turn. Looked at after a few requests, so
-/// that one handler that blocks is not helped by it.
+/// How long one connection, or one stage, is served before others get their turn. Checked after a few requests, so it
+/// does not help against a single handler that blocks.
 pub(crate) const BUDGET_NS: u64 = 250_000;
 
 /// Encoded bytes of one connection after which they are sent before more is encoded.
 pub(crate) const OUT_BYTES_PER_SEND: u64 = 128 << 10;
 
-/// What is to become of a connection.
+/// What to do with a connection.
 pub(crate) enum Fate {
-    /// It stays in the lane.
+    /// Keep it in the lane.
     Keep,
-    /// It stays and has more to do at once: others first.
+    /// Keep it, and serve it again after others.
     Again,
-    /// It ends.
+    /// Close it.
     Close(Outcome),
-    /// It leaves the lane.
+    /// Take it out of the lane.
     Take(Takeover),
 }
 
@@ -80,17 +80,17 @@ pub(crate) struct Left {
     records: Range<usize>,
 }
 
-/// What one look at the bytes came to.
+/// The result of one step of parsing.
 enum Step {
-    /// Nothing can be done with them now.
+    /// Nothing can be done with the bytes now.
     Partial,
-    /// So many were used.
+    /// This many were used.
     Used(usize),
-    /// They are the start of a conversation in HTTP/2.
+    /// They are the start of an HTTP/2 connection.
     Http2,
 }
 
-/// All that serving needs besides the connection itself.
+/// Everything that serving needs besides the connection itself.
 pub(crate) struct Serving {
     pub(crate) service: Box<dyn Service>,
     pub(crate) wants_ended: bool,
@@ -103,12 +103,12 @@ pub(crate) struct Serving {
     pub(crate) requests_count: u64,
     pub(crate) lane: Lane,
     pub(crate) mailbox: Mailbox,
-    /// Bytes that the server's collected request bodies take in all.
+    /// Memory of all request bodies that the server collects.
     pub(crate) bodies_bytes: Arc<AtomicU64>,
     pub(crate) readers: Arc<Readers>,
     /// Connections whose bodies wait for memory.
     pub(crate) starved: Vec<Key>,
-    /// Guests that are to hear of something that happened to their exchanges.
+    /// Guests to notify of events of their exchanges.
     pub(crate) notices: Vec<(GuestKey, GuestEvent)>,
     pub(crate) head_limits: HeadLimits,
     pub(crate) idle_ticks: clock::Ticks,
@@ -122,13 +122,13 @@ pub(crate) struct Serving {
     pub(crate) fields: Vec<Field>,
     pub(crate) path: Vec<u8>,
     pub(crate) left: Vec<Left>,
-    /// Records of requests that were answered in this stage.
+    /// Records of requests that ended in this stage.
     pub(crate) records: Vec<Record>,
     /// Requests that a new connection may send.
     pub(crate) requests_max: u32,
-    /// Where heads of HTTP/2 are put together.
+    /// Scratch space in which HTTP/2 heads are assembled.
     pub(crate) room: h2::Room,
-    /// The last of these records belongs to the request in hand, which is neither answered nor waiting yet.
+    /// The last of these records belongs to the current request.
     pub(crate) has_open: bool,
 }
 
@@ -176,7 +176,7 @@ impl Serving {
         }
     }
 
-    /// Holds requests to these limits from now on.
+    /// Applies these limits to requests from now on.
     pub(crate) fn set_limits(&mut self, limits: Limits, server_name: Option<&str>) {
         self.head_limits = head_limits(&limits);
         self.idle_ticks = clock::ticks(limits.idle_time_max);
@@ -188,13 +188,13 @@ impl Serving {
         self.prelude.follow(self.now.unix_seconds);
     }
 
-    /// Whether the service believes this peer about whose connection it is.
+    /// Whether the service trusts this peer to announce a connection's client.
     pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let asked = std::panic::AssertUnwindSafe(|| self.service.believes_proxy(peer));
         std::panic::catch_unwind(asked).unwrap_or(false)
     }
 
-    /// Begins a turn, and its first stage. Returns that moment.
+    /// Starts a turn and its first stage. Returns the time.
     #[inline]
     pub(crate) fn tick(&mut self) -> u64 {
         let now_ns = self.begin();
@@ -204,7 +204,7 @@ impl Serving {
         now_ns
     }
 
-    /// Begins a stage, or the visit of one connection: the time for it counts from now. Returns that moment.
+    /// Starts a stage, or the visit of one connection: its time budget starts now. Returns the time.
     #[inline]
     pub(crate) fn begin(&mut self) -> u64 {
         let now_ns = clock::nanoseconds();
@@ -212,24 +212,24 @@ impl Serving {
         now_ns
     }
 
-    /// Memory that the buffer for responses takes now.
+    /// Memory of the response buffer.
     pub(crate) fn output_bytes_kept(&self) -> usize {
         self.output.bytes_kept()
     }
 
-    /// When the stage in hand has begun, or the visit of one connection.
+    /// When the current stage started, or the visit of one connection.
     #[inline]
     pub(crate) fn began_ns(&self) -> u64 {
         self.budget_ends_ns - BUDGET_NS
     }
 
-    /// Whether it has taken long enough. Reads the clock.
+    /// Whether the time budget is used up. Reads the clock.
     #[inline]
     pub(crate) fn is_over_budget(&self) -> bool {
         clock::nanoseconds() > self.budget_ends_ns
     }
 
-    /// How fast the peer moves is judged from now on, when a window has passed.
+    /// Starts a window for the peer's rate, which is checked at its end.
     pub(crate) fn begin_window(&self, connection: &mut Connection) {
         connection.deadline = self.now.ticks + self.window_ticks;
         let work = connection.work();

@@ -9,10 +9,10 @@ use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
 
-/// Reads of one connection before others have their turn.
+/// Reads from one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// Requests of one connection after which the clock is looked at.
+/// Requests of one connection after which the clock is checked.
 const REQUESTS_PER_LOOK: usize = 8;
 
 /// Bytes in the read buffer: `at..end`, of which the first `carried` are the start of a head that was parsed before.
@@ -23,7 +23,7 @@ struct Span {
 }
 
 impl Serving {
-    /// Receives into a slice of the read buffer: how many bytes.
+    /// Receives into a slice of the read buffer, and returns how many bytes.
     #[inline]
     pub(crate) fn receive_slice(&mut self, connection: &mut Connection, slice: usize) -> Result<usize, Fate> {
         debug_assert!(slice < STAGE_SOCKETS);
@@ -31,8 +31,8 @@ impl Serving {
         match connection.transport.receive(room) {
             Moved::Bytes(0) | Moved::Broken => Err(Fate::Close(Outcome::ClientGone)),
             Moved::Bytes(read) => {
-                // A read that came up short emptied the socket: what comes next is a new edge. Only the end of the
-                // peer's side may have come with the same edge, and is read after the bytes.
+                // A short read emptied the socket: new data causes a new edge. At most the end of the peer's stream
+                // may have come with the same edge, and is read after the bytes.
                 connection.readable =
                     read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
                 if self.begins_h2(connection) {
@@ -51,8 +51,8 @@ impl Serving {
         }
     }
 
-    /// Notices that a handshake has ended: whether the client has chosen HTTP/2 in it. Without a request behind it, the
-    /// connection is idle from now on.
+    /// Checks whether a handshake has ended, and whether it has selected HTTP/2. Without a request after it, the
+    /// connection is now idle.
     #[inline]
     fn begins_h2(&self, connection: &mut Connection) -> bool {
         connection.transport.has_shaken() && self.note_handshake(connection)
@@ -66,7 +66,7 @@ impl Serving {
         connection.transport.has_chosen_h2()
     }
 
-    /// Serves what was received into a slice.
+    /// Serves the bytes received into a slice.
     #[inline]
     pub(crate) fn serve_slice(
         &mut self,
@@ -79,7 +79,7 @@ impl Serving {
         self.consume(key, connection, Span { at, end: at + bytes, carried: 0 }, Sending::Staged)
     }
 
-    /// Reads and serves what the socket has.
+    /// Receives and serves everything in the socket.
     pub(crate) fn pump(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_h2() {
             return self.visit_h2(key, connection);
@@ -139,7 +139,7 @@ impl Serving {
         Fate::Again
     }
 
-    /// Goes on with what is held, after a response was finished or a reader has caught up.
+    /// Continues with held bytes, after a response has ended or a reader has caught up.
     pub(crate) fn resume(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_holding() && !connection.holds_head_part() && self.wants_input(connection) {
             let end = self.take_held(connection);
@@ -151,7 +151,7 @@ impl Serving {
         self.pump(key, connection)
     }
 
-    /// The reader of a request's body has caught up. How fast the peer sends is judged from now on.
+    /// The reader of a request's body has caught up. A new window for the peer's rate starts.
     pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_h2() {
             return self.read_on_h2(key, connection);
@@ -160,7 +160,7 @@ impl Serving {
         self.resume(key, connection)
     }
 
-    /// Whether bytes from the socket could be used now.
+    /// Whether more input could be used now.
     pub(crate) fn wants_input(&self, connection: &Connection) -> bool {
         match connection.machine.wants() {
             Wants::Head => !connection.is_sending(),
@@ -169,8 +169,8 @@ impl Serving {
         }
     }
 
-    /// Whether more of a body can be taken. One that is collected waits until the response before it is sent: otherwise its
-    /// own response could end up in the middle of that one.
+    /// Whether more of a body can be accepted. A collected body waits until the previous response was sent: otherwise
+    /// its own response could end up in the middle of that one.
     pub(super) fn takes_body(&self, connection: &Connection) -> bool {
         if connection.work.as_ref().is_some_and(|work| work.is_starved) {
             return false;
@@ -180,13 +180,13 @@ impl Serving {
         let taken = self.lane.with(exchange, |exchange| match &exchange.intake {
             Some(intake) if intake.is_awaited() => !is_sending,
             Some(intake) => !intake.is_paused(),
-            // It is not needed: what is left is skipped behind the response, within a limit.
+            // It is not needed: the rest is skipped after the response, within a limit.
             None => false,
         });
         taken.unwrap_or(true)
     }
 
-    /// A client that has closed its side while its response is made is gone, unless half-closed connections are served.
+    /// A client that closes its side before its response is ready is gone, unless half-closed connections are served.
     fn notice_closed(&self, connection: &Connection) -> Fate {
         let waits = match connection.machine.wants() {
             Wants::Answer => connection.exchange.is_some(),
@@ -201,7 +201,7 @@ impl Serving {
         Fate::Keep
     }
 
-    /// Uses up a span of the read buffer.
+    /// Consumes a span of the read buffer.
     #[inline]
     fn consume(&mut self, key: Key, connection: &mut Connection, span: Span, sending: Sending) -> Fate {
         let Span { mut at, end, carried } = span;
@@ -225,7 +225,7 @@ impl Serving {
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
                     Drained::Broken => return Fate::Close(Outcome::ClientGone),
-                    // No event will report that the socket still takes more; the queue ends the loop.
+                    // No event will report that the socket still accepts more; the queue ends the loop.
                     Drained::Yield => again = true,
                     Drained::All | Drained::Full | Drained::Cold => {}
                 }
@@ -250,8 +250,8 @@ impl Serving {
         }
     }
 
-    /// Whether what was read brought nothing new: part of a head was parsed before, and without the end of a line there is
-    /// nothing new to say of it.
+    /// Whether there is nothing new: the start of the head was parsed before, and without another line end there is
+    /// nothing to add.
     fn is_same_head(&self, connection: &Connection, span: &Span) -> bool {
         let fresh = self.read.get(span.at + span.carried..span.end).unwrap_or_default();
         connection.machine.is_idle()
@@ -260,7 +260,7 @@ impl Serving {
             && !fresh.contains(&b'\n')
     }
 
-    /// Without a request: idle, or waiting for the rest of a head, whose time counts from its first bytes on.
+    /// Without a request: idle, or waiting for the rest of a head, whose time counts from its first bytes.
     #[inline]
     fn set_rest_deadline(&mut self, connection: &mut Connection, head_goes_on: bool) {
         if !connection.is_holding() {
@@ -270,7 +270,7 @@ impl Serving {
         }
     }
 
-    /// Moves the held bytes to the front of the read buffer, and says how many.
+    /// Moves the held bytes to the front of the read buffer, and returns how many.
     #[inline]
     pub(crate) fn take_held(&mut self, connection: &mut Connection) -> usize {
         let Some(work) = connection.work.as_mut() else { return 0 };

@@ -1,4 +1,4 @@
-//! Requests: from their heads, and bodies that are whole, to the service.
+//! Passes requests with their heads and complete bodies to the service.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,7 @@ impl Serving {
         let began_ns = self.began_ns();
         let Serving { read, fields, path, path_form, .. } = self;
         let bytes = read.get(at..end).unwrap_or_default();
-        // Looked at where it was put, and copied once.
+        // Parsed in place, and copied once.
         let parsed = connection.machine.head(bytes, fields, &self.head_limits);
         let head = match &parsed {
             Ok(Some(head)) => head,
@@ -67,7 +67,7 @@ impl Serving {
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
-        // A body may still come; collected ones are not worth a look.
+        // A body may still come; collected ones are not worth a check.
         connection.client_closes = !head.keep_alive && head.framing == Framing::None;
         let rest = bytes.get(head.len()..).unwrap_or_default();
         let (body, used) = match head.framing {
@@ -134,14 +134,14 @@ impl Serving {
         connection.exchange = parking.exchange.get();
         if let Reply::Leave(takeover) = reply {
             self.leave(connection, takeover);
-            // Unused, the request is held, from its first byte on.
+            // If it is not used, the request is held from its first byte on.
             return Step::Partial;
         }
         self.replied(key, connection, reply, at + used == end);
         Step::Used(used)
     }
 
-    /// Has a body collected.
+    /// Starts collecting a body.
     #[inline(never)]
     fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, nothing_came: bool) {
         connection.exchange = Some(self.lane.open(exchange));
@@ -164,7 +164,7 @@ impl Serving {
             self.lane.with(exchange, |exchange| exchange.is_called = true);
         }
         let Serving { fields, path, path_form, head_limits, .. } = self;
-        // It was parsed before: the same bytes have the same meaning.
+        // It was parsed before: the same bytes give the same result.
         let Ok(Some(head)) = head::parse(&whole.head, fields, head_limits) else { return };
         let Some(path) = normal_path(&head, *path_form, path) else { return };
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
@@ -193,7 +193,7 @@ impl Serving {
 
 pub(crate) const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
 
-/// Makes the exchange of the request that is being served, if its service asks for it.
+/// Creates the exchange of the current request, if its service asks for it.
 pub(crate) struct Seat<'a> {
     pub(crate) lane: &'a Lane,
     pub(crate) connection: Key,
@@ -208,7 +208,7 @@ impl Parking for Seat<'_> {
     }
 }
 
-/// Whether bytes that are no request of HTTP/1 are the preface of HTTP/2, or its start.
+/// Whether bytes that are not an HTTP/1 request are the HTTP/2 preface, or its start.
 #[cold]
 fn is_h2(bytes: &[u8]) -> bool {
     let most = bytes.len().min(PREFACE.len());
@@ -237,13 +237,14 @@ pub(crate) fn plan_body(
     }
 }
 
-/// Has a body handed on while the service is at it.
+/// Passes a body on while the service handles the request.
 fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, intake: Intake) {
     lane.with(exchange, |exchange| exchange.intake = Some(intake));
     connection.exchange = Some(exchange);
 }
 
-/// Skips the received part of a body that is not needed: how many bytes. What is malformed is refused, also here.
+/// Skips the received part of a body that is not needed, and returns how many bytes. Malformed framing is rejected
+/// here too.
 #[inline(never)]
 fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usize, Refusal> {
     let mut used = 0;
@@ -256,9 +257,9 @@ fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usi
     Ok(used)
 }
 
-/// Calls the service; its panic becomes the answer 500, the connection's last. What it wrote before it replied that the
-/// response comes later is discarded: the next request must find the response empty. The request is put together where
-/// the service takes it: its 168 bytes are not moved once more.
+/// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
+/// later, anything it has written is discarded: the next request must find the response empty. The request is
+/// assembled in the argument's place, so that its 168 bytes are not moved again.
 #[inline]
 pub(crate) fn call<'a>(
     service: &dyn Service,
@@ -281,7 +282,7 @@ pub(crate) fn call<'a>(
     }
 }
 
-/// The path that routing sees: see [`target`].
+/// The path for routing: see [`target`].
 #[inline]
 pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     // Nearly all paths are in this form already.
@@ -314,7 +315,7 @@ pub(crate) fn length_of(framing: Framing) -> Option<u64> {
     }
 }
 
-/// Asks the worker to read on; a worker that has ended has no connection to go on with.
+/// Asks the worker to read on; a worker that has ended has no such connection.
 pub(crate) fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
     Box::new(move || mailbox.post(Mail::ReadOn(exchange)))
 }

@@ -1,4 +1,4 @@
-//! What was encoded, to the transport.
+//! Sends encoded responses.
 
 use flatout_lane::clock;
 use flatout_lane::slab::Key;
@@ -42,7 +42,7 @@ impl Serving {
         }
     }
 
-    /// Sends what is queued. What is not in memory is read there by others meanwhile, and then is the socket's turn again.
+    /// Sends the queue. Parts that are not in memory are first read by other threads.
     fn drain(&mut self, key: Key, connection: &mut Connection) -> Drained {
         let work = connection.work.get_or_insert_default();
         loop {
@@ -68,7 +68,7 @@ impl Serving {
         }
     }
 
-    /// The file that a connection sends is in memory up to there.
+    /// The file that a connection sends is in memory up to this offset.
     pub(crate) fn warmed(&mut self, key: Key, connection: &mut Connection, until: u64) -> Fate {
         let Some(work) = connection.work.as_mut().filter(|work| work.is_warming) else { return Fate::Keep };
         work.is_warming = false;
@@ -80,7 +80,7 @@ impl Serving {
         }
     }
 
-    /// Sends what the visit has made, or leaves it for the end of the stage, and goes on to what follows.
+    /// Sends the output of this visit, or leaves it for the end of the stage, and continues.
     #[inline]
     pub(super) fn finish_visit(
         &mut self,
@@ -90,7 +90,7 @@ impl Serving {
         sending: Sending,
     ) -> Fate {
         if self.output.is_empty() {
-            // What ended a response may have had no bytes.
+            // The end of a response may have had no bytes.
             self.note_over(connection, records_at, Drained::All);
             self.note_unsent(connection);
             return self.settle(connection);
@@ -112,7 +112,7 @@ impl Serving {
         }
     }
 
-    /// Sends the output of the connection in hand, behind what its queue holds.
+    /// Sends the output of the current connection, after its queue.
     pub(crate) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
         if self.output.is_empty() {
             return Drained::All;
@@ -121,7 +121,7 @@ impl Serving {
         let queued_bytes = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
         let waiting_bytes = queued_bytes + self.output.len();
         let drained = match self.output.send(&mut connection.transport, had_queue) {
-            // Mostly the socket takes all of it, and the connection has nothing to keep.
+            // Usually the socket accepts everything, and the connection has nothing to keep.
             Some((drained, None)) => drained,
             Some((drained, Some(rest))) => {
                 connection.work().queue.push(Piece::Bytes(rest));
@@ -147,7 +147,7 @@ impl Serving {
         drained
     }
 
-    /// The responses that the visit has brought to their end are reported, or kept until the kernel has taken them.
+    /// Reports the responses that this visit has completed, or keeps them until the kernel has accepted them.
     #[inline]
     pub(crate) fn note_over(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
         if drained == Drained::All && !connection.is_sending() {
@@ -158,7 +158,7 @@ impl Serving {
         }
     }
 
-    /// Sends what a connection left in the output during the stage.
+    /// Sends the output that a connection left during the stage.
     #[inline]
     pub(crate) fn send_left(&mut self, left: &Left, connection: &mut Connection) -> Fate {
         let (drained, rest) = self.output.send_left(left.span.clone(), &mut connection.transport);
@@ -171,13 +171,13 @@ impl Serving {
         }
         match drained {
             Drained::Broken => Fate::Close(Outcome::ClientGone),
-            // Held requests wait behind the stage, and what could not be sent for the socket's room.
+            // Held requests wait until after the stage, unsent bytes for the socket's room.
             _ if connection.is_holding() && !connection.is_sending() => Fate::Again,
             _ => Fate::Keep,
         }
     }
 
-    /// The kernel has not taken all of what was left: those requests end as the stage does, but otherwise, or later.
+    /// The kernel has not accepted all of this connection's output: its requests end with another outcome, or later.
     #[cold]
     fn end_left(&mut self, left: &Left, connection: &mut Connection, drained: Drained) {
         let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
@@ -193,14 +193,14 @@ impl Serving {
         }
     }
 
-    /// The connection that left this is gone.
+    /// The connection of this output is gone.
     #[cold]
     pub(crate) fn forget_left(&mut self, left: &Left) {
         let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
         records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
     }
 
-    /// Ends a stage: all was sent.
+    /// Ends a stage: everything was sent.
     #[inline]
     pub(crate) fn clear_stage(&mut self) {
         self.left.clear();
@@ -210,7 +210,8 @@ impl Serving {
         self.output.clear();
     }
 
-    /// Reports the requests whose responses the stage has sent, after all of its sends: the clock is read once for them.
+    /// Reports the requests whose responses the stage has sent, after all of its sends: the clock is read once for
+    /// all.
     #[inline(never)]
     fn end_records(&mut self) {
         let now_ns = clock::nanoseconds();
@@ -230,7 +231,7 @@ impl Serving {
         }
     }
 
-    /// The kernel has taken all: those requests are over whose responses were.
+    /// The kernel has accepted everything: requests with complete responses have ended.
     #[inline]
     fn sent(&mut self, connection: &mut Connection, records_at: usize) {
         if self.wants_ended {
@@ -255,7 +256,7 @@ impl Serving {
         );
     }
 
-    /// Tells the exchange how much of its body waits, and whoever waits for room that there is some.
+    /// Updates how much of the exchange's body waits, and notifies producers that wait for room.
     #[inline]
     fn note_unsent(&mut self, connection: &mut Connection) {
         let Some(key) = connection.exchange else { return };
@@ -263,7 +264,7 @@ impl Serving {
         self.note_unsent_of(key, unsent);
     }
 
-    /// The same for one exchange, of whose body `unsent` bytes wait.
+    /// The same for one exchange that has `unsent` bytes of its body left to send.
     #[inline]
     pub(crate) fn note_unsent_of(&mut self, key: Key, unsent: u64) {
         let heard = self.lane.with(key, |exchange| {
@@ -285,7 +286,7 @@ impl Serving {
         }
     }
 
-    /// What follows once everything is sent.
+    /// What to do when everything is sent.
     #[inline]
     pub(super) fn settle(&mut self, connection: &mut Connection) -> Fate {
         if connection.is_sending() {
@@ -299,7 +300,7 @@ impl Serving {
             };
         }
         connection.rest();
-        // The last response was sent before the drain began, and only now the rest of its request was read.
+        // The last response was sent before the drain started, and the rest of its request was read only now.
         if self.draining && connection.is_at_rest() && !connection.readable {
             return self.finish(connection);
         }

@@ -1,4 +1,4 @@
-//! From the service to the machine.
+//! From the service to the state machine.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -50,7 +50,7 @@ impl Serving {
         }
     }
 
-    /// The same with a response of its own.
+    /// The same with its own response.
     pub(super) fn respond_with(
         &mut self,
         session: &mut Session,
@@ -78,7 +78,8 @@ impl Serving {
         record
     }
 
-    /// Goes on to the content of a response whose head was written. `key`: the connection, where an exchange may have to be made.
+    /// Continues with the content of a response whose head was written. `key`: the connection, if an exchange may
+    /// have to be created.
     fn go_on_with(
         &mut self,
         key: Option<Key>,
@@ -168,7 +169,7 @@ impl Serving {
             let fate = serving.send_now(key, connection, session, records_at);
             serving.set_deadline(connection, session);
             match fate {
-                // What was read before is waiting for its turn.
+                // Bytes that were read before wait for their turn.
                 Fate::Keep if connection.is_holding() && !connection.is_sending() => Fate::Again,
                 fate => fate,
             }

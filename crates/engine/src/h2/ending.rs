@@ -1,4 +1,4 @@
-//! How connections end: by their deadlines, by leaving, by the client.
+//! How connections end: by deadlines, by leaving, by the client.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Serving {
         session.content_bytes = 0;
     }
 
-    /// A deadline has come.
+    /// A deadline has passed.
     pub(crate) fn expire_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.lingering.is_some() {
             return Fate::Close(Outcome::TimedOut);
@@ -107,8 +107,8 @@ impl Serving {
         }
     }
 
-    /// Whether the client takes and sends content fast enough, as far as we wait for that. Only content counts: whoever leaves its
-    /// windows shut is not kept by frames that bring nothing.
+    /// Whether the client sends and receives content fast enough, as far as we wait for that. Only content counts: a
+    /// client that keeps its windows closed cannot stay with frames that have no effect.
     fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work().is_warming;
@@ -147,7 +147,7 @@ impl Serving {
     }
 }
 
-/// Whether nothing is waited for but the next request.
+/// Whether the connection only waits for the next request.
 fn is_at_rest(connection: &Connection, session: &Session) -> bool {
     session.machine.is_idle() && session.machine.has_begun() && !connection.is_holding()
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 over one connection: one exchange for each stream that has to wait, none for one that is served at once.
+//! HTTP/2 on one connection: one exchange for each stream that has to wait, none for a stream that is served at once.
 //!
 //! ```text
 //! receive ──> read buffer ──> wire::h2 ── Request, Data, End ──> service ──> Output ── flush ──> transport
@@ -7,9 +7,9 @@
 //!                     exchange's outbox ── attend ──> Stream::content ── speak ─┘
 //! ```
 //!
-//! A connection comes here when its first bytes are the preface of HTTP/2 (prior knowledge), or when TLS has chosen it. Its
-//! `h1` machine is closed from then on, so that nothing of HTTP/1 is done with it. While its socket takes no more it is
-//! not read: what a client can make us say is bounded by what it reads.
+//! A connection comes here when its first bytes are the HTTP/2 preface (prior knowledge), or when TLS has selected
+//! it. Its `h1` machine is then closed, so that nothing is handled as HTTP/1. While its socket accepts no more it is
+//! not read: a client cannot make us queue more than it reads.
 
 mod answering;
 mod ending;
@@ -30,8 +30,8 @@ use crate::output::Piece;
 use crate::plan::Limits;
 use crate::record::Record;
 
-/// Memory of all responses of one connection that wait for windows, over which new requests are refused (to be tried again). Files, and
-/// bytes that others keep too, take none.
+/// Memory of all responses of one connection that wait for windows, above which new requests are refused (and may be
+/// retried). Files, and bytes that are shared, do not count.
 const WAITING_BYTES_MAX: u64 = 4 << 20;
 
 /// Waiting bytes of one response above which its producer has to wait.
@@ -40,12 +40,12 @@ pub(crate) const OUTBOX_BYTES_MAX: u64 = 32 << 10;
 /// Unread bytes of a request's body above which the client is held back.
 pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 10;
 
-/// One connection of HTTP/2.
+/// An HTTP/2 connection.
 pub(crate) struct Session {
     machine: Machine,
-    /// Streams that wait for something, by their numbers.
+    /// Streams that wait for something, by id.
     streams: Vec<(StreamId, Box<Stream>)>,
-    /// Content that moved, either way, since the rate was last judged.
+    /// Content moved in either direction since the rate was last checked.
     content_bytes: u64,
     /// Memory of responses that wait for windows.
     waiting_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Session {
     websockets: u32,
     /// The client, for code that takes a stream over.
     peer: Peer,
-    /// While no stream lives: when the connection is closed.
+    /// Without streams: when the connection is closed.
     idle_until: Ticks,
     /// When the machine's budgets were last refilled.
     refilled_at: Ticks,
@@ -61,18 +61,18 @@ pub(crate) struct Session {
     is_beginning: bool,
 }
 
-/// A stream that waits: for its body, for its response, or for room to send that.
+/// A stream that waits: for its body, for its response, or for room to send it.
 #[derive(Default)]
 struct Stream {
     exchange: Option<Key>,
     /// Content of the response that waits for windows.
     content: VecDeque<Piece>,
     content_bytes: u64,
-    /// Memory of it that only this stream holds.
+    /// Memory that only this stream holds.
     memory_bytes: u64,
     /// The response is complete, with these trailers as whole field lines.
     end: Option<Vec<u8>>,
-    /// Bytes of the request's body that were taken in and not given back to the client's window.
+    /// Bytes of the request's body without credit for the client so far.
     unread_bytes: usize,
     /// The request, for [`Service::ended`](crate::Service::ended).
     record: Option<Record>,
@@ -87,7 +87,7 @@ struct Stream {
 }
 
 impl Session {
-    /// A new one; its first frames are written to `out`.
+    /// A new session; its first frames are written to `out`.
     pub(crate) fn new(
         limits: &Limits,
         heads: HeadLimits,
@@ -123,7 +123,7 @@ impl Session {
         self.streams.get_mut(at).map(|(_, stream)| &mut **stream)
     }
 
-    /// The stream's entry; made, if there is none.
+    /// The stream's entry; created if there is none.
     fn enter(&mut self, id: StreamId) -> &mut Stream {
         let at = match self.find(id) {
             Ok(at) => at,
@@ -143,7 +143,7 @@ impl Session {
         Some(stream)
     }
 
-    /// Adds to what waits to be sent.
+    /// Queues content to be sent.
     fn queue(&mut self, id: StreamId, piece: Piece) {
         let bytes = piece.bytes();
         if bytes == 0 {
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Whether no stream lives.
+    /// Whether there is no stream.
     pub(crate) fn is_idle(&self) -> bool {
         self.machine.is_idle()
     }

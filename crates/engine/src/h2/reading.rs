@@ -1,4 +1,4 @@
-//! From the transport to the machine, and from its events to the service.
+//! From the transport to the state machine, and from its events to the service.
 
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
@@ -11,10 +11,10 @@ use crate::connection::Connection;
 use crate::h1::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Serving};
 use crate::service::{BodyFault, Outcome};
 
-/// Reads of one connection before others have their turn.
+/// Reads from one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// Events of one connection after which the clock is looked at.
+/// Events of one connection after which the clock is checked.
 const EVENTS_PER_LOOK: usize = 16;
 
 /// The result of receiving.
@@ -28,8 +28,8 @@ enum Took {
 }
 
 impl Serving {
-    /// The connection becomes one of HTTP/2: its first bytes are the start of the preface, or the client has chosen `h2` by
-    /// ALPN. What was received, `at..end` of the read buffer, is held and read again as HTTP/2.
+    /// Switches the connection to HTTP/2: its first bytes are the start of the preface, or the client has selected
+    /// `h2` by ALPN. The received bytes, `at..end` of the read buffer, are held and parsed again as HTTP/2.
     #[cold]
     pub(crate) fn begin_h2(&mut self, connection: &mut Connection, at: usize, end: usize) -> Fate {
         self.hold(connection, at, end);
@@ -41,11 +41,11 @@ impl Serving {
         connection.work().h2 = Some(Box::new(session));
         connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
         connection.deadline = self.now.ticks + self.head_ticks;
-        // Not served at once: the read buffer may hold requests of other connections in this turn.
+        // Not handled at once: the read buffer may hold requests of other connections in this turn.
         Fate::Again
     }
 
-    /// Reads, serves and sends, as far as the connection has something for it.
+    /// Reads, serves and sends, as far as possible.
     pub(crate) fn visit_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.lingering.is_some() {
             return self.throw_away(connection);
@@ -75,7 +75,7 @@ impl Serving {
 
     fn take_turns(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Fate {
         if connection.is_sending() {
-            // It goes on when the socket has room.
+            // It continues when the socket has room.
             return Fate::Keep;
         }
         for _ in 0..READS_PER_TURN {
@@ -106,7 +106,7 @@ impl Serving {
         Fate::Again
     }
 
-    /// Takes what the socket has, up to what the output may grow to.
+    /// Receives from the socket, as long as the output is not too large.
     fn take_in(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Took {
         let held = self.take_held(connection);
         let mut end = held;
@@ -126,7 +126,7 @@ impl Serving {
         if end == 0 {
             return Took::Nothing;
         }
-        // Events borrow the bytes, and heads the room: both are out while the service is called.
+        // Events borrow the bytes, and heads the room: both are moved out while the service is called.
         let (read, mut room) = (std::mem::take(&mut self.read), std::mem::take(&mut self.room));
         let mut at = 0;
         for count in 1usize.. {
@@ -190,7 +190,7 @@ impl Serving {
     fn body_came(&mut self, session: &mut Session, id: StreamId, bytes: &[u8]) {
         session.content_bytes += bytes.len() as u64;
         let Some(stream) = session.stream(id) else {
-            // Nobody wants it.
+            // It is not needed.
             return session.machine.consumed(id, bytes.len(), self.output.bytes());
         };
         if let Some(record) = &mut stream.record {
@@ -250,7 +250,7 @@ impl Serving {
         }
     }
 
-    /// Gives what was read of a body back to the client's window, unless the reader is behind.
+    /// Gives the client credit for body bytes that were read, unless the reader is behind.
     fn give_credit(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.stream(id) else { return };
         let is_paused = stream.exchange.and_then(|exchange| {

@@ -1,4 +1,4 @@
-//! Requests of streams, to the service.
+//! Passes requests of streams to the service.
 
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ pub(super) struct Asked<'a, 'b> {
 }
 
 impl Serving {
-    /// A request whose head has come.
+    /// The head of a request has arrived.
     pub(super) fn request_h2(
         &mut self,
         key: Key,
@@ -138,7 +138,7 @@ impl Serving {
     ) {
         self.lane.with(exchange, |exchange| exchange.is_called = true);
         let (mut fields, mut scratch) = (std::mem::take(&mut self.fields), std::mem::take(&mut self.path));
-        // It was put together here: the same bytes have the same meaning.
+        // It was assembled here: the same bytes give the same result.
         let framing = match whole.body.len() {
             0 => Framing::None,
             bytes => Framing::Length(bytes as u64),
@@ -191,7 +191,7 @@ impl Serving {
         }
     }
 
-    /// The record of a request that the machine has refused.
+    /// The record of a request that the state machine has refused.
     pub(super) fn refused_record(&mut self, connection: &Connection) -> Option<Record> {
         self.wants_ended.then(|| {
             let teller = self.wants_begun.then_some(&*self.service);

@@ -1,4 +1,4 @@
-//! Content, as windows, priorities and the socket allow; and what was encoded, to the transport.
+//! Sends content as windows, priorities and the socket allow, and other encoded output.
 
 use bytes::Buf;
 use flatout_lane::slab::Key;
@@ -12,7 +12,7 @@ use crate::output::{Drained, Piece};
 use crate::service::Outcome;
 
 impl Serving {
-    /// Frames content of the streams whose turn it is, until windows or the output are full.
+    /// Frames content of streams in turn, until windows or the output are full.
     pub(super) fn speak(&mut self, connection: &mut Connection, session: &mut Session) {
         if connection.is_sending() {
             return;
@@ -63,7 +63,7 @@ impl Serving {
         }
     }
 
-    /// The content that a stream has was framed: it waits for more, or ends with trailers.
+    /// All available content of a stream was framed: it waits for more, or ends with trailers.
     pub(super) fn end_of_content(&mut self, session: &mut Session, id: StreamId) {
         let trailers = session.stream(id).and_then(|stream| stream.end.take());
         match trailers {
@@ -82,7 +82,7 @@ impl Serving {
         }
     }
 
-    /// Sends what a visit has made, and goes on to what follows.
+    /// Sends the output of a visit, and continues.
     pub(super) fn send_visit(
         &mut self,
         key: Key,
@@ -130,7 +130,7 @@ impl Serving {
         }
     }
 
-    /// Tells exchanges how much of theirs waits, and whoever waits for room that there is some.
+    /// Updates how much of each exchange waits, and notifies producers that wait for room.
     fn note_room(&mut self, session: &Session) {
         for (_, stream) in &session.streams {
             if let Some(key) = stream.exchange {

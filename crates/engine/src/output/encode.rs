@@ -1,4 +1,4 @@
-//! From a response to its bytes: the head as it stands, framed by the conversation, and the body behind it.
+//! From a response to its bytes: the head, framed by the state machine, and the body after it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,11 +10,11 @@ use super::{COPY_BYTES_MAX, Output, Piece, Prelude};
 use crate::exchange::panicked;
 use crate::service::{BUFFER_BYTES_KEPT, Body, BoxBody, Part, Response, Takeover};
 
-/// What follows once the encoded bytes are sent.
+/// What follows after the encoded bytes.
 pub(crate) enum Follow {
     /// The response has ended.
     Next(Next),
-    /// More of the body, by a task.
+    /// More of the body, from a task.
     Stream(BoxBody),
     /// More of the body, pushed by key.
     Pushed,
@@ -23,10 +23,10 @@ pub(crate) enum Follow {
 }
 
 impl Output {
-    /// Adds a response and leaves it to be reset. `close` makes it the last.
+    /// Adds a response and leaves it to be reset. `close` makes it the last one.
     ///
-    /// Its body may be the author's own and panic when it is asked for its length, or dropped: then nothing of it stays,
-    /// and the response is the one to a panic.
+    /// Its body may be the application's own type and panic when it is asked for its length, or dropped: then nothing
+    /// of it is kept, and the response is the one for a panic.
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -79,10 +79,10 @@ impl Output {
         let length = said_length(response, carried as u64);
         let told = machine.respond_whole(response.status(), length, carried, close, &mut self.bytes);
         self.head_ends_at = self.len();
-        // Less than was declared: what was said is sent, and the connection cut.
+        // Shorter than declared: what was encoded is sent, and the connection aborted.
         let Ok((follows, next)) = told else { return Follow::Next(Next::Close) };
         if follows {
-            // The worker's own buffer is copied even when it is large: otherwise it would be allocated again each time.
+            // The worker's own buffer is copied even if it is large: otherwise it would be allocated again each time.
             let is_kept = matches!(response.body(), Body::Buffered) && carried <= BUFFER_BYTES_KEPT;
             if carried <= COPY_BYTES_MAX || is_kept {
                 self.bytes.extend_from_slice(response.body_bytes().unwrap_or_default());
@@ -93,7 +93,7 @@ impl Output {
         Follow::Next(next)
     }
 
-    /// Adds a body in memory that is too large to be copied behind its head.
+    /// Adds a body in memory that is too large to be copied after its head.
     fn add_large(&mut self, response: &mut Response) {
         let large = match response.take_body() {
             Body::Shared(bytes) => bytes,
@@ -128,7 +128,7 @@ impl Output {
         prelude.write(response, &mut self.bytes);
         response.write_fields(&mut self.bytes);
         if let Body::Take(takeover) = body {
-            // What is left of the request's body would be taken for the other protocol.
+            // The rest of the request's body would be taken for the other protocol.
             if machine.wants() != Wants::Answer {
                 return Err(Misfit);
             }
@@ -148,7 +148,7 @@ impl Output {
         Ok(Follow::Next(machine.end(&trailers, &mut self.bytes)?))
     }
 
-    /// Adds a body whose pieces are all there.
+    /// Adds a body whose pieces are all available.
     fn add_framed(&mut self, body: Body, machine: &mut Server) -> Result<(), Misfit> {
         let parts = match body {
             Body::Shared(bytes) => vec![Part::Bytes(bytes)],
@@ -173,7 +173,7 @@ impl Output {
     }
 }
 
-/// What the head says: the length of the body, unless a response that carries none declares another.
+/// The length in the head: the body's, unless a response without a body declares another.
 #[inline]
 fn said_length(response: &Response, carried: u64) -> Length {
     match response.declared_length() {
@@ -206,7 +206,7 @@ mod tests {
 
     const KEPT: &str = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
 
-    /// The response to `request`, as far as it is in memory.
+    /// The part of the response to `request` that is in memory.
     fn encoded(response: &mut Response, request: &str) -> String {
         let mut prelude = Prelude::new(Some("t"));
         prelude.follow(784_111_777);

@@ -1,4 +1,4 @@
-//! From a response to frames of HTTP/2: its head, and content that is small and finds room.
+//! From a response to HTTP/2 frames: its head, and content that is small and fits the window.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,7 +29,8 @@ pub(crate) enum Content {
 }
 
 impl Output {
-    /// Adds the head of a response, and its content if that is small and finds room. Leaves the response to be reset.
+    /// Adds the head of a response, and its content if it is small and fits the window. Leaves the response to be
+    /// reset.
     #[inline]
     pub(crate) fn encode_h2(
         &mut self,
@@ -42,7 +43,7 @@ impl Output {
             return self.encode_h2_memory(response, machine, stream, prelude);
         }
         let before = self.mark();
-        // Its body may be the author's own, and panic when it is asked for its length.
+        // Its body may be the application's own type, and panic when it is asked for its length.
         match catch_unwind(AssertUnwindSafe(|| self.encode_h2_other(response, machine, stream, prelude))) {
             Ok(content) => content,
             Err(_) if machine.owes_response(stream) => {
@@ -156,7 +157,7 @@ impl Output {
     }
 }
 
-/// The pieces of a body that is all there.
+/// The pieces of a complete body.
 fn pieces(body: Body) -> Vec<Piece> {
     match body {
         Body::Shared(bytes) => vec![Piece::Bytes(bytes)],

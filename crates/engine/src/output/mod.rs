@@ -6,8 +6,8 @@
 //!                 └──────> socket <── drain ── Queue of pieces ──> what the socket did not take stays queued
 //! ```
 //!
-//! One buffer serves a whole stage of a turn: each connection's responses are a span of it, behind those of the one
-//! before.
+//! One buffer serves a whole stage of a turn: each connection's responses are a span of it, after the previous
+//! connection's.
 
 mod encode;
 mod encode_h2;
@@ -27,26 +27,26 @@ pub(crate) use queue::{Drained, Piece, Queue};
 use crate::exchange::PooledPipe;
 use crate::transport::Transport;
 
-/// Pieces up to this size are copied into the buffer; larger ones are sent from where they lie.
+/// Pieces up to this size are copied into the buffer; larger ones are sent from their own memory.
 const COPY_BYTES_MAX: usize = 4 << 10;
 
-/// Capacity of the buffer that is kept from stage to stage.
+/// Capacity of the buffer that is kept between stages.
 const BYTES_KEPT: usize = 256 << 10;
 
 /// Encoded responses.
 #[derive(Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
-    /// Where the span of the connection in hand begins.
+    /// Where the span of the current connection starts.
     start: usize,
-    /// Pieces of its span that are not in the buffer, and where they belong.
+    /// Pieces of its span that are not in the buffer, and their positions.
     cuts: Vec<(usize, Piece)>,
     cut_bytes: u64,
-    /// Where the head ended that was encoded last, in bytes of the span.
+    /// The end of the head that was encoded last, within the span.
     head_ends_at: u64,
 }
 
-/// A place in an [`Output`].
+/// A position in an [`Output`].
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     bytes: usize,
@@ -55,13 +55,13 @@ pub(crate) struct Mark {
 }
 
 impl Output {
-    /// Whether nothing was encoded for the connection in hand.
+    /// Whether nothing was encoded for the current connection.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.len() == self.start && self.cuts.is_empty()
     }
 
-    /// Bytes encoded for the connection in hand, those that are not copied too.
+    /// Bytes encoded for the current connection, including those that are not copied.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         (self.bytes.len() - self.start) as u64 + self.cut_bytes
@@ -72,19 +72,19 @@ impl Output {
         self.bytes.capacity()
     }
 
-    /// Where the head of the response ends that was encoded last, as [`Output::len`] was then.
+    /// The end of the head that was encoded last, in terms of [`Output::len`].
     #[inline]
     pub(crate) fn head_ends_at(&self) -> u64 {
         self.head_ends_at
     }
 
-    /// How far it is made, to come [back to](Output::back_to).
+    /// The current position, for [`Output::back_to`].
     #[inline]
     fn mark(&self) -> Mark {
         Mark { bytes: self.bytes.len(), cuts: self.cuts.len(), cut_bytes: self.cut_bytes }
     }
 
-    /// Drops what was made since.
+    /// Drops everything after a mark.
     fn back_to(&mut self, mark: Mark) {
         self.bytes.truncate(mark.bytes);
         self.cuts.truncate(mark.cuts);
@@ -96,7 +96,7 @@ impl Output {
         self.cuts.push((self.bytes.len(), piece));
     }
 
-    /// The buffer, for what frames messages.
+    /// The buffer, for the state machines.
     #[inline]
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -120,12 +120,12 @@ impl Output {
         }
     }
 
-    /// Adds a piece that is in a pipe.
+    /// Adds the content of a pipe.
     pub(crate) fn add_pipe(&mut self, pipe: PooledPipe) {
         self.cut(Piece::Pipe(pipe));
     }
 
-    /// Leaves the span of the connection in hand in the buffer, to be sent at the end of the stage. `None` where part of
+    /// Leaves the span of the current connection in the buffer, to be sent at the end of the stage. `None` if part of
     /// it is not in the buffer.
     #[inline]
     pub(crate) fn leave(&mut self) -> Option<Range<usize>> {
@@ -137,7 +137,7 @@ impl Output {
         Some(span)
     }
 
-    /// Sends a span that was left; what the socket does not take is queued. Costs one system call.
+    /// Sends a span that was left; bytes that the socket does not accept are queued. Costs one system call.
     #[inline]
     pub(crate) fn send_left(
         &self,
@@ -156,7 +156,7 @@ impl Output {
         }
     }
 
-    /// Empties it, at the end of a stage.
+    /// Clears it at the end of a stage.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
@@ -166,13 +166,13 @@ impl Output {
         }
     }
 
-    /// Drops what was encoded for the connection in hand.
+    /// Drops what was encoded for the current connection.
     pub(crate) fn forget(&mut self) {
         self.back_to(Mark { bytes: self.start, cuts: 0, cut_bytes: 0 });
     }
 
-    /// Sends what was encoded for the connection in hand, if it is all in the buffer and nothing waits before it (`has_queue`):
-    /// what came of it, and what the socket has not taken. Costs one system call. `None` where it has to be
+    /// Sends what was encoded for the current connection, if it is all in the buffer and nothing waits before it
+    /// (`has_queue`). Returns the result, and the unsent bytes. Costs one system call. `None` if it has to be
     /// [queued](Output::move_to) first.
     pub(crate) fn send(
         &mut self,
@@ -187,7 +187,7 @@ impl Output {
         Some(sent)
     }
 
-    /// Queues what was encoded for the connection in hand, behind what waits already.
+    /// Queues what was encoded for the current connection, after what is already waiting.
     pub(crate) fn move_to(&mut self, queue: &mut Queue) {
         let mut at = self.start;
         self.cut_bytes = 0;

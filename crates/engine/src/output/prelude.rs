@@ -1,4 +1,4 @@
-//! The lines that are in every response, formatted once a second.
+//! The lines of every response, formatted once a second.
 
 use flatout_wire::Status;
 use flatout_wire::h1::write_status_line;
@@ -11,9 +11,9 @@ pub(crate) struct Prelude {
     server: Vec<u8>,
     /// `HTTP/1.1 200 OK`, `Server`, `Date`, one after another.
     ok: Vec<u8>,
-    /// Where the lines behind the status line begin.
+    /// Where the lines after the status line start.
     lines_at: usize,
-    /// `server` and `date` as HTTP/2 has them, for whoever it is sent to: our encoder keeps no table.
+    /// `server` and `date` for HTTP/2, the same on every connection: our encoder uses no dynamic table.
     fields_h2: Vec<u8>,
     unix_seconds: u64,
 }
@@ -24,7 +24,7 @@ impl Prelude {
         Prelude { server, ok: Vec::new(), lines_at: 0, fields_h2: Vec::new(), unix_seconds: u64::MAX }
     }
 
-    /// Follows the clock; formats only when the second has changed.
+    /// Updates the time; formats only when the second has changed.
     #[inline]
     pub(crate) fn follow(&mut self, unix_seconds: u64) {
         if self.unix_seconds != unix_seconds {
@@ -46,7 +46,7 @@ impl Prelude {
         encode_lines(self.ok.get(self.lines_at..).unwrap_or_default(), &mut self.fields_h2);
     }
 
-    /// The same as fields of HTTP/2, behind the status.
+    /// The same as HTTP/2 fields, after the status.
     #[inline]
     pub(crate) fn write_h2(&self, response: &Response, out: &mut Vec<u8>) {
         let lines = self.ok.get(self.lines_at..).unwrap_or_default();
@@ -58,7 +58,7 @@ impl Prelude {
         }
     }
 
-    /// Writes the status line, and `Server` and `Date` where the response has none of its own.
+    /// Writes the status line, and `Server` and `Date` unless the response has its own.
     #[inline]
     pub(crate) fn write(&self, response: &Response, out: &mut Vec<u8>) {
         if response.status() == Status::OK && response.own_prelude() == (false, false) {

@@ -1,4 +1,4 @@
-//! What a connection's socket has not taken yet.
+//! Output that a connection's socket has not accepted yet.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,22 +13,22 @@ use crate::exchange::PooledPipe;
 use crate::service::FileRange;
 use crate::transport::Transport;
 
-/// Pieces handed to the kernel with one call.
+/// Pieces per system call.
 const SLICES_MAX: usize = 32;
 
-/// Bytes of one file sent before other connections have their turn: a tenth of a millisecond of copying.
+/// Bytes of one file sent before other connections get their turn: a tenth of a millisecond of copying.
 const FILE_BYTES_PER_TURN: u64 = 512 << 10;
 
-/// Bytes of a file that are looked for in memory at a time.
+/// Bytes of a file per check whether they are in memory.
 const WINDOW_BYTES: u64 = 512 << 10;
 
-/// Bytes that are read ahead where they are not in memory.
+/// Bytes that are read ahead if they are not in memory.
 const AHEAD_BYTES: u64 = 2 * WINDOW_BYTES;
 
 /// Bytes that are sent anyway if no thread reads ahead.
 const COLD_BYTES: u64 = 64 << 10;
 
-/// A piece of what is to be sent.
+/// A piece of output.
 pub(crate) enum Piece {
     Bytes(Bytes),
     File(FileRange),
@@ -40,22 +40,22 @@ pub(crate) enum Piece {
 pub(crate) struct Queue {
     pieces: VecDeque<Piece>,
     bytes: u64,
-    /// Up to where the first piece, a file, is known to be in memory.
+    /// Up to which offset the first piece, a file, is known to be in memory.
     warm_until: u64,
 }
 
-/// How far a queue got.
+/// The result of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// All was sent.
     All,
-    /// The socket takes no more; it will say when it does.
+    /// The socket accepts no more; an event will report when it does.
     Full,
-    /// It was this connection's turn long enough; the socket may take more.
+    /// The connection has used up its turn; the socket may accept more.
     Yield,
-    /// What comes next is not in memory, and would have to be waited for.
+    /// The next bytes are not in memory, and would block.
     Cold,
-    /// The connection is broken, or a file is not what was promised any more.
+    /// The connection has failed, or a file has changed.
     Broken,
 }
 
@@ -65,7 +65,7 @@ impl Queue {
         self.pieces.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Waiting bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -78,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// What is not in memory: the file, from where on, and how much is to be read ahead.
+    /// What is not in memory: the file, the offset, and how much to read ahead.
     pub(crate) fn cold(&self) -> Option<(Arc<File>, u64, u64)> {
         match self.pieces.front() {
             Some(Piece::File(range)) => {
@@ -88,19 +88,19 @@ impl Queue {
         }
     }
 
-    /// Takes the file for being in memory up to there.
+    /// Treats the file as in memory up to this offset.
     pub(crate) fn trust(&mut self, until: u64) {
         self.warm_until = until;
     }
 
-    /// Takes a little of it for being in memory: no thread reads ahead.
+    /// Treats a little of it as in memory: no thread reads ahead.
     pub(crate) fn trust_little(&mut self) {
         if let Some(Piece::File(range)) = self.pieces.front() {
             self.warm_until = range.offset + COLD_BYTES;
         }
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     pub(crate) fn drain(&mut self, transport: &mut Transport) -> Drained {
         let mut file_bytes_left = FILE_BYTES_PER_TURN;
         while let Some(piece) = self.pieces.front_mut() {
@@ -127,7 +127,7 @@ impl Queue {
                 Piece::Pipe(pipe) => {
                     let wanted = pipe.bytes() as u64;
                     match pipe.pipe() {
-                        // Sent by itself: what is in it counts down.
+                        // Sent alone: the pipe counts its own content.
                         Some(pipe) => (transport.send_pipe(pipe, false), wanted),
                         None => (Moved::Broken, wanted),
                     }
@@ -139,7 +139,7 @@ impl Queue {
                 Moved::WouldBlock => return Drained::Full,
                 Moved::Bytes(sent) => {
                     self.advance(sent as u64);
-                    // A file may be sent in part because its pages come slowly: ask again. Memory may not.
+                    // A file may be sent in part because its pages are slow: try again. Memory may not.
                     if (sent as u64) < wanted && matches!(self.pieces.front(), Some(Piece::Bytes(_))) {
                         return Drained::Full;
                     }
@@ -168,7 +168,7 @@ impl Queue {
         let mut left = sent;
         while left > 0 {
             let Some(piece) = self.pieces.front_mut() else { return };
-            // A pipe has counted what it gave; it is sent alone.
+            // A pipe counts its own content; it is sent alone.
             let is_pipe = matches!(piece, Piece::Pipe(_));
             if is_pipe && piece.bytes() > 0 {
                 return;

@@ -1,4 +1,4 @@
-//! What follows the head of a response.
+//! Response bodies.
 
 use std::any::Any;
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::exchange::{Lane, bridge};
 /// Any error of a body that is produced while it is sent.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Any body that is produced while it is sent.
+/// Any streamed body.
 pub type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError>>>;
 
-/// What follows the head.
+/// The body of a response.
 #[derive(Default)]
 pub enum Body {
     /// Nothing, `Content-Length: 0`.
@@ -33,13 +33,13 @@ pub enum Body {
     Buffered,
     /// Bytes that live as long as the program.
     Static(&'static [u8]),
-    /// Shared bytes; large ones are sent from where they lie.
+    /// Shared bytes; large ones are sent without copying.
     Shared(Bytes),
     /// A range of a file, sent by the kernel.
     File(FileRange),
-    /// Several pieces one after another.
+    /// Several pieces in order.
     Parts(Vec<Part>),
-    /// Produced while it is sent, chunked unless its size hint is exact or a length was declared. An error cuts the
+    /// Produced while it is sent, chunked unless its size hint is exact or a length was declared. An error aborts the
     /// connection, so that the client sees a short body and never a clean end.
     Stream(BoxBody),
     /// Pushed by the exchange's key ([`Lane::push`](crate::Lane::push)), chunked unless a length was declared.
@@ -57,33 +57,32 @@ pub enum Part {
     File(FileRange),
 }
 
-/// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection, and so does one that
-/// was written to meanwhile, unless its witness says that the promised bytes are still there: no client takes halves of
-/// two versions for one.
+/// `bytes` bytes of a file from `offset` on. If the file turns out to be shorter, the connection is aborted. The same
+/// happens if it was written to meanwhile, unless its witness says that the promised bytes are unchanged: no client
+/// gets a mix of two versions.
 #[derive(Debug, Clone)]
 pub struct FileRange {
     /// The open file.
     pub file: Arc<File>,
-    /// Where the range begins.
+    /// Where the range starts.
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
-    /// When the version that was promised was last written to; looked at once more before the last bytes are sent.
+    /// Modification time of the promised version; checked again before the last bytes are sent.
     pub modified: SystemTime,
-    /// Asked where the file was written to meanwhile; `None`: every write cuts.
+    /// Called if the file was written to meanwhile; `None`: every write aborts.
     pub witness: Option<Arc<dyn Witness>>,
 }
 
-/// Knows a promised version of a file well enough to recognise it in a later one.
+/// Can recognise a promised version of a file in a later one.
 pub trait Witness: fmt::Debug + Send + Sync {
-    /// Whether all bytes of the promised version are where they were, as in a log that has grown. Runs on the worker:
-    /// a few reads of what was just sent.
+    /// Whether all bytes of the promised version are unchanged, as in a log that has grown. Runs on the worker: a few
+    /// reads of data that was just sent.
     fn is_unchanged(&self, file: &File, now: &Metadata) -> bool;
 }
 
 impl FileRange {
-    /// Whether the file still holds the version that was promised. Costs one system call, and more only where it was
-    /// written to.
+    /// Whether the file still has the promised version. Costs one system call, and more only if it was written to.
     pub(crate) fn is_current(&self) -> bool {
         let Ok(now) = self.file.metadata() else { return false };
         now.modified().is_ok_and(|modified| modified == self.modified)
@@ -91,15 +90,15 @@ impl FileRange {
     }
 }
 
-/// Changes a body while it is sent, such as by compressing it. Runs on the worker.
+/// Changes a body while it is sent, for example by compressing it. Runs on the worker.
 pub trait Filter {
-    /// Takes a piece, and gives what is to be sent of it now, perhaps nothing.
+    /// Takes a piece, and returns what to send now, possibly nothing.
     ///
     /// # Errors
-    /// The body cannot be finished: the connection is cut.
+    /// The body cannot be completed: the connection is aborted.
     fn piece(&mut self, bytes: Bytes) -> Result<Bytes, BoxError>;
 
-    /// The body is whole: what is still to be sent.
+    /// The body is complete: returns what is still to be sent.
     ///
     /// # Errors
     /// As [`Filter::piece`].
@@ -119,8 +118,8 @@ pub struct Taken {
     pub peer: Option<SocketAddr>,
     /// It is the client's own socket. Otherwise a worker stands between, which encrypts or frames.
     pub is_direct: bool,
-    /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: what keeps the socket longer
-    /// than that future keeps this too.
+    /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: code that
+    /// keeps the socket longer than that future keeps this too.
     pub seat: Seat,
 }
 
@@ -188,7 +187,7 @@ impl Drop for LeftStream {
 pub struct Seat(#[expect(dead_code, reason = "it is there to be dropped")] pub(crate) Rc<dyn Any>);
 
 impl Seat {
-    /// A seat that counts nothing, for tests of takeovers.
+    /// A seat without effect, for tests of takeovers.
     pub fn none() -> Seat {
         Seat(Rc::new(()))
     }

@@ -1,65 +1,65 @@
-//! How a request began and ended: what logs and metrics are made of.
+//! The start and the end of a request: the data for logs and metrics.
 
 use std::net::SocketAddr;
 
 use flatout_wire::{Head, Status};
 
-/// A request whose head has come, or bytes that the parser refused. What is here is gone when the request ends: a service
-/// keeps what it needs of it, and says by what number it finds it again.
+/// A request whose head has arrived, or bytes that the parser rejected. These borrowed values are no longer available
+/// when the request ends: a service stores what it needs, and returns a number by which it finds it again.
 #[derive(Debug, Clone, Copy)]
 pub struct Begun<'a> {
-    /// The head; `None` where the parser refused the bytes.
+    /// The head; `None` if the parser rejected the bytes.
     pub head: Option<&'a Head<'a>>,
-    /// The bytes that were refused, as far as they had come; empty where there is a head.
+    /// The rejected bytes, as far as received; empty if there is a head.
     pub refused: &'a [u8],
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
 }
 
-/// One request that has ended. Times are nanoseconds of the monotonic clock; they are read once a stage, so a time may be
-/// late by what the other connections of the stage have taken.
+/// A request that has ended. Times are nanoseconds of the monotonic clock; they are read once per stage, so a time
+/// may be late by the time that the stage's other connections took.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
-    /// The status of the response; `None` where none was begun.
+    /// The status of the response; `None` if none was started.
     pub status: Option<Status>,
-    /// Bytes of head and body that were read.
+    /// Received bytes of head and body.
     pub received_bytes: u64,
-    /// Bytes of head and body that were encoded for the client. Where the response was cut, fewer were sent.
+    /// Bytes of head and body that were encoded for the client. If the response was cut, fewer were sent.
     pub sent_bytes: u64,
-    /// How many of them are the head.
+    /// Bytes of the head among them.
     pub sent_head_bytes: u32,
-    /// When the stage began in which its head was whole.
+    /// Start of the stage in which the head was complete.
     pub began_ns: u64,
-    /// When the first bytes of its response were handed to the kernel; `None` where there were none.
+    /// When the first bytes of the response were passed to the kernel; `None` if there were none.
     pub first_byte_ns: Option<u64>,
-    /// When it was over.
+    /// When it ended.
     pub ended_ns: u64,
-    /// The same by the wall clock: nanoseconds since 1970, exact to some milliseconds.
+    /// The same on the wall clock: nanoseconds since 1970, exact to a few milliseconds.
     pub unix_ns: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// What [`Service::begun`](crate::Service::begun) has returned; 0 where it was not asked.
+    /// The value returned by [`Service::begun`](crate::Service::begun); 0 if it was not called.
     pub mark: u64,
-    /// What [`Response::set_note`](crate::Response::set_note) was given.
+    /// The value passed to [`Response::set_note`](crate::Response::set_note).
     pub note: u64,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The kernel took the whole response.
+    /// The kernel accepted the whole response.
     Sent,
     /// The client closed or reset the connection before that.
     ClientGone,
     /// The client was too slow.
     TimedOut,
-    /// The parser or a limit of the server refused it; the response was sent.
+    /// The parser or a limit of the server rejected it; the response was sent.
     Refused,
-    /// The response broke off: its body failed, or was not as long as declared.
+    /// The response was cut: its body failed, or did not have the declared length.
     Failed,
     /// The connection left HTTP.
     Taken,
-    /// The server ended first.
+    /// The server stopped first.
     Stopped,
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
         Outcome::Stopped,
     ];
 
-    /// A word for it, for logs and metrics.
+    /// Its name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Sent => "sent",

@@ -8,23 +8,23 @@ use super::key::ExchangeKey;
 use super::stream::BodyStream;
 use crate::secured::Secured;
 
-/// One request: borrowed from the worker's read buffer for the length of the call.
+/// One request: borrowed from the worker's read buffer for the duration of the call.
 pub struct Request<'a> {
     /// Method, target, version and fields.
     pub head: Head<'a>,
-    /// The decoded path in the normal form that the service asked for ([`Service::path_form`](crate::Service::path_form));
-    /// `*` for `OPTIONS *`.
+    /// The decoded path in the service's normal form ([`Service::path_form`](crate::Service::path_form)); `*` for
+    /// `OPTIONS *`.
     pub path: &'a [u8],
     /// The body, read as [`Service::body`](crate::Service::body) planned.
     pub body: RequestBody<'a>,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
-    /// What is known of the TLS that it came over; `None` where it came in the clear.
+    /// Facts about its TLS connection; `None` without TLS.
     pub tls: Option<Tls<'a>>,
     pub(crate) parking: Option<&'a dyn Parking>,
 }
 
-/// The TLS that a request came over.
+/// The TLS connection of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Tls<'a>(Known<'a>);
 
@@ -68,13 +68,13 @@ impl<'a> Tls<'a> {
         self.connection()?.with(|channel| channel.cipher()).flatten()
     }
 
-    /// The certificate that the client has shown, if it was asked for one (DER).
+    /// The client's certificate (DER), if it was requested and presented.
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
         self.connection()?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
     }
 }
 
-/// Makes an exchange for the request that is being served.
+/// Creates an exchange for the current request.
 pub(crate) trait Parking {
     fn park(&self) -> ExchangeKey;
 }
@@ -86,13 +86,13 @@ impl Parking for ExchangeKey {
 }
 
 impl<'a> Request<'a> {
-    /// A request that came from no connection, for tests of services.
+    /// A request without a connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
         Request { head, path, body, peer: None, tls: None, parking: None }
     }
 
-    /// A request that was parked and is taken up again, by a service that kept what it was made of: a responder that it is
-    /// handed to finds `key` when it parks the request.
+    /// A parked request that is resumed, by a service that kept its parts: a handler that it is passed to gets `key`
+    /// when it parks the request.
     pub fn resumed(
         head: Head<'a>,
         path: &'a [u8],
@@ -103,9 +103,9 @@ impl<'a> Request<'a> {
         Request { head, path, body, peer, tls: None, parking: Some(key) }
     }
 
-    /// The key of this request's exchange, which is made now: by it the response can be given later
-    /// ([`Reply::Parked`](crate::Reply::Parked)), or an interim response while it is made. The key of a detached request
-    /// finds nothing.
+    /// The key of this request's exchange, which is created now. With it the response can be sent later
+    /// ([`Reply::Parked`](crate::Reply::Parked)), or an interim response before. The key of a detached request
+    /// matches nothing.
     pub fn park(&self) -> ExchangeKey {
         self.parking.map_or_else(ExchangeKey::none, |parking| parking.park())
     }
@@ -120,7 +120,7 @@ pub enum RequestBody<'a> {
         /// The trailer fields of a chunked body.
         trailers: &'a [(Vec<u8>, Vec<u8>)],
     },
-    /// Still on its way.
+    /// Still being received.
     Stream(BodyStream),
 }
 

@@ -1,8 +1,8 @@
 //! A response under construction.
 //!
-//! The worker keeps one and hands it to every call, so that an answer made in the lane allocates nothing: its
-//! field lines and its body buffer keep their capacity from request to request. The engine adds `Server`, `Date`,
-//! `Content-Length` or `Transfer-Encoding`, and `Connection` when it writes the head.
+//! The worker keeps one and passes it to every call, so that a response made in the lane allocates nothing: its field
+//! lines and its body buffer keep their capacity between requests. The engine adds `Server`, `Date`, `Content-Length`
+//! or `Transfer-Encoding`, and `Connection` when it writes the head.
 
 use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
@@ -26,9 +26,9 @@ use super::body::{Body, Filter};
 /// ```
 pub struct Response {
     status: Status,
-    /// Field lines one after another, each ended by CRLF.
+    /// Consecutive field lines, each ending in CRLF.
     block: Vec<u8>,
-    /// Where they are in it.
+    /// Their positions in it.
     lines: Vec<Line>,
     buffer: Vec<u8>,
     body: Body,
@@ -40,7 +40,7 @@ pub struct Response {
     close: bool,
     has_date: bool,
     has_server: bool,
-    /// Lines were removed, so that the block is more than its lines.
+    /// Lines were removed, so the block contains more than its lines.
     has_holes: bool,
     /// It has a declared length, trailers or hints.
     has_extras: bool,
@@ -95,12 +95,12 @@ impl Response {
         self
     }
 
-    /// Adds a field line. `Content-Length` and `Transfer-Encoding` are the engine's and left out (see
-    /// [`Response::declare_length`]); `Connection: close` closes after the response, other connection options are left
-    /// out.
+    /// Adds a field line. `Content-Length` and `Transfer-Encoding` are written by the engine and ignored here (see
+    /// [`Response::declare_length`]); `Connection: close` closes after the response, other connection options are
+    /// ignored.
     ///
-    /// A name that is no token, or a value with a control byte, would let its author's data split the
-    /// response: such a field turns the response into an empty 500.
+    /// A name that is not a token, or a value with a control byte, could split the response: such a field turns the
+    /// response into an empty 500.
     pub fn header(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         let (name, value) = (name.as_bytes(), value.as_ref());
         if !is_token(name) || !is_field_value(value) {
@@ -126,14 +126,14 @@ impl Response {
         self
     }
 
-    /// Makes room for field lines of so many bytes in all.
+    /// Reserves room for this many field lines with this many bytes in all.
     pub fn reserve_fields(&mut self, lines: usize, bytes: usize) {
         self.block.reserve(bytes);
         self.lines.reserve(lines);
     }
 
-    /// Adds a field that was parsed, of a response that comes from elsewhere: trusted to have no control bytes, and none of those
-    /// that frame a message or concern one connection.
+    /// Adds a parsed field of a response from elsewhere: trusted to have no control bytes, and not to be a framing or
+    /// connection-specific field.
     pub fn parsed_field(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
         match name.len() {
             4 => self.has_date |= name.eq_ignore_ascii_case(b"date"),
@@ -146,7 +146,7 @@ impl Response {
         self
     }
 
-    /// The same with fields of a head that was read from `bytes`.
+    /// The same with fields of a head that was parsed from `bytes`.
     pub fn parsed_fields(&mut self, bytes: &[u8], fields: impl Iterator<Item = Field>) -> &mut Self {
         let at = self.block.len();
         let mut lines = Lines::new(bytes, &mut self.block);
@@ -164,8 +164,8 @@ impl Response {
         self
     }
 
-    /// Adds complete field lines, encoded in advance, each ended by CRLF. They are trusted: none of those that the engine
-    /// writes itself, and no control byte.
+    /// Adds complete field lines, encoded in advance, each ending in CRLF. They are trusted to have no control bytes,
+    /// and none of the fields that the engine writes itself.
     #[inline]
     pub fn encoded_fields(&mut self, lines: &[u8]) -> &mut Self {
         debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
@@ -175,7 +175,7 @@ impl Response {
         self
     }
 
-    /// The same for lines of which some may be `Date` and `Server`, as the arguments say.
+    /// The same for lines that may include `Date` and `Server`, as the arguments say.
     #[inline]
     pub fn encoded_head(&mut self, lines: &[u8], has_date: bool, has_server: bool) -> &mut Self {
         self.has_date |= has_date;
@@ -183,7 +183,8 @@ impl Response {
         self.encoded_fields(lines)
     }
 
-    /// Adds whole field lines that `write` appends to what it gets; trusted in the same way. Nothing is copied or allocated.
+    /// Adds complete field lines that `write` appends to its argument; trusted in the same way. Nothing is copied or
+    /// allocated.
     #[inline]
     pub fn write_lines(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
         let at = self.block.len();
@@ -206,12 +207,12 @@ impl Response {
             .map(split_line)
     }
 
-    /// The value of the first field of this name, in any case.
+    /// The value of the first field with this name, ignoring case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields().find(|(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
-    /// Writes the field lines, each ended by CRLF.
+    /// Writes the field lines, each ending in CRLF.
     #[inline]
     pub fn write_fields(&self, out: &mut Vec<u8>) {
         if !self.has_holes {
@@ -222,7 +223,7 @@ impl Response {
         }
     }
 
-    /// Writes the fields as HTTP/2 has them.
+    /// Writes the fields for HTTP/2.
     #[inline]
     pub(crate) fn encode_fields(&self, out: &mut Vec<u8>) {
         if !self.has_holes {
@@ -231,8 +232,8 @@ impl Response {
         self.lines.iter().for_each(|line| encode_lines(self.span(line), out));
     }
 
-    /// Removes all fields of this name. Without a `Date` or `Server` of its own the response has the engine's again.
-    /// Costs a pass over the fields.
+    /// Removes all fields with this name. After its own `Date` or `Server` is removed, the response gets the
+    /// engine's. Costs a pass over the fields.
     pub fn remove_header(&mut self, name: &str) -> &mut Self {
         match () {
             () if name.eq_ignore_ascii_case("date") => self.has_date = false,
@@ -259,21 +260,20 @@ impl Response {
         self.block.get(line.at as usize..(line.at + line.bytes) as usize).unwrap_or_default()
     }
 
-    /// Says a length that is not the length of what the response carries: of what GET would have sent, in a response to
-    /// HEAD or with 304; of a body that is streamed or pushed, which must then be exactly so long.
+    /// Declares a length that differs from the length of this response's body: the length that GET would have, in a
+    /// response to HEAD or with 304; or the exact length of a body that is streamed or pushed.
     pub fn declare_length(&mut self, bytes: u64) -> &mut Self {
         self.declared_length = Some(bytes);
         self.has_extras = true;
         self
     }
 
-    /// The length that was declared.
+    /// The declared length.
     pub fn declared_length(&self) -> Option<u64> {
         self.declared_length
     }
 
-    /// Has a body that is streamed or pushed pass through a filter; a length that was declared does not hold then. Other bodies are
-    /// sent as they are.
+    /// Filters a body that is streamed or pushed; a declared length is then ignored. Other bodies are sent unchanged.
     pub fn set_filter(&mut self, filter: Box<dyn Filter>) -> &mut Self {
         self.declared_length = None;
         self.filter = Some(filter);
@@ -286,8 +286,8 @@ impl Response {
         if self.has_extras { self.filter.take() } else { None }
     }
 
-    /// Adds a trailer field, sent behind a chunked body; a body in memory becomes a chunked one. HTTP/1.0 clients do not
-    /// get it. What may not be a field is left out.
+    /// Adds a trailer field, sent after a chunked body; a body in memory becomes chunked. It is not sent to HTTP/1.0
+    /// clients. Invalid fields are ignored.
     pub fn trailer(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
             write_line(name.as_bytes(), value.as_ref(), &mut self.trailers);
@@ -296,13 +296,13 @@ impl Response {
         self
     }
 
-    /// The trailer fields, as whole lines.
+    /// The trailer fields, as complete lines.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
     }
 
-    /// Adds a field to the interim response 103 (Early Hints, RFC 8297) that is sent before this one. To send one while
-    /// the response is still made, see [`Lane::inform`](crate::Lane::inform).
+    /// Adds a field to the interim response 103 (Early Hints, RFC 8297) that is sent before this one. To send one
+    /// while the response is still being made, see [`Lane::inform`](crate::Lane::inform).
     pub fn hint(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
             write_line(name.as_bytes(), value.as_ref(), &mut self.hints);
@@ -311,23 +311,24 @@ impl Response {
         self
     }
 
-    /// The fields of the interim response, as whole lines.
+    /// The fields of the interim response, as complete lines.
     pub fn hints(&self) -> &[u8] {
         &self.hints
     }
 
-    /// A number of the service's own, handed back when the exchange has ended ([`Ended::note`](crate::Ended::note)).
+    /// A number for the service's own use, returned when the exchange has ended
+    /// ([`Ended::note`](crate::Ended::note)).
     pub fn set_note(&mut self, note: u64) -> &mut Self {
         self.note = note;
         self
     }
 
-    /// The number that [`Response::set_note`] was given, or 0.
+    /// The number set by [`Response::set_note`], or 0.
     pub fn note(&self) -> u64 {
         self.note
     }
 
-    /// The buffer for a body that is written now; what is in it is the body ([`Body::Buffered`]).
+    /// The buffer of a body that is written now; its content becomes the body ([`Body::Buffered`]).
     #[inline]
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.replace_body(Body::Buffered);
@@ -341,7 +342,7 @@ impl Response {
         self
     }
 
-    /// Replaces the body. The usual kinds have nothing to drop; `forget` lets the compiler leave that out.
+    /// Replaces the body. The usual kinds need no drop; `forget` lets the compiler omit it.
     #[inline]
     fn replace_body(&mut self, body: Body) {
         let former = std::mem::replace(&mut self.body, body);
@@ -351,7 +352,7 @@ impl Response {
         }
     }
 
-    /// Whether it is a head and a body in memory, and nothing else.
+    /// Whether it is only a head and a body in memory.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         let in_memory = matches!(self.body, Body::Empty | Body::Buffered | Body::Static(_) | Body::Shared(_));
@@ -363,7 +364,7 @@ impl Response {
         &self.body
     }
 
-    /// The bytes of a body that is in memory; `None` for the other kinds.
+    /// The bytes of a body in memory; `None` for the other kinds.
     pub fn body_bytes(&self) -> Option<&[u8]> {
         match &self.body {
             Body::Empty => Some(&[]),
@@ -382,7 +383,7 @@ impl Response {
         }
     }
 
-    /// Closes the connection after this answer.
+    /// Closes the connection after this response.
     pub fn close(&mut self) -> &mut Self {
         self.close = true;
         self
@@ -394,13 +395,13 @@ impl Response {
         self.close
     }
 
-    /// Whether it has fields `Server` and `Date` of its own.
+    /// Whether it has its own `Server` and `Date` fields.
     #[inline]
     pub(crate) fn own_prelude(&self) -> (bool, bool) {
         (self.has_server, self.has_date)
     }
 
-    /// Empties it for the next request; capacity is kept, up to a limit.
+    /// Clears it for the next request; capacity is kept, up to a limit.
     #[inline]
     pub fn reset(&mut self) {
         self.status = Status::OK;
@@ -431,10 +432,10 @@ impl Response {
     }
 }
 
-/// Bytes of a body buffer that are kept for the next response.
+/// Capacity of a body buffer that is kept for the next response.
 pub(crate) const BUFFER_BYTES_KEPT: usize = 64 << 10;
 
-/// Name and value of a line, without the white space around the value.
+/// Name and value of a line, without white space around the value.
 fn split_line(line: &[u8]) -> (&[u8], &[u8]) {
     let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
     let (name, value) = line.split_at(at);

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// A request body on its way from the connection to a reader: an [`http_body::Body`] that may be read on any
-/// thread. Dropped unread, the engine skips a little of the rest or closes the connection after the answer.
+/// A request body that is being received: an [`http_body::Body`] that may be read on any thread. If it is dropped
+/// unread, the engine skips a small rest or closes the connection after the response.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -25,7 +25,7 @@ pub struct BodyStream {
 /// Why a body ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFault {
-    /// The client closed the connection, or was too slow, before the body was whole.
+    /// The client closed the connection, or was too slow, before the body was complete.
     Aborted,
     /// The chunked coding was malformed.
     Malformed,
@@ -45,11 +45,11 @@ impl fmt::Display for BodyFault {
 
 impl std::error::Error for BodyFault {}
 
-/// Asks the worker to read on; called when a reader has emptied a stream that was full.
+/// Asks the worker to read on; called when a reader has emptied a full stream.
 type Resume = Box<dyn Fn() + Send + Sync>;
 
 struct Shared {
-    /// What may wait before the peer is held back.
+    /// Bytes that may wait before the peer is held back.
     bytes_max: usize,
     state: Mutex<State>,
     resume: Resume,
@@ -58,7 +58,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ready: std::collections::VecDeque<Frame<Bytes>>,
-    /// What they cost in memory.
+    /// Their memory.
     ready_bytes: usize,
     end: Option<Result<(), BodyFault>>,
     length_left: Option<u64>,
@@ -72,18 +72,18 @@ pub(crate) struct BodySender {
     shared: Arc<Shared>,
 }
 
-/// Memory that frames may wait in, in one stream, before the peer is held back.
+/// Memory of the frames waiting in one stream before the peer is held back.
 pub(crate) const STREAM_BYTES_MAX: usize = 256 << 10;
 
-/// What a frame costs besides its data: chunks may be as small as a byte.
+/// Memory of a frame besides its data: chunks may be as small as a byte.
 const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
-/// A connected pair; `length` where Content-Length gave it.
+/// A connected pair; `length` is the Content-Length, if there is one.
 pub(crate) fn stream(length: Option<u64>, resume: Resume) -> (BodySender, BodyStream) {
     stream_with(length, STREAM_BYTES_MAX, resume)
 }
 
-/// The same, in which no more than `bytes_max` bytes wait before the peer is held back.
+/// The same, in which at most `bytes_max` bytes wait before the peer is held back.
 pub(crate) fn stream_with(length: Option<u64>, bytes_max: usize, resume: Resume) -> (BodySender, BodyStream) {
     let state = State { length_left: length, ..State::default() };
     let shared = Arc::new(Shared { bytes_max, state: Mutex::new(state), resume });
@@ -92,13 +92,13 @@ pub(crate) fn stream_with(length: Option<u64>, bytes_max: usize, resume: Resume)
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // A reader that panicked inside the lock left the state whole: every change in it is a single step.
+        // Every change under the lock is a single step, so a panic leaves it consistent.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl BodyStream {
-    /// A body that is there already.
+    /// A body that is already complete.
     pub fn whole(bytes: Bytes) -> BodyStream {
         let (sender, stream) = stream(Some(bytes.len() as u64), Box::new(|| ()));
         if !bytes.is_empty() {
@@ -110,7 +110,7 @@ impl BodyStream {
 }
 
 impl BodySender {
-    /// Hands over a piece; afterwards [`BodySender::is_full`] says whether to go on reading.
+    /// Passes on a piece; afterwards [`BodySender::is_full`] says whether to continue reading.
     pub(crate) fn send(&self, frame: Frame<Bytes>) {
         let mut state = self.shared.lock();
         state.ready_bytes += FRAME_BYTES + data_bytes(&frame);
@@ -118,7 +118,7 @@ impl BodySender {
         wake(state);
     }
 
-    /// Ends the stream, well or not.
+    /// Ends the stream, successfully or not.
     pub(crate) fn end(&self, end: Result<(), BodyFault>) {
         let mut state = self.shared.lock();
         if state.end.is_none() {
@@ -130,7 +130,7 @@ impl BodySender {
     /// Whether the reader is behind. If so, it will call `resume` once it has caught up.
     pub(crate) fn is_full(&self) -> bool {
         let mut state = self.shared.lock();
-        // Once paused, only the reader ends it: it alone tells when to go on.
+        // Only the reader ends a pause: it alone decides when to continue.
         state.paused |= state.ready_bytes >= self.shared.bytes_max && !state.reader_gone;
         state.paused
     }

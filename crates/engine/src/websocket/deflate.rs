@@ -1,4 +1,4 @@
-//! Compression of messages, each by itself (RFC 7692 with `no_context_takeover`): a thread needs one compressor for all of its
+//! Compression of single messages (RFC 7692 with `no_context_takeover`): a thread needs one compressor for all its
 //! connections.
 
 use std::cell::RefCell;
@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use flatout_wire::websocket::{Fault, TAIL};
 
-/// Between the fastest and the best: a message is compressed while others wait.
+/// A compromise: other connections wait while a message is compressed.
 const LEVEL: u32 = 4;
 
-/// Bytes by which an output grows at least.
+/// Smallest growth of an output.
 const STEP_BYTES: usize = 4 << 10;
 
 thread_local! {
@@ -17,7 +17,7 @@ thread_local! {
     static DECOMPRESS: RefCell<Option<Decompress>> = const { RefCell::new(None) };
 }
 
-/// Adds a message to `out`, compressed. Returns whether it became shorter; if not, `out` is as before.
+/// Appends the compressed message to `out`. Returns whether it became shorter; otherwise `out` is unchanged.
 pub fn compress(message: &[u8], out: &mut Vec<u8>) -> bool {
     COMPRESS.with_borrow_mut(|compressor| {
         let compressor = compressor.get_or_insert_with(|| Compress::new(Compression::new(LEVEL), false));
@@ -48,7 +48,7 @@ fn write_compressed(compressor: &mut Compress, message: &[u8], out: &mut Vec<u8>
     Some(())
 }
 
-/// Adds a compressed message to `out`, decompressed.
+/// Appends a decompressed message to `out`.
 ///
 /// # Errors
 /// It is malformed, or longer than `bytes_max` bytes.
@@ -83,7 +83,7 @@ fn write_decompressed(
         if (out.len() - at) as u64 > bytes_max {
             return Err(Fault::MessageTooLarge);
         }
-        // A message may say that it is the last: then one empty byte stands behind it (RFC 7692 section 7.2.3.4).
+        // A message may contain a final block: then one empty byte follows it (RFC 7692 section 7.2.3.4).
         if status == Status::StreamEnd {
             return if input.len() <= 1 || input == TAIL { Ok(status) } else { Err(Fault::Compressed) };
         }
@@ -115,7 +115,7 @@ mod tests {
         there_and_back(&vec![b'a'; 1 << 20]);
         let noise: Vec<u8> = (0..100_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         there_and_back(&[&noise[..], &noise].concat());
-        // Behind what was there, and not at all where it would be longer.
+        // After existing content, and not at all if it would be longer.
         let mut out = b"head".to_vec();
         assert!(!compress(b"abc", &mut out));
         assert_eq!(out, b"head");
@@ -125,7 +125,7 @@ mod tests {
     fn the_examples_of_the_rfc_are_read() {
         for packed in [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..],
-            // Without compression, with the last block said to be so, and in two blocks.
+            // Uncompressed, with a final block, and in two blocks.
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],
             &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00],
             &[0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00],
@@ -145,10 +145,10 @@ mod tests {
         assert_eq!(decompress(&bomb, 1 << 20, &mut out), Err(Fault::MessageTooLarge));
         assert!(out.len() < (1 << 20) + 2 * (1 << 20), "{}", out.len());
         assert_eq!(decompress(&[0xff; 10], 100, &mut Vec::new()), Err(Fault::Compressed));
-        // Behind the end of a stream nothing may come.
+        // Nothing may follow the end of a stream.
         let behind = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 1, 2, 3, 4, 5];
         assert_eq!(decompress(&behind, 100, &mut Vec::new()), Err(Fault::Compressed));
-        // What went wrong before does not disturb what comes next.
+        // An earlier error does not affect the next message.
         there_and_back(&b"hello ".repeat(10));
     }
 }

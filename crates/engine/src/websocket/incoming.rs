@@ -1,31 +1,31 @@
-//! What comes of one WebSocket: pieces become messages.
+//! Input of one WebSocket: pieces become messages.
 
 use flatout_wire::websocket::{Event, Fault, Kind, Limits, Reader, Role};
 
 use super::deflate::decompress;
 use super::socket::Message;
 
-/// Memory of a message that is kept for the next one.
+/// Memory of a message buffer that is kept for the next one.
 const MESSAGE_BYTES_KEPT: usize = 4 << 10;
 
 /// One connection's input.
 pub(super) struct Incoming {
     reader: Reader,
     limits: Limits,
-    /// The start of a frame's head or of a control frame.
+    /// The start of a frame header or of a control frame.
     pub(super) held: Vec<u8>,
-    /// The message in hand, as far as it has come in several pieces.
+    /// The current message, if it comes in several pieces.
     message: Vec<u8>,
-    /// What a compressed message becomes.
+    /// The decompressed message.
     plain: Vec<u8>,
 }
 
-/// What was read.
+/// A parsed item.
 pub(super) enum Said<'b> {
     Message(Message<'b>),
     Ping(&'b [u8]),
     Pong,
-    /// The peer ends the connection, with this code.
+    /// The peer closes the connection, with this code.
     Close(Option<u16>),
 }
 
@@ -40,7 +40,7 @@ impl Incoming {
         }
     }
 
-    /// Reads all that is whole in `bytes`, and holds the rest. `hear` returns whether to go on.
+    /// Parses everything complete in `bytes`, and holds the rest. `hear` returns whether to continue.
     pub(super) fn read(
         &mut self,
         bytes: &mut [u8],

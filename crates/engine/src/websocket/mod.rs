@@ -6,8 +6,8 @@
 //!                                                                    └──────── Socket::send <───────┘
 //! ```
 //!
-//! No task and no future: the handler is called in the turn in which a message has come. Frames are `wire::websocket`'s to know;
-//! here is what is done about them, and compression, which `wire` has no compressor for.
+//! No task and no future: the handler is called in the turn in which a message has arrived. `wire::websocket` knows
+//! frames; this module acts on them, and adds compression, for which `wire` has no compressor.
 
 mod deflate;
 mod incoming;
@@ -24,7 +24,7 @@ use crate::service::{Body, Response};
 pub use deflate::{compress, decompress};
 pub use socket::{Message, Socket};
 
-/// What one WebSocket may cost.
+/// The limits and settings of a WebSocket.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,15 +35,16 @@ pub use socket::{Message, Socket};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebSocketPlan {
-    /// Ceilings of what comes.
+    /// Limits of the input.
     pub limits: Limits,
-    /// Bytes that wait to be sent, over which nothing more is read from the client.
+    /// Unsent bytes above which nothing more is read from the client.
     pub unsent_bytes_full: usize,
-    /// Bytes that wait to be sent, over which the connection is ended: its client does not read what the handler says.
+    /// Unsent bytes above which the connection is closed: its client does not read.
     pub unsent_bytes_max: usize,
-    /// A client that says nothing for so long is sent a ping, and is gone if it says nothing for as long again.
+    /// A client that is silent for this long is sent a ping, and is disconnected if it stays silent for as long
+    /// again.
     pub heartbeat: Duration,
-    /// Whether compression is agreed on with clients that offer it.
+    /// Whether compression is negotiated with clients that offer it.
     pub compression: bool,
 }
 
@@ -59,8 +60,8 @@ impl Default for WebSocketPlan {
     }
 }
 
-/// Answers a request for a WebSocket, or refuses it: writes the whole response. `handler` is called with each message, on the
-/// worker's thread.
+/// Responds to a WebSocket request, or refuses it: writes the whole response. `handler` is called with each message,
+/// on the worker's thread.
 pub fn upgrade(
     asked: Result<Asked, flatout_wire::websocket::Refusal>,
     plan: &WebSocketPlan,
@@ -83,7 +84,7 @@ pub fn upgrade(
     })));
 }
 
-/// Writes the head of a response that accepts; the body is to be a [`Body::Take`].
+/// Writes the head of an accepting response; the body has to be a [`Body::Take`].
 pub fn accept(asked: &Asked, response: &mut Response) {
     response.set_status(Status::SWITCHING_PROTOCOLS);
     response.header("Upgrade", "websocket");
@@ -95,7 +96,7 @@ pub fn accept(asked: &Asked, response: &mut Response) {
     }
 }
 
-/// Writes the response that refuses.
+/// Writes a refusing response.
 pub fn refuse(refusal: flatout_wire::websocket::Refusal, response: &mut Response) {
     response.set_status(refusal.status());
     if refusal == flatout_wire::websocket::Refusal::Version {

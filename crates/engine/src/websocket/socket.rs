@@ -13,16 +13,16 @@ use super::incoming::{Incoming, Said};
 use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
 use crate::service::{Seat, Taken};
 
-/// How long a connection that was ended is read on, so that what was sent last is not reset away.
+/// How long a closed connection is still read, so that a reset does not discard what was sent last.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Receives of one connection before others have their turn.
+/// Receives from one connection before others get their turn.
 const RECEIVES_PER_CALL: usize = 8;
 
-/// Messages shorter than this are not compressed: there is nothing to win.
+/// Shorter messages are not compressed: nothing would be gained.
 const COMPRESSED_BYTES_MIN: usize = 64;
 
-/// Memory of the output that is kept while there is nothing to send.
+/// Capacity of the output buffer that is kept while there is nothing to send.
 const OUT_BYTES_KEPT: usize = 4 << 10;
 
 /// A message.
@@ -47,8 +47,8 @@ pub enum Message<'b> {
     Binary(&'b [u8]),
 }
 
-/// One connection, on its worker's thread. Clones are the same connection; they may be kept, and find nothing to send to once it has
-/// ended.
+/// One connection, on its worker's thread. Clones refer to the same connection; they may be kept, and have no effect
+/// after it has ended.
 ///
 /// ```
 /// use flatout_engine::websocket::{Message, Socket};
@@ -79,7 +79,7 @@ struct Inner {
     handler: Handler,
     incoming: RefCell<Incoming>,
     outgoing: RefCell<Outgoing>,
-    /// Its input is being read: what is said is sent when that is done.
+    /// Its input is being parsed: messages are sent when that is done.
     is_reading: Cell<bool>,
 }
 
@@ -88,12 +88,12 @@ struct Outgoing {
     /// Counts the connection.
     seat: Option<Seat>,
     unsent: Vec<u8>,
-    /// How much of it was sent.
+    /// Bytes of it that were sent.
     sent_bytes: usize,
-    /// There may be something to receive.
+    /// There may be data to receive.
     is_readable: bool,
     state: State,
-    /// Something has come since the deadline was set.
+    /// Something was received since the deadline was set.
     was_heard: bool,
     was_pinged: bool,
 }
@@ -101,15 +101,15 @@ struct Outgoing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// A close frame was said; behind it nothing is.
+    /// A close frame was queued; nothing follows it.
     Closing,
-    /// It was sent too, and our side closed: what comes is thrown away.
+    /// It was sent too, and our side shut down: input is discarded.
     Lingering,
     Gone,
 }
 
 impl Socket {
-    /// Sends a message, or has it wait until there is room. A connection that has ended takes nothing.
+    /// Sends a message, or queues it until there is room. Has no effect on a closed connection.
     pub fn send(&self, message: Message<'_>) {
         let (opcode, bytes) = match message {
             Message::Text(text) => (Opcode::Text, text.as_bytes()),
@@ -122,8 +122,8 @@ impl Socket {
         self.say(opcode, is_compressed, if is_compressed { &packed } else { bytes });
     }
 
-    /// Ends the connection with a close frame: 1000 is the usual code, 4000 to 4999 are an application's own. A code that may
-    /// not be sent becomes 1000.
+    /// Closes the connection with a close frame: 1000 is the usual code, 4000 to 4999 are for applications. An
+    /// invalid code becomes 1000.
     pub fn close(&self, code: u16, reason: &str) {
         let code = if matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) { code } else { 1000 };
         self.say(Opcode::Close, false, &close_payload(code, reason));
@@ -139,7 +139,7 @@ impl Socket {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Keeps a connection in the lane that has left HTTP.
+    /// Puts a connection that has left HTTP into the lane.
     pub(super) fn open(
         taken: Taken,
         lane: Lane,
@@ -185,7 +185,7 @@ impl Socket {
             outgoing.state = State::Closing;
         }
         if outgoing.unsent.len() - outgoing.sent_bytes > self.0.plan.unsent_bytes_max {
-            // Its client does not read: a reason would not reach it either.
+            // The client does not read, so it would not get a close frame either.
             outgoing.state = State::Gone;
         }
         drop(outgoing);
@@ -194,7 +194,7 @@ impl Socket {
         }
     }
 
-    /// Sends what waits.
+    /// Sends pending output.
     fn flush(&self) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         let Some(guest) = outgoing.guest else { return };
@@ -225,7 +225,7 @@ impl Socket {
         }
     }
 
-    /// Lets go of everything.
+    /// Releases everything.
     fn end(&self) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         outgoing.state = State::Gone;
@@ -238,7 +238,7 @@ impl Socket {
         drop(seat);
     }
 
-    /// Receives and reads, until nothing more has come or the client does not take what it is sent.
+    /// Receives and parses, until nothing more has arrived or the client does not read our output.
     fn read(&self) {
         for _ in 0..RECEIVES_PER_CALL {
             let outgoing = self.0.outgoing.borrow();
@@ -264,12 +264,12 @@ impl Socket {
         }
     }
 
-    /// One receive, and what came of it.
+    /// One receive, and its result.
     fn receive(&self, guest: GuestKey, state: State) -> Moved {
         let mut buffer = self.0.lane.buffer();
         let mut incoming = self.0.incoming.borrow_mut();
         let held = incoming.held.len();
-        // Bytes that came with the request are held too, and may be as many as fit a read.
+        // Bytes that came with the request are held too, and may fill a whole read.
         let half = buffer.len() / 2;
         let (start, room) = buffer.split_at_mut(held.min(half));
         let from_held = start.len();
@@ -298,7 +298,7 @@ impl Socket {
         if behind.is_empty() {
             return moved;
         }
-        // Once, behind the request: the rest of what it brought.
+        // Once, after the request: the rest of what came with it.
         incoming.held.extend_from_slice(&behind);
         Moved::Bytes(behind.len())
     }
@@ -316,7 +316,7 @@ impl Socket {
         self.is_open()
     }
 
-    /// So much time has passed since it was looked at last.
+    /// The heartbeat time has passed.
     fn look(&self, guest: GuestKey) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         let was_heard = std::mem::take(&mut outgoing.was_heard);
@@ -343,7 +343,7 @@ impl Socket {
     }
 }
 
-/// The input is being read, for as long as this lives: also where a handler panics.
+/// Marks that the input is being parsed, until it is dropped: also if a handler panics.
 struct Reading<'s>(&'s Cell<bool>);
 
 impl<'s> Reading<'s> {

@@ -1,4 +1,4 @@
-//! New connections, and the listeners that they come by.
+//! New connections, and their listeners.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use crate::service::Outcome;
 use crate::shared::Prefix;
 use crate::transport::Transport;
 
-/// Connections accepted from one listener before those that exist have their turn.
+/// Connections accepted from one listener before existing ones get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener that goes still accepts what it has: handshakes that had begun end within a round trip, and a client
-/// whose connection was made is not to be reset.
+/// How long a removed listener still accepts pending connections: started handshakes complete within a round trip,
+/// and established connections must not be reset.
 pub(crate) const GOING_TIME: Duration = Duration::from_secs(1);
 
 impl Worker {
@@ -55,7 +55,7 @@ impl Worker {
                 }
             }
         }
-        // More may wait, and of that nobody tells: the outer set hears of a listener that becomes ready, not of one
+        // More may be waiting, and no event reports it: the outer set reports a listener that becomes ready, not one
         // that still is.
         self.accept_again = true;
     }
@@ -64,7 +64,7 @@ impl Worker {
         if has_proxy_header && !self.admits_proxy(peer) {
             return;
         }
-        // Whose address counts is said by the header.
+        // The header will say whose address counts.
         let client = peer.filter(|_| !has_proxy_header);
         if !self.shared.admit(client) {
             return;
@@ -75,7 +75,7 @@ impl Worker {
             None => (Transport::plain(socket), self.serving.idle_deadline()),
             Some(acceptor) => match acceptor.accept(socket) {
                 Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
-                // What it begins with was checked when it was opened, so this is out of memory or a defect.
+                // The plan was checked when it was opened, so this is out of memory or a bug.
                 Err(_) => return self.shared.release(client.map(Prefix::of)),
             },
         };
@@ -86,7 +86,7 @@ impl Worker {
         self.enter(connection);
     }
 
-    /// Has a connection served.
+    /// Adds a connection.
     pub(super) fn enter(&mut self, connection: Connection) {
         let key = self.connections.insert(connection);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -105,7 +105,7 @@ impl Worker {
         self.poll.set().add_listener(listener.socket.as_fd(), Token::Listener(listener.id).to_u64())
     }
 
-    /// Leaves new connections in the kernel's backlog, until one ends or the next sweep looks again.
+    /// Leaves new connections in the kernel's backlog, until one ends or until the next sweep.
     pub(super) fn pause_accepting(&mut self) {
         self.paused = true;
         for listener in &self.listeners {
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Listens elsewhere. A worker that drains listens nowhere any more.
+    /// Changes the listeners. A draining worker has none any more.
     pub(super) fn change_listeners(&mut self, change: ListenersChange) {
         if self.drain_deadline.is_some() {
             return;
@@ -129,7 +129,7 @@ impl Worker {
                 listener.has_proxy_header = *is_proxied;
             }
             if change.removed.contains(&listener.id) {
-                // One that cannot be told so is closed all the same.
+                // If this fails, it is closed nevertheless.
                 let _ = refuse_new(listener.socket.as_fd());
                 listener.closes_at = Some(self.serving.now.ticks + clock::ticks(GOING_TIME));
             }
@@ -140,12 +140,12 @@ impl Worker {
             self.listeners.push(listener);
         }
         if !is_watched {
-            // The sweep tries it again.
+            // The next sweep tries again.
             self.pause_accepting();
         }
     }
 
-    /// Copies of the sockets of listeners that stay.
+    /// Copies of the sockets of listeners that are not being removed.
     pub(super) fn listening_sockets(&self) -> io::Result<Vec<(u32, OwnedFd)>> {
         let staying = self.listeners.iter().filter(|listener| listener.closes_at.is_none());
         staying.map(|listener| Ok((listener.id, listener.socket.try_clone()?))).collect()
@@ -155,7 +155,7 @@ impl Worker {
         self.listeners.iter().any(|listener| listener.closes_at.is_some())
     }
 
-    /// Closes listeners that go, when their time is over and what they had was accepted.
+    /// Closes removed listeners, when their time is over and pending connections were accepted.
     pub(super) fn close_listeners(&mut self) {
         if !self.is_closing_listeners() {
             return;
@@ -166,18 +166,18 @@ impl Worker {
         for id in due {
             let more_elsewhere = std::mem::take(&mut self.accept_again);
             self.accept(id);
-            // What it still has while there is no room for it waits, as all do.
+            // If there is no room, its pending connections wait like all others.
             let is_empty = !std::mem::replace(&mut self.accept_again, more_elsewhere) && !self.paused;
             let at = self.listeners.iter().position(|listener| listener.id == id);
             if let (true, Some(at)) = (is_empty, at) {
                 let listener = self.listeners.swap_remove(at);
-                // Other workers may have the same socket: closed alone, this one's watch would go on.
+                // Other workers may have the same socket: closing it alone would leave it in this epoll set.
                 let _ = self.poll.set().remove(listener.socket.as_fd());
             }
         }
     }
 
-    /// Holds connections to other limits from now on. Deadlines that are set stay.
+    /// Applies new limits to connections. Deadlines that are already set stay.
     pub(super) fn set_limits(&mut self, new: NewLimits) {
         self.requests_max = new.limits.requests_per_connection_max.unwrap_or(u32::MAX);
         self.serving.set_limits(new.limits, new.server_name.as_deref());

@@ -1,4 +1,4 @@
-//! What connections are doing, for those who ask: counted by the sweep, a slice at a time, so that no turn is held up by it.
+//! Connections by state, on request: counted by the sweep, one slice at a time, so that no turn is delayed.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::Worker;
 use crate::connection::Connection;
 use crate::h1::Serving;
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It waits for a request.
@@ -19,7 +19,7 @@ pub enum State {
     Serving,
     /// Its client is reading a response.
     Sending,
-    /// It has had its last response.
+    /// Its last response has ended.
     Closing,
 }
 
@@ -27,7 +27,7 @@ impl State {
     /// All states, in the order of their numbers.
     pub const ALL: [State; 5] = [State::Idle, State::Reading, State::Serving, State::Sending, State::Closing];
 
-    /// A word for it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             State::Idle => "idle",
@@ -58,13 +58,12 @@ impl State {
     }
 }
 
-/// A count that has come so far.
+/// A partial count.
 #[derive(Debug, Default)]
 pub(super) struct Census([usize; State::ALL.len()]);
 
 impl Worker {
-    /// Counts the connections of one slice of the table, if somebody has asked; behind the last slice the counts are
-    /// published.
+    /// Counts the connections of one slice of the table, if requested; after the last slice the counts are published.
     pub(super) fn count_states(&mut self, slice: usize, slices: usize) {
         if slice == 0 && self.stats.is_asked.swap(false, Ordering::Relaxed) {
             self.census = Some(Census::default());

@@ -39,7 +39,7 @@ pub(crate) use accept::GOING_TIME;
 pub use census::State;
 pub(crate) use run::run;
 
-/// What a worker is made of.
+/// The parts of a worker.
 pub(crate) struct Setup {
     pub(crate) index: usize,
     pub(crate) count: usize,
@@ -53,38 +53,38 @@ pub(crate) struct Setup {
     pub(crate) mailbox: Mailbox,
 }
 
-/// A worker's state; the worker's loop alone has it.
+/// A worker's state, owned by its loop.
 struct Worker {
     poll: Poll,
     /// Events that were taken and not served yet.
     events: Range<usize>,
     listeners: Vec<Listener>,
-    /// Begins TLS.
+    /// Starts TLS.
     acceptor: Option<Acceptor>,
     /// New connections are left in the kernel's backlog.
     paused: bool,
-    /// A listener has more than fitted its turn.
+    /// A listener has more connections than fitted its turn.
     accept_again: bool,
-    /// Other threads have said something.
+    /// Other threads have sent messages.
     has_mail: bool,
     mailbox: Mailbox,
-    /// What was taken out of the mailbox and not done yet.
+    /// Messages that were taken from the mailbox and not handled yet.
     mail: VecDeque<Mail>,
     connections: Slab<Connection>,
     serving: Serving,
-    /// Connections that had more to do than fitted their turn.
+    /// Connections with more work than fitted their turn.
     again: Vec<Key>,
-    /// Whom the stage in hand has received from, into the slice of that number, and how many bytes.
+    /// What the current stage has received: the connection of each slice, and how many bytes.
     received: Vec<(Key, usize)>,
-    /// Connections that are served one by one, behind the stage in hand.
+    /// Connections that are served one by one, after the current stage.
     single: Vec<Key>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
     requests_max: u32,
     drain_deadline: Option<Ticks>,
-    /// The slot of the next connection that is to hear of the drain.
+    /// The slot of the next connection to notify of the drain.
     drain_slot: Option<usize>,
-    /// Guests that are to hear of the drain.
+    /// Guests to notify of the drain.
     draining_guests: Vec<Key>,
     sweep_slice: usize,
     census: Option<census::Census>,
@@ -94,7 +94,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Does something to a connection, if it still lives.
+    /// Accesses a connection, if it still exists.
     #[inline]
     fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) {
         if let Some(connection) = self.connections.get_mut(key) {
@@ -113,7 +113,7 @@ impl Worker {
         }
     }
 
-    /// Gives a connection another turn. Each is listed once, so that who sends much has no more turns than others.
+    /// Gives a connection another turn. Each is listed once, so that heavy senders get no more turns than others.
     fn come_again(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !std::mem::replace(&mut connection.comes_again, true) {
@@ -138,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Lets a connection leave the lane; it still counts until its task ends.
+    /// Takes a connection out of the lane; it still counts until its task ends.
     fn take(&mut self, key: Key, takeover: Takeover) {
         let Some(mut connection) = self.connections.remove(key) else { return };
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Worker {
         });
     }
 
-    /// Counts those in that came from another process, and those out that have left the lane and ended since.
+    /// Counts connections that came from another process, and uncounts those that have left the lane and ended.
     fn forget_taken(&mut self) {
         let seats = self.serving.lane.seats();
         if !seats.have_changed() {
@@ -178,14 +178,14 @@ impl Worker {
         }
     }
 
-    /// Calls the owners of guests whose exchanges have something to tell.
+    /// Notifies the owners of guests of events of their exchanges.
     fn give_notice(&mut self) {
         for (guest, event) in std::mem::take(&mut self.serving.notices) {
             self.call_guest(guest, event);
         }
     }
 
-    /// Calls the owner of a guest; one that panics loses it.
+    /// Calls the owner of a guest; a panic removes the guest.
     fn call_guest(&mut self, guest: GuestKey, event: GuestEvent) {
         let Some((owner, tag, event)) = self.serving.lane.owner(guest.0, event) else { return };
         let call = std::panic::AssertUnwindSafe(|| owner.ready(guest, tag, event));
@@ -202,7 +202,7 @@ impl Worker {
         self.stats.accepted.store(self.accepted_count, Ordering::Relaxed);
     }
 
-    /// Ends what is still there: every request is reported.
+    /// Ends everything that is left: every request is reported.
     fn end(&mut self) {
         for slot in 0..self.connections.slots() {
             if let Some((key, _)) = self.connections.slot(slot) {
@@ -217,7 +217,7 @@ impl Worker {
     }
 }
 
-/// However the worker ends, its guests and tasks may keep the lane, which must not keep them in turn.
+/// However the worker ends: its guests and tasks may hold the lane, which must not hold them in turn.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.serving.lane.clear();

@@ -1,8 +1,8 @@
-//! Connections that begin with a PROXY protocol header: whose they are, said by a proxy that the service believes.
+//! Connections that start with a PROXY protocol header: a trusted proxy announces their client.
 //!
-//! The header is looked at in the socket, and only its own bytes are taken out: what follows is for whoever reads the
-//! connection next. Connections of other listeners never come by here: what waits for a header has work to do, and so is not
-//! at rest.
+//! The header is peeked at in the socket, and only its own bytes are consumed: the rest is left for the next reader.
+//! Connections of other listeners are not affected: a connection that waits for a header has pending work, and so is
+//! not at rest.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::service::Outcome;
 use crate::transport::Transport;
 
 impl Worker {
-    /// Whether a connection of such a listener is waited for; if not, it is to be closed.
+    /// Whether to accept a connection of such a listener; otherwise it has to be closed.
     pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let is_believed = self.serving.believes_proxy(peer);
         if !is_believed {
@@ -28,7 +28,7 @@ impl Worker {
         is_believed
     }
 
-    /// Has a new connection wait for its header.
+    /// Makes a new connection wait for its header.
     pub(super) fn await_proxy_header(
         &self,
         connection: &mut Connection,
@@ -39,7 +39,7 @@ impl Worker {
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
 
-    /// Reads the header of a connection that waits for one. Returns whether the connection is to be served now.
+    /// Reads the header of a connection that waits for one. Returns whether the connection can be served now.
     pub(super) fn read_proxy_header(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let Some(proxy) = connection.work.as_ref().and_then(|work| work.proxy.as_deref().copied()) else {
@@ -60,7 +60,7 @@ impl Worker {
         match proxy_protocol::parse(peeked) {
             Ok(Some(header)) => self.begin_as(key, proxy, header),
             Ok(None) if !connection.read_closed => {
-                // What comes next is a new edge.
+                // New data causes a new edge.
                 connection.readable = false;
                 false
             }
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Closes a connection whose header is not what was expected, without a response. Always `false`.
+    /// Closes a connection with an invalid header, without a response. Always returns `false`.
     pub(super) fn refuse_proxy(&mut self, key: Key, reason: &str) -> bool {
         let connection = self.connections.get_mut(key);
         let proxy = connection.and_then(|connection| connection.work.as_ref()?.proxy.as_deref().copied());
@@ -78,7 +78,7 @@ impl Worker {
         false
     }
 
-    /// The connection is its client's from now on.
+    /// Assigns the connection to its client.
     fn begin_as(&mut self, key: Key, proxy: Proxied, header: Header) -> bool {
         let client = header.source.or(proxy.peer.address());
         let Some(connection) = self.connections.get_mut(key) else { return false };
@@ -98,7 +98,7 @@ impl Worker {
         !proxy.is_secure
     }
 
-    /// TLS begins behind the header: what has come of it already is a new event for the connection's new entry.
+    /// Starts TLS after the header: bytes that have already arrived cause an event for the connection's new entry.
     fn begin_tls(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(key) else { return };
         connection.transport.unwatch(self.poll.set());
@@ -108,7 +108,7 @@ impl Worker {
             _ => None,
         };
         let Some(channel) = channel else {
-            // Out of memory, or a defect.
+            // Out of memory, or a bug.
             self.shared.release(peer.map(crate::shared::Prefix::of));
             return self.connection_ended();
         };

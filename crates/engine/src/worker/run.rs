@@ -1,7 +1,7 @@
 //! The worker's loop: the only place that waits.
 //!
-//! While no task lives there is nothing for the runtime to do, and the worker waits in the lane's own set: one system call.
-//! To wait in the runtime costs two more, its timers and its clock. With tasks, the lane's set is watched by the runtime.
+//! Without tasks, the runtime has nothing to do, and the worker waits in the lane's own set: one system call. Waiting
+//! in the runtime costs two more, its timers and its clock. With tasks, the runtime watches the lane's set.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -26,14 +26,14 @@ use crate::exchange::{Lane, Worker as Place};
 use crate::h1::{STAGE_SOCKETS, Serving};
 use crate::service::Service;
 
-/// How long a worker without connections waits at the most.
+/// The longest wait of a worker without connections.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Runs a worker on this thread until it has drained or was stopped.
 pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let local = LocalSet::new();
-    // Bounded by its own rule, once a turn: the runtime's would interrupt it in the middle of one.
+    // The worker limits tasks by its own rule, once per turn: the runtime's rule would interrupt a turn.
     runtime.block_on(tokio::task::coop::unconstrained(async move {
         let entered = local.enter();
         let worker = Worker::new(setup, make)?;
@@ -46,7 +46,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
     }))
 }
 
-/// A worker and what it waits by.
+/// A worker and its means of waiting.
 struct Main {
     worker: Worker,
     watched: AsyncFd<OwnedFd>,
@@ -57,13 +57,13 @@ struct Main {
 impl Main {
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {
         let returns_ns = clock::nanoseconds() + TURN_NS_MAX;
-        // What the service spawns, it spawns here.
+        // The service's tasks are spawned here.
         let _entered = local.enter();
         loop {
             self.worker.turn();
             let has_tasks =
                 Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
-            // What is attended to may have spawned.
+            // Handling exchanges may have spawned tasks.
             let has_tasks = self.worker.attend() || has_tasks;
             self.worker.forget_taken();
             self.worker.note_stats();
@@ -78,8 +78,8 @@ impl Main {
         }
     }
 
-    /// Takes the next events, and waits for them where the runtime has nothing to do; otherwise `Break` has the runtime
-    /// wait.
+    /// Takes the next events, and waits for them if the runtime has nothing to do; otherwise `Break` makes the
+    /// runtime wait.
     fn wait(
         &mut self,
         has_tasks: bool,
@@ -94,7 +94,7 @@ impl Main {
         let is_late = clock::nanoseconds() > returns_ns;
         if self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more() {
             if is_late {
-                // Timers and sockets of the runtime's have their turn.
+                // Gives the runtime's timers and sockets their turn.
                 context.waker().wake_by_ref();
                 return Ok(ControlFlow::Break(()));
             }
@@ -161,7 +161,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Takes events, those that are there or those that come within `time`. Returns how many are to be served.
+    /// Takes events that are available or arrive within `time`. Returns how many.
     fn take_events(&mut self, time: Duration) -> io::Result<usize> {
         if self.events.is_empty() {
             self.events = 0..self.poll.wait(time)?;
@@ -169,7 +169,7 @@ impl Worker {
         Ok(self.events.len())
     }
 
-    /// Whether there is something to do that no event tells of.
+    /// Whether there is work without an event.
     fn has_more(&self) -> bool {
         self.has_more_than_events() || self.serving.lane.has_listed()
     }
@@ -184,7 +184,7 @@ impl Worker {
         if !has_deadlines {
             return WAIT_MAX;
         }
-        // By the clock of this turn: that a sweep comes a little late is the turn's length.
+        // By this turn's clock: a sweep may be late by the length of a turn.
         clock::TICK * self.next_sweep.saturating_sub(self.serving.now.ticks).min(1)
     }
 }

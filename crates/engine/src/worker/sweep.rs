@@ -1,4 +1,4 @@
-//! What time brings: deadlines, and the end.
+//! Work that depends on time: deadlines and draining.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::exchange::{GuestEvent, GuestKey};
 use crate::h1::Fate;
 use crate::service::Outcome;
 
-/// The sweep looks at one slice of the table every [`TICK`](flatout_lane::clock::TICK), so at each connection once a
+/// The sweep checks one slice of the table every [`TICK`](flatout_lane::clock::TICK), so each connection once a
 /// second.
 const SWEEP_SLICES: usize = 8;
 
@@ -48,7 +48,7 @@ impl Worker {
         self.close_listeners();
     }
 
-    /// Lets bodies go on that waited for memory, those that have waited longest first.
+    /// Resumes bodies that waited for memory, the longest waiting first.
     fn feed_starved(&mut self) {
         for key in std::mem::take(&mut self.serving.starved) {
             self.serving.begin();
@@ -56,12 +56,12 @@ impl Worker {
         }
     }
 
-    /// Stops accepting, closes what is idle, and lets the rest finish.
+    /// Stops accepting, closes idle connections, and lets the others finish.
     pub(super) fn drain(&mut self, time_max: Ticks) {
         if self.drain_deadline.is_some() {
             return;
         }
-        // Those that the kernel has accepted for us would be reset with the listener: they are served.
+        // Connections already accepted by the kernel would be reset with the listener: they are served.
         self.accept_again = true;
         while std::mem::take(&mut self.accept_again) {
             self.accept_all();
@@ -75,8 +75,8 @@ impl Worker {
         self.end_if_drained();
     }
 
-    /// Visits the connections because the server drains, for no longer than a turn; the next turn goes on. A connection that
-    /// answers before its visit says in that response that it is the last.
+    /// Notifies connections of the drain, for at most one turn; the next turn continues. A connection that responds
+    /// before it is notified announces its end in that response.
     pub(super) fn tell_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut slot = self.connections.skip_empty(self.drain_slot.take().unwrap_or(0));
@@ -87,7 +87,7 @@ impl Worker {
                 self.close(key, Outcome::Stopped);
             }
             self.with(key, |serving, connection| {
-                // A request may have come whose event was not taken yet.
+                // A request may have arrived whose event was not taken yet.
                 connection.readable = true;
                 match serving.pump(key, connection) {
                     Fate::Keep if connection.is_at_rest() => serving.finish(connection),
@@ -103,7 +103,7 @@ impl Worker {
         self.draining_guests = self.serving.lane.guests();
     }
 
-    /// Reports the drain to guests, for no longer than a turn.
+    /// Notifies guests of the drain, for at most one turn.
     pub(super) fn tell_guests_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         while let Some(guest) = self.draining_guests.pop() {

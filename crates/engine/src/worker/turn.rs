@@ -1,8 +1,8 @@
-//! A turn: all events that were taken, in stages.
+//! A turn: handles all events that were taken, in stages.
 //!
-//! A stage receives from up to [`STAGE_SOCKETS`] sockets, then serves all of them, then sends all responses. The code of
-//! each step stays in the cache, and sends that follow each other wake their clients less often. It is bounded in
-//! sockets and in time, so that the first does not wait for the last.
+//! A stage receives from up to [`STAGE_SOCKETS`] sockets, then serves all of them, then sends all responses. The code
+//! of each step stays in the cache, and consecutive sends wake their clients less often. It is limited in sockets and
+//! in time, so that the first does not wait for the last.
 
 use flatout_lane::clock;
 use flatout_lane::poll::{Ready, Token};
@@ -14,14 +14,14 @@ use crate::exchange::{GuestEvent, GuestKey, Mail};
 use crate::h1::{Fate, STAGE_SOCKETS};
 use crate::service::Outcome;
 
-/// How long a turn lasts, but for the stage in hand: then tasks have theirs.
+/// How long a turn lasts, except for its last stage: then tasks get theirs.
 pub(super) const TURN_NS_MAX: u64 = 500_000;
 
-/// Connections of a stage that are served between two looks at the clock.
+/// Connections of a stage that are served between two clock readings.
 const SERVED_PER_LOOK: usize = 4;
 
 impl Worker {
-    /// Serves what was taken, and what had more to do than fitted its last turn.
+    /// Handles the events that were taken, and connections with more work than fitted their last turn.
     pub(super) fn turn(&mut self) {
         let mut began_ns = self.serving.tick();
         if self.has_more_than_events() {
@@ -41,7 +41,7 @@ impl Worker {
         }
     }
 
-    /// Whether there is something to do for the worker itself that no event tells of.
+    /// Whether the worker itself has work without an event.
     #[inline]
     pub(super) fn has_more_than_events(&self) -> bool {
         self.accept_again
@@ -76,8 +76,8 @@ impl Worker {
         }
     }
 
-    /// Takes events until a stage is full. What is no request of a connection at rest is served at once, or behind the
-    /// stage.
+    /// Takes events until a stage is full. Anything other than input of a connection at rest is handled at once, or
+    /// after the stage.
     fn receive(&mut self) {
         self.received.clear();
         while self.received.len() + self.single.len() < STAGE_SOCKETS
@@ -92,18 +92,18 @@ impl Worker {
                 }
                 Token::Listener(id) => self.accept(id),
                 Token::Guest(key) => self.call_guest(GuestKey(key), GuestEvent::Socket(ready)),
-                // It may resume connections, and for that the read buffer must be free.
+                // Mail may resume connections, for which the read buffer must be free.
                 Token::Wake => self.has_mail = true,
             }
         }
     }
 
-    /// How many bytes came into the slice, if they are to be served with it.
+    /// How many bytes were received into the slice, if they are to be served with it.
     #[inline]
     fn receive_from(&mut self, key: Key, ready: Ready, slice: usize) -> Option<usize> {
         let connection = self.connections.get_mut(key)?;
         if ready.hung_up() {
-            // Reset, or closed on both sides. What was sent before that is read; a response has nobody to go to.
+            // Reset, or closed on both sides. Bytes sent before are read; a response could not be delivered.
             let is_over = connection.lingering.is_some()
                 || connection.is_sending()
                 || connection.machine.wants() == Wants::Answer
@@ -121,7 +121,7 @@ impl Worker {
             return None;
         }
         if connection.comes_again {
-            // Its turn comes.
+            // It will get its turn.
             return None;
         }
         if !connection.is_at_rest() {
@@ -154,7 +154,7 @@ impl Worker {
         self.serving.clear_stage();
     }
 
-    /// Serves those that need the whole read buffer, or have something to send.
+    /// Serves connections that need the whole read buffer, or have something to send.
     fn serve_singles(&mut self) {
         let mut single = std::mem::take(&mut self.single);
         for key in single.drain(..) {
@@ -179,7 +179,7 @@ impl Worker {
         });
     }
 
-    /// Serves those that had more to do than fitted their turn.
+    /// Serves connections with more work than fitted their turn.
     fn turn_again(&mut self) {
         if self.has_mail {
             self.read_mail();
@@ -207,13 +207,13 @@ impl Worker {
                 break;
             }
         }
-        // Those that had no turn come before those that have more to do once again.
+        // Connections without a turn so far come before those that need another one.
         let waiting: Vec<Key> = keys.collect();
         self.again.splice(..0, waiting);
     }
 
-    /// Attends to what was said to exchanges, by the service, by guests, by tasks, for no longer than a turn. Returns
-    /// whether there was anything.
+    /// Handles items given to exchanges by the service, guests and tasks, for at most one turn. Returns whether there
+    /// were any.
     #[inline]
     pub(super) fn attend(&mut self) -> bool {
         let had_notices = !self.serving.notices.is_empty();
@@ -248,8 +248,8 @@ impl Worker {
         }
     }
 
-    /// Does what other threads have said, for no longer than a turn. Only what was taken is done before more is taken, so
-    /// that at most two mailboxes full wait.
+    /// Handles messages of other threads, for at most one turn. Messages that were taken are handled before more are
+    /// taken, so that at most two full mailboxes wait.
     fn read_mail(&mut self) {
         if self.mail.is_empty() {
             self.mail = self.mailbox.take();
@@ -261,7 +261,7 @@ impl Worker {
                 Mail::Stop => self.ended = true,
                 Mail::Listen(change) => self.change_listeners(*change),
                 Mail::Sockets(index, to) => {
-                    // Whoever asked may have given up.
+                    // The receiver may have given up.
                     let _ = to.send((index, self.listening_sockets()));
                 }
                 Mail::Limits(limits) => self.set_limits(*limits),
@@ -275,7 +275,7 @@ impl Worker {
                 }
                 Mail::Run(job) => {
                     let lane = &self.serving.lane;
-                    // A job that panics is its author's loss.
+                    // A job that panics affects only its author.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(lane)));
                 }
             }
@@ -283,7 +283,7 @@ impl Worker {
                 break;
             }
         }
-        // What came meanwhile has woken the worker, or will.
+        // New messages have woken the worker, or will.
         self.has_mail = !self.mail.is_empty();
     }
 }

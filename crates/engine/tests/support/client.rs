@@ -1,4 +1,4 @@
-//! What clients of a test do, in the tests of several crates.
+//! Client helpers for the tests of several crates.
 
 use std::io::Read;
 
@@ -12,7 +12,7 @@ pub(crate) fn rest(stream: &mut impl Read) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Reads up to and with `end`.
+/// Reads up to and including `end`.
 pub(crate) fn read_until(stream: &mut impl Read, end: &str) -> String {
     let mut bytes = Vec::new();
     let mut byte = [0];

@@ -1,4 +1,4 @@
-//! A client of HTTP/2 for tests: the machine of `wire` in its client's role, over a blocking socket.
+//! An HTTP/2 client for tests: the state machine of `wire` as a client, over a blocking socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use flatout_wire::Method;
 use flatout_wire::h2::hpack::{encode_field, encode_method, encode_path};
 use flatout_wire::h2::{Asking, Code, Connection, Event, Limits, Room, StreamId};
 
-/// What was received for one request.
+/// The response to one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Got {
     pub(crate) interims: Vec<u16>,
@@ -31,7 +31,7 @@ pub(crate) struct H2Client {
     pub(crate) socket: TcpStream,
     pub(crate) machine: Connection,
     pub(crate) out: Vec<u8>,
-    /// Whether content is given back to the server's windows as it comes.
+    /// Whether flow-control credit is returned as content arrives.
     pub(crate) consumes: bool,
     /// Whether streams are let go of when the server has ended them.
     pub(crate) lets_go: bool,
@@ -70,7 +70,7 @@ impl H2Client {
         }
     }
 
-    /// Begins a request; nothing is sent yet.
+    /// Starts a request; nothing is sent yet.
     pub(crate) fn ask(
         &mut self,
         method: Method,
@@ -133,7 +133,7 @@ impl H2Client {
         self.ask(Method::Get, path, &[], None)
     }
 
-    /// Sends what there is, and what the windows take of bodies.
+    /// Sends pending bytes, and as much of the bodies as the windows allow.
     pub(crate) fn send(&mut self) {
         while let Some(stream) = self.machine.next_turn() {
             let Some(body) = self.sending.get_mut(&stream) else { break };
@@ -220,7 +220,7 @@ impl H2Client {
         }
     }
 
-    /// Goes on until `is_done`.
+    /// Continues until `is_done`.
     pub(crate) fn until(&mut self, is_done: impl Fn(&H2Client) -> bool) {
         while !is_done(self) {
             assert!(!self.is_closed, "the server has closed: {:?} {:?}", self.goaways, self.got);
@@ -228,14 +228,14 @@ impl H2Client {
         }
     }
 
-    /// Goes on until a request is over, one way or another.
+    /// Continues until a request is over, one way or another.
     pub(crate) fn finish(&mut self, stream: StreamId) -> Got {
         self.until(|client| client.got[&stream].is_over || client.got[&stream].reset.is_some());
         self.send();
         self.got[&stream].clone()
     }
 
-    /// Goes on until the server has closed.
+    /// Continues until the server has closed.
     pub(crate) fn close(&mut self) {
         while !self.is_closed {
             self.turn();

@@ -1,4 +1,4 @@
-//! A server for one test, and what clients of it do.
+//! A server for one test, and client helpers.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 pub(crate) mod attacks;
@@ -22,8 +22,8 @@ pub(crate) struct Running {
     certified: Option<secure::Certified>,
 }
 
-/// Whether these tests run once more over TLS: those of `encrypted.rs` do. What is asked of the socket itself cannot be seen
-/// there, because the client in between has one of its own; `tls.rs` asks it.
+/// Whether the tests run over TLS, as those of `encrypted.rs` do. Tests of the socket itself are not possible there,
+/// because the client in between has its own socket; `tls.rs` tests it.
 pub(crate) fn is_encrypted() -> bool {
     std::env::current_exe().is_ok_and(|path| path.to_string_lossy().contains("/encrypted-"))
 }
@@ -44,7 +44,7 @@ impl Running {
         Running::start(workers, limits, is_encrypted().then_some(&[][..]), make)
     }
 
-    /// A server that speaks TLS, and a client in front of it that offers these protocols.
+    /// A TLS server, and a client in front of it that offers these protocols.
     pub(crate) fn over_tls(
         protocols: &[&[u8]],
         make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
@@ -80,7 +80,7 @@ impl Running {
         Running { address, handle: server.handle(), server: Some(server), certified }
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the server ends by itself.
     pub(crate) fn wait(&mut self) {
         self.server.take().unwrap().wait().unwrap();
     }
@@ -91,11 +91,11 @@ impl Running {
         stream
     }
 
-    /// A connection whose kernel takes little before it is read.
+    /// A connection with a small receive buffer.
     pub(crate) fn connect_with_small_buffer(&self) -> TcpStream {
         use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
         let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        // Before it connects: a buffer that has grown already would have to be read empty first.
+        // Set it before connecting: a buffer that has grown cannot shrink until it was read.
         sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
         connect(&small, &self.address).unwrap();
         TcpStream::from(small)
@@ -109,19 +109,19 @@ impl Running {
     }
 }
 
-/// The paths of requests that have begun, for those that end.
+/// The paths of requests in progress.
 #[derive(Default)]
 pub(crate) struct Paths(RefCell<Vec<String>>);
 
 impl Paths {
-    /// Keeps the path of a request, or nothing of what was refused.
+    /// Keeps the path of a request, or nothing for a refused one.
     pub(crate) fn keep(&self, begun: &Begun<'_>) -> u64 {
         let path = begun.head.map_or(String::new(), |head| String::from_utf8_lossy(head.path()).into_owned());
         self.0.borrow_mut().push(path);
         self.0.borrow().len() as u64
     }
 
-    /// The path by the mark that [`Paths::keep`] gave.
+    /// The path for the mark that [`Paths::keep`] returned.
     pub(crate) fn of(&self, mark: u64) -> String {
         self.0.borrow()[mark as usize - 1].clone()
     }

@@ -1,4 +1,4 @@
-//! Certificates for tests, and clients of TLS.
+//! Certificates for tests, and TLS clients.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 use tempfile::TempDir;
 
-/// A certificate that is its own authority, in a folder that is gone with its test.
+/// A self-signed certificate in a folder that is removed with its test.
 pub(crate) struct Certified {
     folder: TempDir,
     der: CertificateDer<'static>,
@@ -60,7 +60,7 @@ impl Certified {
     }
 }
 
-/// A client of TLS over this connection.
+/// A TLS client over this connection.
 pub(crate) fn secured(
     stream: TcpStream,
     config: &Arc<ClientConfig>,
@@ -69,7 +69,7 @@ pub(crate) fn secured(
     StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
 }
 
-/// Listens for plain connections and passes them on over TLS, as a client would that knows TLS: for tests that do not.
+/// Accepts plain connections and relays them over TLS, for tests without TLS.
 pub(crate) fn encrypting(to: SocketAddr, config: Arc<ClientConfig>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -92,14 +92,14 @@ pub(crate) fn encrypting(to: SocketAddr, config: Arc<ClientConfig>) -> SocketAdd
 
 struct Joined {
     session: Mutex<ClientConnection>,
-    /// What the session has to send leaves in its order.
+    /// Keeps the session's records in order.
     sending: Mutex<()>,
     plain: TcpStream,
     secure: TcpStream,
 }
 
 impl Joined {
-    /// Does something with the session, and sends what it has to say. Returns whether that went well.
+    /// Calls `act` on the session, and sends its output. Returns whether that succeeded.
     fn with(&self, act: impl FnOnce(&mut ClientConnection)) -> bool {
         let mut session = self.session.lock().unwrap();
         act(&mut session);
@@ -108,7 +108,7 @@ impl Joined {
             session.write_tls(&mut records).unwrap();
         }
         if records.is_empty() {
-            // Nobody waits here for a server that itself waits to be read.
+            // Do not wait here for a server that waits to be read.
             return true;
         }
         let sending = self.sending.lock().unwrap();

@@ -1,6 +1,8 @@
-//! Building an application: routes and middleware here, state and limits in `surroundings`, the server around them in `serving`.
+//! Builds an application: routes and middleware here, state and limits in `surroundings`, the server around them in
+//! `serving`.
 //!
-//! What takes types with a trait of ours stands here, beside the type: so the compiler names `App::with` in its messages.
+//! Methods whose arguments implement a trait of ours are here, beside the type, so that compiler messages name
+//! `App::with`.
 
 mod serving;
 mod surroundings;
@@ -35,7 +37,7 @@ use crate::scope::Scope;
 /// }
 /// ```
 ///
-/// Each method has a function of its own:
+/// There is one function per method:
 ///
 /// ```
 /// use flatout::{App, Path, Status, test::Client};
@@ -147,7 +149,7 @@ impl App {
         self
     }
 
-    /// Puts all routes of another application under a prefix, with its middleware and limits.
+    /// Adds all routes of another application under a prefix, with its middleware and limits.
     ///
     /// Its handlers and middleware find its own [`State`](crate::State) and [`Local`](crate::Local) values first, then
     /// those of the outer application. The outer application never finds the inner values. Its fallback handles requests
@@ -229,8 +231,8 @@ impl App {
         app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)
     }
 
-    /// Answers GET with a WebSocket. `handler` is called with each message, on its worker's thread: what blocks there blocks every
-    /// connection of the worker. The [`Socket`](crate::Socket) may be kept to send later.
+    /// Responds to GET with a WebSocket. `handler` is called with each message, on its worker's thread: if it blocks,
+    /// it blocks every connection of the worker. The [`Socket`](crate::Socket) may be kept to send later.
     ///
     /// ```no_run
     /// use flatout::App;
@@ -245,7 +247,7 @@ impl App {
         self.websocket_with(pattern, crate::WebSocketPlan::default(), handler)
     }
 
-    /// The same with limits of its own.
+    /// The same with its own limits.
     ///
     /// ```
     /// use flatout::{App, WebSocketPlan};
@@ -264,8 +266,9 @@ impl App {
         self.route(Some(Method::Get), pattern, endpoint)
     }
 
-    /// Serves the channels of a publisher: `GET` subscribes by Server-Sent Events, WebSocket or long poll (`?poll=1`), and the
-    /// pattern ends in the channel's name. Whoever has the publisher publishes to all that are subscribed, on all workers.
+    /// Serves the channels of a publisher: `GET` subscribes by Server-Sent Events, WebSocket or long poll
+    /// (`?poll=1`), and the pattern ends in the channel's name. Clones of the publisher publish to all subscribers,
+    /// on all workers.
     ///
     /// ```no_run
     /// use flatout::{App, push::Publisher};
@@ -299,16 +302,17 @@ impl App {
         self
     }
 
-    /// Passes everything at and below a prefix on to another server, where no route matches: the proxy of `flatout serve`. The server
-    /// sees the path without the prefix, in its normal form. It takes the place of a [`fallback`](App::fallback) there.
+    /// Proxies requests at and below a prefix to another server, where no route matches: the proxy of `flatout
+    /// serve`. The server sees the path without the prefix, in its normal form. It replaces a
+    /// [`fallback`](App::fallback) there.
     ///
-    /// A proxied response does not pass through middleware: what looks at a request before it is handled may refuse it, and
-    /// what changes responses, such as [`App::after`], does not see those of the other server. Behind middleware that waits
-    /// before it goes on, and behind [`App::layer`], the response is 501.
+    /// A proxied response does not pass through middleware: middleware may reject a request before it is proxied, but
+    /// code that changes responses, such as [`App::after`], does not see those of the other server. Behind middleware
+    /// that waits before it calls the next one, and behind [`App::layer`], the response is 501.
     ///
     /// # Errors
-    /// What the client gets: 502 where the server cannot be reached or does not speak HTTP, 503 where too many wait, 504 where it takes
-    /// too long.
+    /// What the client gets: 502 if the server cannot be reached or does not respond with HTTP, 503 if too many
+    /// requests wait, 504 if it takes too long.
     ///
     /// ```no_run
     /// use flatout::App;
@@ -443,7 +447,7 @@ impl App {
         self
     }
 
-    /// Handles GET by this endpoint.
+    /// Routes GET to this endpoint.
     #[cfg(feature = "openapi")]
     pub(crate) fn route_endpoint(self, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
         self.route(Some(Method::Get), pattern, endpoint)

@@ -1,4 +1,4 @@
-//! The server around an application: what runs beside its workers, where it listens, and its start.
+//! The server around an application: background tasks, listeners, and the start.
 
 use std::sync::Arc;
 
@@ -146,8 +146,8 @@ impl App {
         self
     }
 
-    /// Has an admin listener beside the server: `/metrics` (OpenMetrics, with figures of your own), `/health`, `/status` and a live page.
-    /// Counting requests costs a clock reading for each turn and some plain additions.
+    /// Adds an admin listener: `/metrics` (OpenMetrics, with your own figures), `/health`, `/status` and a live page.
+    /// Counting requests costs a clock reading per turn and some plain additions.
     ///
     /// ```no_run
     /// use flatout::App;
@@ -207,7 +207,7 @@ impl App {
         let mut lifetime = std::mem::take(&mut self.lifetime);
         let routes = Arc::new(Routes::of(self)?);
         let bound = flatout_engine::bind(plan)?;
-        // As the user who serves them.
+        // With the rights of the user who serves them.
         lifetime.open()?;
         let (beside, alive, serving) = match lifetime.keep(drain_time_max)? {
             Some(keeper) => (Some(keeper.thread), Some(keeper.alive), Some(keeper.draining)),
@@ -236,7 +236,7 @@ impl App {
             Ok(admin) => admin,
             Err(error) => {
                 server.handle().stop();
-                // Why it does not start is more than how its workers ended.
+                // The reason why it did not start matters more than how its workers ended.
                 let _ = server.wait();
                 return Err(error);
             }

@@ -31,7 +31,7 @@ const COOKIES_MAX: usize = 200;
 /// # Ok::<(), flatout::Error>(())
 /// ```
 ///
-/// Deletes one, and counts all:
+/// Deletes one cookie, and counts all:
 ///
 /// ```
 /// use flatout::{App, Cookies, cookie::Cookie, test::Client};

@@ -1,7 +1,7 @@
 //! What is wrong with a value that serde refused, in words that a client may read.
 
-/// The message without the value itself, which may be a password and would stand in the logs of whoever reads the response. What
-/// an author's own `Deserialize` says is left as it is.
+/// The message without the value itself, which may be a password and would appear in the logs of everybody who reads
+/// the response. Messages of an author's own `Deserialize` are unchanged.
 ///
 /// `invalid type: string "hunter2", expected u64 at line 1 column 20` becomes
 /// `invalid type: string, expected u64 at line 1 column 20`.

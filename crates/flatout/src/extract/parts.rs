@@ -145,7 +145,7 @@ impl Extract for Headers {
     }
 }
 
-/// The same as [`Headers`], by the name that it has in the `http` crate.
+/// The same as [`Headers`], under its name in the `http` crate.
 impl Extract for HeaderMap {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         Ok(header_map(context))

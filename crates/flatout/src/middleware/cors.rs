@@ -25,7 +25,7 @@ use crate::Context;
 /// # Ok::<(), flatout::Error>(())
 /// ```
 ///
-/// With cookies, or for every page:
+/// With cookies, or for all origins:
 ///
 /// ```
 /// use std::time::Duration;

@@ -210,7 +210,7 @@ impl<const N: usize, T: Respond> Respond for ([(&str, &str); N], T) {
     }
 }
 
-/// The third element with another status and more fields.
+/// The third element with a different status and more fields.
 impl<const N: usize, T: Respond> Respond for (Status, [(&str, &str); N], T) {
     fn respond(self, response: &mut Response) {
         let (status, fields, body) = self;

@@ -191,7 +191,7 @@ impl Client {
         Call { client: self, path, head, body: Vec::new() }
     }
 
-    /// Tells handlers that the server drains.
+    /// Notifies handlers that the server is draining.
     ///
     /// ```
     /// use flatout::{App, Shutdown, test::Client};
@@ -300,7 +300,7 @@ impl<'c> Call<'c> {
         reader.events()
     }
 
-    /// Sends it as a request for a WebSocket, and waits until that is open. Needs [`Client::over_socket`].
+    /// Sends it as a WebSocket request, and waits until the WebSocket is open. Needs [`Client::over_socket`].
     ///
     /// ```
     /// use flatout::{App, Message, test::{Client, ServerMessage}};
@@ -314,7 +314,7 @@ impl<'c> Call<'c> {
     /// ```
     ///
     /// # Panics
-    /// As [`Call::send`], if the client has no socket, and if the server refuses.
+    /// As [`Call::send`], if the client has no socket, or if the server refuses.
     pub fn websocket(mut self) -> WebSocket<'c> {
         self.head.push_str(&websocket::fields());
         self.finish_head();

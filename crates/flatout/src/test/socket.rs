@@ -47,7 +47,7 @@ impl Socket {
         answer
     }
 
-    /// Sends a head and keeps the connection.
+    /// Sends a request head, and keeps the connection.
     pub(super) fn open(&self, head: &str) -> (BufReader<TcpStream>, Answer) {
         let mut stream = self.connect();
         stream.write_all(head.as_bytes()).expect("the server reads the request");

@@ -11,16 +11,16 @@ use flatout_wire::websocket::{
 use super::{Answer, Client};
 use crate::Message;
 
-/// The key of every handshake: a test needs no other.
+/// The key of every handshake: tests need no random one.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
-/// Masks every frame: no proxy is to be protected from a test.
+/// The mask of every frame: there is no proxy to protect from a test.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// The limits of what a server may send.
+/// Limits on the server's messages.
 const LIMITS: Limits = Limits { message_bytes_max: 64 << 20, fragments_max: 1 << 20 };
 
-/// The code of a connection that ended without a close frame; it never stands in one.
+/// The code of a connection that ended without a close frame; it is never sent.
 const ABNORMAL: u16 = 1006;
 
 /// The code of a close frame without a code.
@@ -46,9 +46,9 @@ const NO_CODE: u16 = 1005;
 pub struct WebSocket<'c> {
     stream: BufReader<TcpStream>,
     reader: Reader,
-    /// What was received and not read yet.
+    /// Received bytes that were not read yet.
     bytes: Vec<u8>,
-    /// The server ends with its client.
+    /// The server stops when its client is dropped.
     client: PhantomData<&'c Client>,
 }
 
@@ -75,11 +75,12 @@ pub enum ServerMessage {
     Text(String),
     /// Any bytes.
     Binary(Vec<u8>),
-    /// The server has ended the connection, with this code and reason: 1005 without a code, 1006 without a close frame.
+    /// The server has closed the connection, with this code and reason: 1005 without a code, 1006 without a close
+    /// frame.
     Closed(u16, String),
 }
 
-/// One step on the way to a message.
+/// A step of receiving a message.
 enum Step {
     More,
     Piece(Kind, Vec<u8>, bool),
@@ -88,7 +89,7 @@ enum Step {
     Closed(u16, String),
 }
 
-/// The fields of a request for a WebSocket.
+/// The header fields of a WebSocket request.
 pub(super) fn fields() -> String {
     format!(
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n"
@@ -96,7 +97,7 @@ pub(super) fn fields() -> String {
 }
 
 impl WebSocket<'_> {
-    /// On a connection whose handshake has this response.
+    /// From the connection and the response of the handshake.
     pub(super) fn new(stream: BufReader<TcpStream>, answer: &Answer) -> Self {
         let status = answer.status().code();
         assert!(status == 101, "expected a WebSocket, got status {status}");
@@ -118,7 +119,7 @@ impl WebSocket<'_> {
         .expect("the connection is open");
     }
 
-    /// Waits for the next message. Answers pings by itself.
+    /// Waits for the next message. Responds to pings automatically.
     ///
     /// # Panics
     /// If none comes in time, or the server breaks the protocol.
@@ -142,7 +143,7 @@ impl WebSocket<'_> {
                     }
                 }
                 Step::Ping(payload) => {
-                    // If the server is gone, the next read finds that out.
+                    // If the connection is closed, the next read reports it.
                     let _ = self.write(Opcode::Pong, &payload);
                 }
                 Step::Nothing => {}
@@ -151,8 +152,8 @@ impl WebSocket<'_> {
         }
     }
 
-    /// Sends a close frame with this code, and waits until the server has closed too. Messages that were still on their way are
-    /// thrown away.
+    /// Sends a close frame with this code, and waits until the server has closed too. Messages that arrive in between
+    /// are discarded.
     ///
     /// ```
     /// use flatout::test::{Client, ServerMessage};
@@ -191,7 +192,7 @@ impl WebSocket<'_> {
         step
     }
 
-    /// Receives more; `false` at the end of the connection.
+    /// Receives more bytes; `false` at the end of the connection.
     fn fill(&mut self) -> bool {
         let piece = match self.stream.fill_buf() {
             Ok(piece) => piece,

@@ -1,4 +1,4 @@
-//! A server on a port of its own, and a client that speaks bytes.
+//! A server on its own port, and a raw client.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use flatout::engine::Address;
 use flatout::{App, Server};
 
-/// A wait that only a broken server makes a client go through.
+/// The timeout of clients, which only a broken server reaches.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A server with one worker; drained when dropped.

@@ -1,11 +1,11 @@
-//! What a server answered, and how that differs from what another did.
+//! A server's response, and its differences from another server's.
 
 use std::hash::{DefaultHasher, Hasher};
 
-/// How nginx ends the pages that it makes itself.
+/// The end of nginx's built-in pages.
 const NGINX_PAGE: &[u8] = b"<hr><center>nginx";
 
-/// The beginning of a body that is kept to be looked at.
+/// How much of the start of a body is kept for inspection.
 const KEPT_BYTES: usize = 4096;
 
 /// A response.
@@ -20,12 +20,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// One without a body so far; names of fields are in lower case.
+    /// A response without a body so far; field names are in lower case.
     pub(super) fn new(status: u16, fields: Vec<(String, String)>) -> Answer {
         Answer { status, fields, body_bytes: 0, hash: DefaultHasher::new(), kept: Vec::new() }
     }
 
-    /// More of its body. What is behind `bytes_max` is counted only.
+    /// Adds to its body. Bytes beyond `bytes_max` are only counted.
     pub(super) fn take(&mut self, data: &[u8], bytes_max: usize) {
         let room = bytes_max.saturating_sub(self.body_bytes);
         self.hash.write(&data[..data.len().min(room)]);
@@ -34,7 +34,7 @@ impl Answer {
         self.body_bytes += data.len();
     }
 
-    /// What differs: its name, and what each said.
+    /// The differences: the name, and both values.
     pub(super) fn differs(
         &self,
         other: &Answer,
@@ -45,7 +45,7 @@ impl Answer {
         if self.status != other.status {
             what.push(("status".to_owned(), self.status.to_string(), other.status.to_string()));
         }
-        // A page that a server makes itself says the same in its own words.
+        // Built-in pages say the same in different words.
         let is_own = self.is_page_of_nginx() && other.status == self.status;
         for name in names {
             let (one, two) = (self.field(name), other.field(name));
@@ -81,7 +81,7 @@ impl Answer {
     }
 }
 
-/// Whether two types are the same: a charset counts where both give one, and scripts have had two names (RFC 9239).
+/// Whether two types are the same: a charset counts if both give one, and scripts have two type names (RFC 9239).
 fn is_same_type(one: &str, other: &str) -> bool {
     let parts = |text: &str| {
         let text =
@@ -95,7 +95,7 @@ fn is_same_type(one: &str, other: &str) -> bool {
     kind == other_kind && (charset == other_charset || charset.is_none() || other_charset.is_none())
 }
 
-/// An address without what it has in common with the request: clients are led to the same place by `/a`.
+/// A URL without the part that it shares with the request: `/a` leads clients to the same place.
 fn local<'t>(location: &'t str, host: &str) -> &'t str {
     let name = |authority: &str| {
         let has_port =

@@ -1,4 +1,4 @@
-//! One request on a connection of its own.
+//! One request on its own connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use flatout_wire::h1::{AnswerEvent, Client, Piece, Sent, Trailers};
 use super::answer::Answer;
 use super::{Ask, Bounds, Server};
 
-/// Bytes of a head, and its fields.
+/// Limits of a head: bytes and fields.
 const HEAD_BYTES_MAX: usize = 48 << 10;
 const FIELDS_MAX: usize = 256;
 
@@ -34,7 +34,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// What a server answers, or why it does not.
+/// Sends a request. Returns the response, or why there is none.
 pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer, String> {
     let begun = Instant::now();
     let mut stream = server.connect(bounds.answer_time_max).map_err(|error| error.to_string())?;
@@ -64,7 +64,7 @@ pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer,
 
 struct Reading {
     client: Client,
-    /// What was not understood yet.
+    /// Bytes that are not parsed yet.
     bytes: Vec<u8>,
     answer: Option<Answer>,
     is_whole: bool,

@@ -1,24 +1,24 @@
-//! Requests of an access log, in the format `common` or `combined`; `vhost_combined` names the host too.
+//! Requests from an access log in the format `common` or `combined`; `vhost_combined` includes the host.
 
-/// What a line says of its request.
+/// The request of a log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The method.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// The host, where the format has it.
+    /// The host, if the format includes it.
     pub host: Option<String>,
 }
 
-/// The request of a line; `None` where it has none that could be asked again.
+/// Parses a line; `None` if it has no request that can be repeated.
 pub fn line(text: &str) -> Option<Line> {
     let (before, rest) = text.split_once('"')?;
     let request = rest.split('"').next()?;
     let mut words = request.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
-    // nginx writes what is not printable as \xHH: what was asked then is not known exactly.
+    // nginx writes unprintable bytes as \xHH: the exact request is not known.
     let is_target =
         target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     if !is_method || !is_target || !version.starts_with("HTTP/") || words.next().is_some() {

@@ -1,11 +1,11 @@
-//! Asks two servers the same, and says where they answer differently.
+//! Sends the same requests to two servers, and reports where their responses differ.
 //!
 //! ```text
 //! access log, or routes ── requests, each once ──> old server ─┐
 //!                                              └─> new server ─┴─ status, fields, body ──> differences
 //! ```
 //!
-//! Requests follow each other, so that neither server is loaded by it. Only safe methods are sent: GET and HEAD.
+//! Requests are sent one after the other, so that neither server is loaded. Only GET and HEAD are sent.
 
 mod answer;
 mod ask;
@@ -19,16 +19,16 @@ pub use answer::Answer;
 pub use log::{Line, line};
 pub use server::Server;
 
-/// How many requests are made, and how long it may take.
+/// Limits of the comparison.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Requests; what is more is not asked.
+    /// Number of requests; further ones are skipped.
     pub requests_max: usize,
-    /// All of them together.
+    /// Total time.
     pub time_max: Duration,
-    /// One response.
+    /// Time of one response.
     pub answer_time_max: Duration,
-    /// Bytes of one body; of what is larger the beginnings are compared.
+    /// Bytes of one body; of larger ones, only the start is compared.
     pub body_bytes_max: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for Bounds {
     }
 }
 
-/// A request that both are asked.
+/// A request that is sent to both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Ask {
     /// GET or HEAD.
@@ -54,29 +54,29 @@ pub struct Ask {
     pub target: String,
 }
 
-/// Where both answer differently.
+/// A request with different responses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What was asked.
+    /// The request.
     pub ask: Ask,
-    /// What differs: its name, and what each of them said.
+    /// The differences: the name, and both values.
     pub what: Vec<(String, String, String)>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Requests that both were asked.
+    /// Requests that were sent to both.
     pub asked: usize,
-    /// Those that were answered differently.
+    /// Requests with different responses.
     pub differences: Vec<Difference>,
-    /// Requests that were not asked, since they change something.
+    /// Requests that were skipped because they are not safe.
     pub unsafe_count: usize,
-    /// Requests that were not asked, since there were enough or the time was over.
+    /// Requests that were skipped because of the limits.
     pub left_count: usize,
 }
 
-/// Fields that are compared. Others differ between servers that mean the same: `Server`, `Date`, `ETag`, `Vary`.
+/// Fields that are compared. Others may differ without meaning anything: `Server`, `Date`, `ETag`, `Vary`.
 pub const FIELDS: &[&str] = &[
     "content-type",
     "content-encoding",
@@ -92,7 +92,7 @@ pub const FIELDS: &[&str] = &[
     "access-control-allow-origin",
 ];
 
-/// Asks both servers everything that changes nothing, each once.
+/// Sends all safe requests to both servers, each once.
 pub fn compare(
     old: &Server,
     new: &Server,

@@ -1,4 +1,4 @@
-//! A server to ask.
+//! A server of the comparison.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::ask::Stream;
 
-/// Where a server listens.
+/// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Server {
     /// `host:port`
@@ -18,10 +18,10 @@ pub enum Server {
 }
 
 impl Server {
-    /// Reads `http://host[:port]` or `unix:PATH`.
+    /// Parses `http://host[:port]` or `unix:PATH`.
     ///
     /// # Errors
-    /// What was got, and what is needed.
+    /// The value, and the expected form.
     pub fn parse(text: &str) -> Result<Server, String> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Server::Unix(path.into()));
@@ -36,7 +36,7 @@ impl Server {
         }
     }
 
-    /// The `Host` that it has by its address.
+    /// The `Host` that follows from its address.
     pub fn host(&self) -> String {
         match self {
             Server::Tcp(address) => address.strip_suffix(":80").unwrap_or(address).to_owned(),

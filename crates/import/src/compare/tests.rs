@@ -1,11 +1,11 @@
-//! Servers that say the same, and others.
+//! Servers with equal and with different responses.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use super::{Ask, Bounds, FIELDS, Server, compare};
 
-/// A server that answers everything with these bytes, once for each of `count` connections.
+/// A server that sends these bytes on each of `count` connections.
 fn server(bytes: &'static str, count: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ fn fields() -> Vec<String> {
     FIELDS.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// What differs between two responses.
+/// The differences between two responses.
 fn differs(one: &'static str, other: &'static str) -> Vec<String> {
     let (one, other) = (server(one, 1), server(other, 1));
     let compared = compare(&one, &other, [get("/")], &fields(), &Bounds::default());

@@ -1,4 +1,4 @@
-//! A configuration with the files that it includes.
+//! A configuration with all included files.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,17 +9,17 @@ use flatout_config::Source;
 use super::FILE;
 use super::parse::{Directive, parse};
 
-/// Files that may include each other in a row; nginx itself goes on until descriptors run out.
+/// Nested includes; nginx itself continues until it runs out of descriptors.
 const INCLUDES_DEEP_MAX: usize = 16;
 
 /// Files of one configuration.
 const FILES_MAX: usize = 4096;
 
-/// Reads the configuration at `path` with all that it includes, each in the place of its `include`. Names are relative to
-/// the folder of `path`, as for nginx.
+/// Reads the configuration at `path` with everything it includes, each in the place of its `include`. Names are
+/// relative to the folder of `path`, as in nginx.
 ///
 /// # Errors
-/// A file that cannot be read, or the first thing that nginx would refuse to read.
+/// A file that cannot be read, or the first syntax error.
 pub fn read(path: &Path) -> Result<Vec<Directive>, String> {
     let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
     let mut files = Files { folder, count: 0 };
@@ -42,7 +42,7 @@ impl Files {
         let read =
             File::open(path).and_then(|file| file.take(FILE.bytes_max as u64 + 1).read_to_end(&mut bytes));
         read.map_err(|error| format!("cannot read `{name}`: {error}"))?;
-        // An empty file is a good one to include.
+        // Including an empty file is valid.
         if depth > 0 && bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Vec::new());
         }
@@ -52,7 +52,7 @@ impl Files {
         self.expand(directives, depth)
     }
 
-    /// Puts files in the place of their `include`, in blocks too.
+    /// Replaces each `include` by its files, in blocks too.
     fn expand(&mut self, directives: Vec<Directive>, depth: usize) -> Result<Vec<Directive>, String> {
         let mut all = Vec::with_capacity(directives.len());
         for mut directive in directives {
@@ -76,7 +76,7 @@ impl Files {
             return Err(at(format!("includes are nested deeper than {INCLUDES_DEEP_MAX}")));
         }
         let path = self.folder.join(pattern);
-        // As nginx does: a pattern may match nothing, a name may not.
+        // As in nginx: a pattern may match nothing, but a plain name must exist.
         if !pattern.contains(['*', '?', '[']) {
             return self.file(&path, depth + 1).map_err(at);
         }

@@ -1,4 +1,4 @@
-//! Tokens become directives.
+//! Parses tokens into directives.
 
 use std::fmt;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use flatout_config::{Mistake, Source};
 
 use super::token::{Token, Tokens, Wrong};
 
-/// Blocks that may lie in each other. Real ones have five.
+/// Nested blocks. Real ones have five levels.
 pub const BLOCKS_DEEP_MAX: usize = 64;
 
 /// A directive.
@@ -15,31 +15,31 @@ pub const BLOCKS_DEEP_MAX: usize = 64;
 pub struct Directive {
     /// Its name.
     pub name: String,
-    /// What stands behind it.
+    /// Its arguments.
     pub words: Vec<Word>,
-    /// What is in its braces; `None` if it ends with a semicolon.
+    /// The content of its braces; `None` if it ends with a semicolon.
     pub block: Option<Vec<Directive>>,
-    /// The comments before it, a line each.
+    /// The comments before it, one per line.
     pub comments: Vec<String>,
-    /// The file it stands in.
+    /// Its file.
     pub file: Rc<str>,
     /// The line, from 1.
     pub line: usize,
 }
 
-/// A word behind a directive's name.
+/// An argument of a directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
     /// Without quotes and escapes.
     pub text: String,
-    /// Whether it had quotes.
+    /// Whether it was quoted.
     pub is_quoted: bool,
 }
 
-/// Reads the directives of one file; `include` is one of them.
+/// Parses the directives of one file, including `include`.
 ///
 /// # Errors
-/// The first thing that nginx would refuse to read.
+/// The first syntax error.
 pub fn parse(source: &Source, name: &str) -> Result<Vec<Directive>, Mistake> {
     let mut parser = Parser { source, tokens: Tokens::of(source.text()), file: name.into() };
     let directives = parser.block(0);
@@ -47,7 +47,7 @@ pub fn parse(source: &Source, name: &str) -> Result<Vec<Directive>, Mistake> {
 }
 
 impl Directive {
-    /// The text of its word at `index`, from 0; empty where there is none.
+    /// The text of the word at `index`, from 0; empty if there is none.
     pub fn word(&self, index: usize) -> &str {
         self.words.get(index).map_or("", |word| word.text.as_str())
     }
@@ -57,13 +57,13 @@ impl Directive {
         self.words.iter().map(|word| word.text.as_str()).collect()
     }
 
-    /// What is in its braces.
+    /// The content of its braces.
     pub fn inner(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 }
 
-/// As one would write it in a line; what is in its braces is left out.
+/// As one line of text, without the content of its braces.
 impl fmt::Display for Directive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
@@ -87,7 +87,7 @@ struct Parser<'p> {
 }
 
 impl Parser<'_> {
-    /// Directives up to the end of the file, or of the block if `depth` is over 0.
+    /// Directives up to the end of the file, or of the block if `depth` is above 0.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, Wrong> {
         let mut directives = Vec::new();
         let mut comments = Vec::new();
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands behind a directive's name.
+    /// The rest of a directive, after its name.
     fn rest(
         &mut self,
         name: &str,

@@ -1,11 +1,11 @@
-//! Words, semicolons and braces.
+//! The tokenizer: words, semicolons and braces.
 
 use std::ops::Range;
 
-/// A piece of a configuration.
+/// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
-    /// A word, without its quotes and escapes; whether it had quotes.
+    /// A word, without its quotes and escapes; and whether it was quoted.
     Word(String, bool),
     /// A comment, without its `#`.
     Comment(String),
@@ -23,7 +23,7 @@ pub(super) struct Tokens<'t> {
     at: usize,
 }
 
-/// What is wrong, and where.
+/// A syntax error and its position.
 pub(super) type Wrong = (Range<usize>, String);
 
 impl<'t> Tokens<'t> {
@@ -32,12 +32,12 @@ impl<'t> Tokens<'t> {
         Tokens { text, at: if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 } }
     }
 
-    /// How far the text was read.
+    /// The current position in the text.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// The next token with the bytes where it stands; `None` at the end.
+    /// The next token and its position; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(Token, Range<usize>)>, Wrong> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\r', '\n']).len();
@@ -58,7 +58,7 @@ impl<'t> Tokens<'t> {
         Ok(Some((token, start..self.at)))
     }
 
-    /// Takes everything up to the brace that closes the one before, uninterpreted: what is between is another language.
+    /// Skips to the brace that closes the last one, without interpretation: the content is in another language.
     pub(super) fn skip_block(&mut self) -> Result<(), Wrong> {
         let (start, mut depth) = (self.at, 1);
         for (index, char) in self.text[start..].char_indices() {
@@ -126,7 +126,8 @@ impl<'t> Tokens<'t> {
     }
 }
 
-/// A backslash and what stands behind it: quotes, backslashes and control characters are meant, all else stays as it is.
+/// A backslash and the character after it: quotes, backslashes and control characters are unescaped, anything else
+/// stays as it is.
 fn escape(word: &mut String, behind: Option<char>) {
     match behind {
         Some(char @ ('"' | '\'' | '\\')) => word.push(char),

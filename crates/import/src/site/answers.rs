@@ -1,4 +1,4 @@
-//! What answers in a server or a location.
+//! What handles requests in a server or a location.
 
 use crate::nginx::Directive;
 
@@ -7,12 +7,12 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, value};
 
-/// Directives that hand requests to something that is not supported.
+/// Directives that pass requests to something that is not supported.
 const OTHERS: [&str; 6] =
     ["fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "stub_status"];
 
 impl<'d> Import<'d> {
-    /// Writes what answers. `named` are the named locations of the server.
+    /// Writes what handles requests. `named` are the named locations of the server.
     pub(super) fn action(
         &mut self,
         chain: &Chain<'d>,
@@ -67,7 +67,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// A folder in the place of a path.
+    /// A folder that replaces a path.
     fn alias(&mut self, alias: &'d Directive, path: Option<&Path>, lines: &mut Lines) {
         let folder = alias.word(0);
         match path.and_then(Path::prefix) {
@@ -112,7 +112,7 @@ impl<'d> Import<'d> {
         let place = named.iter().copied().find(|location| location.word(0) == *last);
         if let (true, Some(place)) = (are_files, place) {
             lines.setting(line("try-files", root.word(0)));
-            // A named location is not within this one: it has what its server has.
+            // A named location is not nested in this one: it inherits from its server.
             let inner = chain.outer().within(place.inner());
             self.fates.carried(place);
             self.settings(&inner, lines);

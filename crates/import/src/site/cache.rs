@@ -1,4 +1,4 @@
-//! `proxy_cache` and the directives that go with it.
+//! `proxy_cache` and related directives.
 
 use std::ops::RangeInclusive;
 
@@ -34,7 +34,7 @@ pub(super) struct Store {
 }
 
 impl<'d> Import<'d> {
-    /// Writes the folder of the cache. There is one, for all sites.
+    /// Writes the cache folder. There is one, for all sites.
     pub(super) fn stores(&mut self, http: &'d [Directive], top: &mut Lines) {
         for directive in http.iter().filter(|directive| directive.name == "proxy_cache_path") {
             let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
@@ -46,7 +46,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             self.fates.carried(directive);
-            // Not the same folder: nginx deletes what it does not know there.
+            // Not the same folder: nginx deletes files that it does not know.
             let folder = format!("{}-flatout", directive.word(0).trim_end_matches('/'));
             top.setting(format!("cache-dir {}", text(&folder)));
             if let Some(size) = find("max_size=").and_then(values::size) {
@@ -56,7 +56,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes how the responses of a proxied route are cached.
+    /// Writes the cache settings of a proxied route.
     pub(super) fn cache(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let Some(cache) = chain.find("proxy_cache").filter(|cache| cache.word(0) != "off") else { return };
         let Some(store) = self.stores.iter().find(|store| store.name == cache.word(0)) else {
@@ -135,7 +135,7 @@ impl<'d> Import<'d> {
         others.into_iter().for_each(|other| lines.setting(other));
     }
 
-    /// `proxy_cache_bypass` or `proxy_no_cache`: texts of which none may be anything but empty or 0.
+    /// `proxy_cache_bypass` or `proxy_no_cache`: conditions that must all be empty or 0.
     fn conditions(&mut self, chain: &Chain<'d>, name: &str, setting: &str, lines: &mut Lines) {
         let mut texts = Vec::new();
         for directive in chain.list(&[name]) {
@@ -169,7 +169,7 @@ fn ignored(chain: &Chain<'_>) -> String {
     fields.fold(line("cache-ignore", "request"), |so_far, field| format!("{so_far} {}", value(&field)))
 }
 
-/// Whether this field reports the use of the cache, which `cache-status` does here.
+/// Whether this field reports the cache status, which `cache-status` does here.
 pub(super) fn is_cache_status(directive: &Directive) -> bool {
     directive.word(0).eq_ignore_ascii_case("x-cache-status") && directive.word(1) == "$upstream_cache_status"
 }

@@ -1,8 +1,8 @@
-//! What holds in a block of nginx: its own directives, else those of the block around it.
+//! Inheritance in nginx: a block's own directives, otherwise those of the enclosing block.
 
 use crate::nginx::Directive;
 
-/// A block with those around it, the innermost first.
+/// A block with its enclosing blocks, the innermost first.
 #[derive(Clone)]
 pub(super) struct Chain<'d> {
     levels: Vec<&'d [Directive]>,
@@ -13,14 +13,14 @@ impl<'d> Chain<'d> {
         Chain { levels: vec![block] }
     }
 
-    /// A block within this one.
+    /// A block inside this one.
     pub(super) fn within(&self, block: &'d [Directive]) -> Chain<'d> {
         let mut levels = vec![block];
         levels.extend(&self.levels);
         Chain { levels }
     }
 
-    /// The block around this one.
+    /// The enclosing block.
     pub(super) fn outer(&self) -> Chain<'d> {
         Chain { levels: self.levels.get(1..).unwrap_or_default().to_vec() }
     }
@@ -30,23 +30,23 @@ impl<'d> Chain<'d> {
         self.levels.first().copied().unwrap_or_default()
     }
 
-    /// The directive of this name that holds.
+    /// The directive of this name that applies.
     pub(super) fn find(&self, name: &str) -> Option<&'d Directive> {
         let named = |level: &&'d [Directive]| level.iter().rev().find(|directive| directive.name == name);
         self.levels.iter().find_map(named)
     }
 
-    /// Its first word; empty where there is none.
+    /// Its first word; empty if there is none.
     pub(super) fn word(&self, name: &str) -> &'d str {
         self.find(name).map_or("", |directive| directive.word(0))
     }
 
-    /// Whether it is switched on.
+    /// Whether it is on.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.word(name) == "on"
     }
 
-    /// Lists of these names: nginx takes those of the innermost block that has any of them.
+    /// Lists of these names: nginx uses those of the innermost block that has any of them.
     pub(super) fn list(&self, names: &[&str]) -> Vec<&'d Directive> {
         let of = |level: &&'d [Directive]| -> Vec<&'d Directive> {
             level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect()
@@ -55,7 +55,7 @@ impl<'d> Chain<'d> {
     }
 }
 
-/// Whether a block, or one within it, has a directive of these names; what `own` itself has does not count.
+/// Whether a block, or a nested one, has a directive of these names, not counting `own` itself.
 pub(super) fn has_below(own: &[Directive], names: &[&str]) -> bool {
     own.iter().filter(|directive| ["server", "location", "if"].contains(&directive.name.as_str())).any(
         |inner| {

@@ -1,4 +1,4 @@
-//! `gzip` and `brotli`: compression of files, and of what upstreams send.
+//! `gzip` and `brotli`: compression of files and of upstream responses.
 
 use crate::nginx::Directive;
 
@@ -6,7 +6,7 @@ use super::Import;
 use super::chain::Chain;
 use super::out::{Lines, text, value};
 
-/// Directives that change what is compressed, or how.
+/// Directives that affect compression.
 const NAMES: [&str; 8] = [
     "gzip",
     "gzip_comp_level",
@@ -19,7 +19,7 @@ const NAMES: [&str; 8] = [
 ];
 
 impl<'d> Import<'d> {
-    /// Writes compression where a block says anything about it.
+    /// Writes the compression settings of a block, if it has any.
     pub(super) fn compression(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let own: Vec<&Directive> =
             chain.own().iter().filter(|directive| NAMES.contains(&directive.name.as_str())).collect();
@@ -43,7 +43,7 @@ impl<'d> Import<'d> {
     }
 }
 
-/// What responses are compressed with, the better one first.
+/// The codings for responses, the better one first.
 fn codings(chain: &Chain<'_>) -> Vec<String> {
     [("brotli", "brotli_comp_level", "br", "6"), ("gzip", "gzip_comp_level", "gzip", "1")]
         .into_iter()
@@ -55,7 +55,7 @@ fn codings(chain: &Chain<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The types that are compressed: HTML always is.
+/// The compressed types: HTML always is.
 fn types(chain: &Chain<'_>) -> Vec<String> {
     let mut types = vec!["text/html"];
     for name in ["gzip_types", "brotli_types"] {

@@ -1,4 +1,4 @@
-//! Directives that nginx takes from the innermost block that has any of them, and that a site file adds up.
+//! Directives that nginx takes only from the innermost block that has any, while a site file combines all levels.
 
 use crate::nginx::Directive;
 
@@ -10,15 +10,15 @@ use super::{Import, values};
 pub(super) struct Zone {
     name: String,
     key: String,
-    /// Of requests; `None` counts those under way.
+    /// The rate of requests; `None` limits concurrent ones.
     rate: Option<String>,
 }
 
-/// Lists that are written in the same way.
+/// Lists that are converted in the same way.
 const LISTS: [&[&str]; 4] = [&["add_header"], &["limit_req"], &["limit_conn"], &["error_page"]];
 
 impl<'d> Import<'d> {
-    /// Remembers zones.
+    /// Collects zones.
     pub(super) fn zones(&mut self, http: &'d [Directive]) {
         self.formats(http);
         for directive in http {
@@ -40,15 +40,15 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes the lists that hold in the innermost of `levels`, unless one further out has written them, or one further
-    /// in will. The last is `http`.
+    /// Writes the lists that apply in the innermost of `levels`, unless an outer level has written them, or an inner
+    /// one will. The last is `http`.
     pub(super) fn lists(&mut self, levels: &[&Chain<'d>], lines: &mut Lines) {
         let Some((here, outer)) = levels.split_first() else { return };
         for names in LISTS {
             let holds = here.list(names);
             let is_written =
                 |chain: &&&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
-            // In `http` and `server` a list waits where some block within has its own.
+            // In `http` and `server`, a list is postponed if a nested block has its own.
             let waits = has_below(here.own(), names);
             if holds.is_empty() || waits || outer.iter().any(|chain| is_written(&chain)) {
                 continue;
@@ -83,7 +83,7 @@ impl<'d> Import<'d> {
         if let Some(unknown) = values::unknown_variable(text, &self.maps) {
             return Err(format!("the variable ${unknown} is not supported"));
         }
-        // nginx leaves out fields without a value.
+        // nginx omits fields without a value.
         if text.is_empty() {
             return Ok(None);
         }
@@ -100,7 +100,7 @@ impl<'d> Import<'d> {
             .find_map(|known| Some((known, known.rate.as_ref().filter(|_| known.name == zone)?)));
         let Some((known, rate)) = known else { return Err("its zone is not converted".to_owned()) };
         let burst = find("burst=").map_or_else(String::new, |burst| format!(" burst={burst}"));
-        // Without `nodelay`, what comes in a burst is spread out.
+        // Without `nodelay`, requests of a burst are delayed.
         let texts = directive.texts();
         let delay = match find("delay=") {
             Some(count) => format!(" delay={count}"),

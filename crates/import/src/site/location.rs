@@ -1,4 +1,4 @@
-//! `location` blocks become routes.
+//! Converts `location` blocks into routes.
 
 use crate::nginx::Directive;
 
@@ -14,7 +14,7 @@ pub(super) enum Path {
 }
 
 impl Path {
-    /// The paths of a location, unless it is a named one.
+    /// The paths of a location; `None` for a named one.
     pub(super) fn of(location: &Directive) -> Option<Path> {
         let path = |path: &str| path.to_owned();
         Some(match location.texts()[..] {
@@ -51,12 +51,12 @@ impl Path {
         }
     }
 
-    /// The head of its route.
+    /// The first line of its route.
     fn head(&self) -> String {
         match self {
             Path::Exact(path) => format!("route {} match=exact", text(path)),
             Path::Prefix { path, before_patterns } => {
-                // nginx does not care for segments, and behind a slash there is no difference.
+                // nginx ignores segment boundaries; after a slash there is no difference.
                 let how = if path.ends_with('/') { "" } else { " match=starts-with" };
                 let before = if *before_patterns { " before-patterns=on" } else { "" };
                 format!("route {}{how}{before}", text(path))
@@ -70,7 +70,7 @@ impl Path {
 }
 
 impl<'d> Import<'d> {
-    /// Writes the routes of a block's locations; `chains` are the block and those around it.
+    /// Writes the routes of a block's locations; `chains` are the block and its enclosing blocks.
     pub(super) fn locations(
         &mut self,
         block: &'d [Directive],
@@ -95,7 +95,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             self.location(location, &path, chains, named, site);
-            // nginx sends a client that asks for the folder without its slash there.
+            // nginx redirects a client that requests the folder without its slash.
             let slashless =
                 path.prefix().and_then(|path| path.strip_suffix('/')).filter(|path| !path.is_empty());
             let passes = location.inner().iter().any(|directive| directive.name == "proxy_pass");
@@ -151,7 +151,7 @@ impl<'d> Import<'d> {
         self.action(&chain, Some(path), named, &mut lines);
         self.rest(location.inner(), &mut lines);
         site.block(&location.comments, path.head(), lines);
-        // Locations within: a plain path within a plain path is one beside it.
+        // Nested locations: a plain path within a plain path becomes a sibling.
         let inner = location.inner().iter().filter(|directive| directive.name == "location");
         let is_plain = |inner: &Directive| {
             path.prefix().is_some() && matches!(Path::of(inner), Some(Path::Exact(_) | Path::Prefix { .. }))
@@ -171,7 +171,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// `auth_request` names a location that passes requests on.
+    /// `auth_request` names a location that forwards requests.
     fn auth_request(&mut self, chain: &Chain<'d>, server: &Chain<'d>, lines: &mut Lines) {
         let Some(directive) = chain.own().iter().find(|directive| directive.name == "auth_request") else {
             return;

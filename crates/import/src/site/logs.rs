@@ -54,7 +54,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Remembers the formats of logs.
+    /// Collects log formats.
     pub(super) fn formats(&mut self, http: &'d [crate::nginx::Directive]) {
         for directive in http.iter().filter(|directive| directive.name == "log_format") {
             let texts = directive.texts();

@@ -1,8 +1,9 @@
-//! Directives become a site file.
+//! Converts directives into a site file.
 //!
-//! What has the same meaning here is written down; what has not stands in its place as a comment; what needs nothing is
-//! counted only. nginx takes lists such as `add_header` from the innermost block that has any, and a site file adds them
-//! up: so they are written where nothing further in changes them, else into each route.
+//! Directives with an equivalent are converted; those without one become comments in the same place; those that are
+//! not needed are only counted. nginx takes lists such as `add_header` only from the innermost block that has any,
+//! while a site file combines all levels. So a list is written where no inner block changes it, otherwise into each
+//! route.
 
 mod answers;
 mod cache;
@@ -27,20 +28,20 @@ use crate::nginx::Directive;
 use chain::Chain;
 use out::{Fate, Fates, Lines, line, value};
 
-/// A site file, and how much of the configuration it has.
+/// A site file, and how much of the configuration it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     /// The site file.
     pub text: String,
-    /// Directives that stand in it.
+    /// Directives that were converted.
     pub carried: usize,
-    /// Directives that need nothing there.
+    /// Directives that are not needed.
     pub needless: usize,
-    /// Directives that stand there as comments.
+    /// Directives that became comments.
     pub left: usize,
 }
 
-/// A site file for a configuration.
+/// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
     let mut import = Import::default();
     let mut top = Lines::default();
@@ -79,7 +80,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.finish(first, sites)
 }
 
-/// What is known while a configuration is gone through.
+/// The state of a conversion.
 #[derive(Default)]
 struct Import<'d> {
     fates: Fates,
@@ -97,10 +98,10 @@ struct Import<'d> {
     listens: Lines,
     /// Names of maps.
     maps: Vec<String>,
-    /// Whether there is one server only: what belongs to the process may stand in it.
+    /// Whether there is a single server: it may contain settings of the process.
     is_only_server: bool,
     header_peers: server::HeaderPeers,
-    /// Whether a server speaks TLS.
+    /// Whether a server uses TLS.
     has_tls: bool,
 }
 
@@ -110,7 +111,7 @@ impl<'d> Import<'d> {
         self.fates.left(directive);
         let place = format!("{}:{}", directive.file, directive.line);
         lines.comment(format!("not converted: {directive}  ({place}) {why}").trim_end());
-        // Counted with what is in it: they need not be checked again.
+        // Counted together with its content, which needs no further check.
         self.leave_inner(directive.inner());
     }
 
@@ -121,13 +122,13 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Counts a directive as converted, with all in it.
+    /// Counts a directive as converted, with its content.
     fn carry(&mut self, directive: &Directive) {
         self.fates.carried(directive);
         directive.inner().iter().for_each(|inner| self.carry(inner));
     }
 
-    /// Directives of a block that were not used: it needs nothing, or it is left as a comment with the reason.
+    /// Directives of a block that were not used: they are not needed, or become comments with the reason.
     fn rest(&mut self, block: &'d [Directive], lines: &mut Lines) {
         for directive in block.iter() {
             if self.fates.is_known(directive)
@@ -136,7 +137,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             match table::why(directive) {
-                // With all that is in it: a table of media types is one thing.
+                // With its content: a table of media types counts as one.
                 None => self.fates.needless(directive),
                 Some(why) => self.leave(directive, why, lines),
             }

@@ -1,4 +1,4 @@
-//! The site file that is written, and what became of each directive.
+//! The generated site file, and the result for each directive.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -7,18 +7,18 @@ use flatout_config::quoted;
 
 use crate::nginx::Directive;
 
-/// What became of a directive.
+/// The result for a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It stands in the site file.
+    /// It was converted.
     Carried,
-    /// It needs nothing: so it is here anyway, or it is about how nginx works.
+    /// It is not needed: it is the default here, or concerns nginx itself.
     Needless,
-    /// It stands there as a comment.
+    /// It became a comment.
     Left,
 }
 
-/// What became of all directives, by where they lie in memory.
+/// The results for all directives, by their address in memory.
 #[derive(Default)]
 pub(super) struct Fates(HashMap<*const Directive, Fate>);
 
@@ -44,7 +44,7 @@ impl Fates {
     }
 }
 
-/// Lines of a place in the file.
+/// Lines of a block.
 #[derive(Default)]
 pub(super) struct Lines {
     lines: Vec<Line>,
@@ -63,7 +63,7 @@ impl Lines {
         self.lines.push(Line::Comment(harmless(text)));
     }
 
-    /// A setting as it stands there, unless it stands there already.
+    /// A setting, unless the block already has it.
     pub(super) fn setting(&mut self, text: String) {
         let is_same = |line: &Line| matches!(line, Line::Setting(other) if *other == text);
         if !self.lines.iter().any(is_same) {
@@ -71,7 +71,7 @@ impl Lines {
         }
     }
 
-    /// A block with the comments that stood before it, after an empty line.
+    /// A block with the comments before it, after an empty line.
     pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
         if !self.lines.is_empty() {
             self.lines.push(Line::Gap);
@@ -80,12 +80,12 @@ impl Lines {
         self.lines.push(Line::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
     }
 
-    /// An empty line before the block that follows.
+    /// An empty line before the next block.
     pub(super) fn gap(&mut self) {
         self.lines.push(Line::Gap);
     }
 
-    /// All of another place.
+    /// Adds all lines of another block.
     pub(super) fn extend(&mut self, other: Lines) {
         self.lines.extend(other.lines);
     }
@@ -100,7 +100,7 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, Line::Setting(text) if begins(text)))
     }
 
-    /// Whether there is a block in it.
+    /// Whether it contains a block.
     pub(super) fn has_blocks(&self) -> bool {
         self.lines.iter().any(|line| matches!(line, Line::Block(..)))
     }
@@ -110,7 +110,7 @@ impl Lines {
         let indent = "    ".repeat(depth);
         for (index, line) in self.lines.iter().enumerate() {
             let _ = match line {
-                // Comments of a block stand right before it.
+                // Comments of a block are directly before it.
                 Line::Gap => match self.lines.get(index + 1) {
                     Some(Line::Block(..)) => writeln!(text),
                     _ => Ok(()),
@@ -134,7 +134,7 @@ impl Lines {
     }
 }
 
-/// Whatever stands in a configuration, in a comment it stays in its line.
+/// Keeps any configuration text within its comment line.
 fn harmless(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
@@ -144,12 +144,12 @@ pub(super) fn line(word: &str, text: &str) -> String {
     format!("{word} {}", value(text))
 }
 
-/// A text as a value, always in quotes.
+/// A text as a value, always quoted.
 pub(super) fn text(text: &str) -> String {
     quoted(text)
 }
 
-/// A text as a value: without quotes where none are needed.
+/// A text as a value, quoted if necessary.
 pub(super) fn value(text: &str) -> String {
     let is_word = text.starts_with(|char: char| char.is_ascii_lowercase())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')

@@ -1,4 +1,4 @@
-//! `proxy_pass` and the fields that go with it.
+//! `proxy_pass` and related fields.
 
 use crate::nginx::Directive;
 
@@ -8,7 +8,7 @@ use super::location::Path;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked up where a request is forwarded.
+/// Directives that are looked up when a proxied location is converted.
 const SEEN: [&str; 17] = [
     "proxy_set_header",
     "proxy_hide_header",
@@ -29,7 +29,7 @@ const SEEN: [&str; 17] = [
     "proxy_ssl_protocols",
 ];
 
-/// Values of `X-Forwarded-*` that are sent anyway.
+/// Values of `X-Forwarded-*` that are sent by default.
 const FORWARDED: [(&str, &[&str]); 3] = [
     ("x-forwarded-for", &["$proxy_add_x_forwarded_for", "$remote_addr"]),
     ("x-forwarded-proto", &["$scheme"]),
@@ -37,7 +37,7 @@ const FORWARDED: [(&str, &[&str]); 3] = [
 ];
 
 impl<'d> Import<'d> {
-    /// Counts what is looked for from inside.
+    /// Marks directives that are looked up from inner blocks.
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
             let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
@@ -49,10 +49,10 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes `proxy` and what belongs to it. Without `path` the place is a named location.
+    /// Writes `proxy` and related settings. Without `path` this is a named location.
     ///
     /// # Errors
-    /// Why it is not converted.
+    /// Why it cannot be converted.
     pub(super) fn proxy(
         &mut self,
         pass: &'d Directive,
@@ -120,7 +120,7 @@ impl<'d> Import<'d> {
                         other => Some(other.to_owned()),
                     };
                 }
-                // Connections to upstreams are kept anyway, and what is upgraded becomes a tunnel.
+                // Connections to upstreams are kept by default, and upgrades become tunnels.
                 "connection" | "upgrade" | "te" | "keep-alive" => {}
                 // The cache asks for the ranges of its slices.
                 "range" if given == "$slice_range" && sliced(chain).is_some() => {}
@@ -143,7 +143,7 @@ impl<'d> Import<'d> {
     }
 }
 
-/// The authority of what is behind `http://`, and the path, if there is one.
+/// The authority after `http://`, and the path, if any.
 fn split(rest: &str) -> (&str, Option<&str>) {
     if let Some(path) = rest.strip_prefix("unix:") {
         return match path.split_once(':') {

@@ -6,14 +6,14 @@ use super::chain::Chain;
 use super::out::{Lines, text, value};
 use super::{Import, values};
 
-/// What a `rewrite` with `redirect` or `permanent` becomes: a route of its own.
+/// Routes for each `rewrite` with `redirect` or `permanent`.
 pub(super) struct Redirects(pub(super) Vec<(String, String)>);
 
 impl<'d> Import<'d> {
-    /// What `return` answers with.
+    /// The response of `return`.
     ///
     /// # Errors
-    /// Why it is not converted.
+    /// Why it cannot be converted.
     pub(super) fn answer(&mut self, directive: &'d Directive, chain: &Chain<'d>) -> Result<String, String> {
         let (status, rest) = match directive.texts()[..] {
             [one] if one.parse::<u16>().is_ok() => (one, ""),
@@ -26,7 +26,7 @@ impl<'d> Import<'d> {
         }
         let said = match status {
             "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {
-                // nginx makes an address of a path.
+                // nginx makes a path into a URL.
                 let to = if rest.starts_with('/') {
                     format!("$scheme://$http_host{rest}")
                 } else {
@@ -49,8 +49,8 @@ impl<'d> Import<'d> {
         Ok(said)
     }
 
-    /// The rewrites of a block. Those that redirect become routes; in a location, the last that is made leads to a route
-    /// for the new path, as in nginx.
+    /// The rewrites of a block. Those that redirect become routes; in a location, the last one that applies selects a
+    /// route for the new path, as in nginx.
     pub(super) fn rewrites(&mut self, chain: &Chain<'d>, is_location: bool, lines: &mut Lines) -> Redirects {
         let mut redirects = Redirects(Vec::new());
         let all: Vec<&Directive> =
@@ -75,7 +75,7 @@ impl<'d> Import<'d> {
                 let status = if flag == "permanent" { 301 } else { 302 };
                 let to =
                     if to.starts_with('/') { format!("$scheme://$http_host{to}") } else { to.to_owned() };
-                // The query comes along unless the new address ends with a question mark.
+                // The query is kept unless the new URL ends with a question mark.
                 let to = match to.strip_suffix('?') {
                     Some(to) => to.to_owned(),
                     None => format!("{to}$is_args$args"),

@@ -1,4 +1,4 @@
-//! `server` blocks become sites.
+//! Converts `server` blocks into sites.
 
 use crate::nginx::Directive;
 
@@ -8,10 +8,10 @@ use super::location::Path;
 use super::out::{Lines, line, value};
 use super::tls;
 
-/// Whether PROXY protocol headers are believed, and from whom.
+/// Whether PROXY protocol headers are trusted, and from whom.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum HeaderPeers {
-    /// From those of `set_real_ip_from`.
+    /// From the addresses of `set_real_ip_from`.
     Trusted,
     #[default]
     Unknown,
@@ -44,7 +44,7 @@ impl<'d> Import<'d> {
             let listens = server.inner().iter().filter(|directive| directive.name == "listen");
             listens.flat_map(Directive::texts).any(|text| ["default_server", "default"].contains(&text))
         };
-        // Where none is named, the first is the default.
+        // Without `default_server`, the first server is the default.
         let mut served =
             servers.iter().copied().filter(|server| !self.has_tls || !tls::only_redirects(server));
         let default = served.clone().find(is_default).or_else(|| served.next());
@@ -152,7 +152,7 @@ impl<'d> Import<'d> {
         sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
     }
 
-    /// The names that lead to a server.
+    /// The host names of a server.
     fn hosts(&mut self, server: &'d Directive, lines: &mut Lines) -> Vec<String> {
         let mut hosts = Vec::new();
         for directive in server.inner().iter().filter(|directive| directive.name == "server_name") {
@@ -161,7 +161,7 @@ impl<'d> Import<'d> {
                 match name {
                     "" | "_" => {}
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
-                    // Named groups become variables there.
+                    // Named groups become variables in nginx.
                     _ if name.starts_with('~') && !name.contains("(?<") && !name.contains("(?P<") => {
                         hosts.push(name.to_owned());
                     }
@@ -187,7 +187,7 @@ impl<'d> Import<'d> {
         hosts
     }
 
-    /// Addresses: of all servers together.
+    /// The listen addresses of all servers together.
     fn listens(&mut self, server: &'d Directive, top: &mut Lines, lines: &mut Lines) {
         let mut count = 0;
         for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
@@ -210,7 +210,7 @@ impl<'d> Import<'d> {
             let has_header = texts.contains(&"proxy_protocol");
             let header = match self.header_peers {
                 HeaderPeers::Trusted if has_header => " proxy-protocol=on",
-                // `real_ip_header proxy_protocol` speaks of all listeners.
+                // `real_ip_header proxy_protocol` applies to all listeners.
                 HeaderPeers::Trusted => " proxy-protocol=off",
                 HeaderPeers::Unknown if has_header => {
                     lines.comment(&format!(

@@ -1,4 +1,4 @@
-//! Directives with one meaning and one value: they stand where they stood.
+//! Directives with one equivalent and one value: they keep their place.
 
 use crate::nginx::Directive;
 
@@ -28,7 +28,7 @@ impl<'d> Import<'d> {
         self.access(chain, lines);
     }
 
-    /// `allow` and `deny`, in their order.
+    /// `allow` and `deny`, in order.
     fn access(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         for directive in
             chain.own().iter().filter(|directive| ["allow", "deny"].contains(&directive.name.as_str()))
@@ -56,7 +56,7 @@ impl<'d> Import<'d> {
     }
 }
 
-/// A setting as it stands in the file, or why it does not; `None` for what is none of these.
+/// The converted setting, or why it cannot be converted; `None` for other directives.
 fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'static str>> {
     let word = directive.word(0);
     Some(Ok(match directive.name.as_str() {
@@ -96,7 +96,7 @@ pub(super) fn expires(directive: &Directive) -> Result<String, &'static str> {
     }
 }
 
-/// A setting of the process; `Some(None)` where its value is not understood.
+/// A setting of the process; `Some(None)` if its value cannot be converted.
 fn of_process(directive: &Directive) -> Option<Option<String>> {
     let word = directive.word(0);
     let timed = |name: &str| values::time(word).map(|time| format!("{name} \"{time}\""));

@@ -2,7 +2,7 @@
 
 use crate::nginx::Directive;
 
-/// About how nginx works, or so here anyway.
+/// About nginx itself, or the default here.
 const NEEDLESS: &[&str] = &[
     "absolute_redirect",
     "accept_mutex",
@@ -115,7 +115,7 @@ const NEEDLESS: &[&str] = &[
     "root",
 ];
 
-/// Beginnings of names, and why none of them is converted.
+/// Prefixes of names, and why these directives are not converted.
 const LEFT: &[(&str, &str)] = &[
     ("access_log", "only one log for the server and one for each site are supported"),
     ("add_trailer", "adding trailers is not supported"),
@@ -163,13 +163,13 @@ const LEFT: &[(&str, &str)] = &[
     ("xslt", "filters are not supported"),
 ];
 
-/// Why a directive is not converted; `None` if it needs nothing here.
+/// Why a directive is not converted; `None` if it is not needed here.
 pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     let name = directive.name.as_str();
     if NEEDLESS.contains(&name) {
         return None;
     }
-    // What switches something off that is not on here.
+    // It switches off something that is not on here.
     let is_off = directive.words.len() == 1 && directive.word(0) == "off";
     let known = LEFT.iter().find(|(begin, _)| name == *begin || (begin.len() > 2 && name.starts_with(begin)));
     if is_off && known.is_some() {

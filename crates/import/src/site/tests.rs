@@ -10,7 +10,7 @@ fn imported(text: &str) -> Imported {
     site_file(&parse(&source, "nginx.conf").unwrap())
 }
 
-/// The site file of the directives of one server, without what is the same for all of them.
+/// The site file of one server's directives, without the common parts.
 fn of_server(text: &str) -> String {
     let whole = imported(&format!("http {{ server {{ listen 80; {text} }} }}")).text;
     let (_, site) = whole.split_once("site \"*\" {\n").unwrap_or(("", &whole));
@@ -125,7 +125,7 @@ fn directives_have_their_words() {
     }
 }
 
-/// nginx takes lists from the innermost block that has any; a site file adds them up.
+/// nginx takes lists from the innermost block that has any; a site file combines all levels.
 #[test]
 fn lists_are_written_where_they_hold() {
     let of = |inner: &str| {

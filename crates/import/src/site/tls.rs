@@ -1,4 +1,4 @@
-//! `ssl_*`: certificates, and what clients need to be served.
+//! `ssl_*`: certificates, and requirements for clients.
 
 use crate::nginx::Directive;
 
@@ -16,7 +16,7 @@ const NAMES: [&str; 6] = [
     "ssl_verify_client",
 ];
 
-/// Whether a server of this block speaks TLS.
+/// Whether a server of this block uses TLS.
 pub(super) fn is_spoken(http: &[Directive]) -> bool {
     http.iter().filter(|directive| directive.name == "server").any(speaks)
 }
@@ -37,7 +37,7 @@ pub(super) fn speaks(server: &Directive) -> bool {
     listens.map(Directive::texts).any(|texts| texts.contains(&"ssl"))
 }
 
-/// Whether a server only sends clients without TLS to the same URL with it.
+/// Whether a server only redirects plain HTTP to the same URL over HTTPS.
 pub(super) fn only_redirects(server: &Directive) -> bool {
     let is_target = |target: &str| {
         ["https://$host$request_uri", "https://$http_host$request_uri", "https://$server_name$request_uri"]
@@ -56,7 +56,7 @@ pub(super) fn only_redirects(server: &Directive) -> bool {
 }
 
 impl<'d> Import<'d> {
-    /// Writes the certificate of a server that speaks TLS; all servers share the other settings.
+    /// Writes the certificate of a TLS server; all servers share the other settings.
     pub(super) fn tls(&mut self, server: &'d Directive, chain: &Chain<'d>, top: &mut Lines) {
         if !speaks(server) {
             return;

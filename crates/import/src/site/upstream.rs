@@ -1,4 +1,4 @@
-//! `upstream` blocks, and what `proxy_*` says of connections to them.
+//! `upstream` blocks, and the `proxy_*` settings of connections to them.
 
 use crate::nginx::Directive;
 
@@ -10,7 +10,7 @@ use super::{Import, values};
 pub(super) struct Made {
     pub(super) name: String,
     pub(super) lines: Lines,
-    /// What it was made of, and how: another place that asks for the same gets the same.
+    /// What it was made from: another place with the same settings shares it.
     key: (String, bool, Vec<String>),
 }
 
@@ -19,7 +19,7 @@ impl<'d> Import<'d> {
         self.upstreams = http.iter().filter(|directive| directive.name == "upstream").collect();
     }
 
-    /// What stands behind `proxy` for the authority of a `proxy_pass`.
+    /// The argument of `proxy` for the authority of a `proxy_pass`.
     pub(super) fn upstream(
         &mut self,
         authority: &str,
@@ -71,7 +71,7 @@ impl<'d> Import<'d> {
         names.find(is_free).unwrap_or_default()
     }
 
-    /// What holds for connections to an upstream at this place.
+    /// The settings of connections to an upstream from this place.
     fn connecting(&mut self, chain: &Chain<'d>, is_tls: bool) -> Vec<String> {
         let mut settings = Vec::new();
         for (theirs, ours) in [
@@ -174,7 +174,7 @@ impl<'d> Import<'d> {
     }
 }
 
-/// A server's address as it stands in a site file.
+/// A server's address in the site file's form.
 fn address(text: &str, is_tls: bool) -> String {
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     match (text.starts_with("unix:"), is_tls, has_port) {

@@ -1,4 +1,4 @@
-//! Values of nginx in our words: sizes, times, rates, variables.
+//! Converts nginx's values: sizes, times, rates, variables.
 
 /// A size: `8k`, `1m`, `1g`, `1024`.
 pub(super) fn size(text: &str) -> Option<String> {
@@ -51,7 +51,7 @@ pub(super) fn milliseconds(text: &str) -> Option<u64> {
     (!text.is_empty()).then_some(sum)
 }
 
-/// A time as it stands in a site file.
+/// A time in the site file's form.
 pub(super) fn time(text: &str) -> Option<String> {
     let ms = milliseconds(text)?;
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
@@ -65,7 +65,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
     (number.parse::<u32>().is_ok() && ["s", "m"].contains(&unit)).then(|| format!("{number}/{unit}"))
 }
 
-/// Variables that texts may have here by the same name.
+/// Variables with the same name in both.
 const VARIABLES: [&str; 13] = [
     "scheme",
     "host",
@@ -100,7 +100,7 @@ pub(super) fn variables(text: &str) -> Vec<&str> {
     found
 }
 
-/// The first variable of a text that there is not here; `maps` are there too.
+/// The first variable of a text that does not exist here; `maps` exist too.
 pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
     let is_known = |name: &&str| {
         VARIABLES.contains(name)
@@ -113,7 +113,7 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
     variables(text).into_iter().find(|name| !is_known(name))
 }
 
-/// Whose requests a limit counts together.
+/// The key by which a limit groups requests.
 pub(super) fn key(text: &str, maps: &[String]) -> Option<String> {
     match text {
         "$binary_remote_addr" | "$remote_addr" => Some("client".to_owned()),

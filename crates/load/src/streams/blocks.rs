@@ -1,6 +1,6 @@
-//! Requests as field blocks of HTTP/2: encoded beforehand, or made of templates as they go.
+//! Requests as HTTP/2 field blocks: encoded in advance, or filled from templates when they are sent.
 //!
-//! Our encoder keeps no table, so a block is good for every connection.
+//! Our encoder uses no dynamic table, so a block is valid on every connection.
 
 use std::rc::Rc;
 
@@ -17,23 +17,23 @@ pub(crate) struct Blocks {
     kinds: Vec<Kind>,
     weight_sum: u64,
     filler: Filler,
-    /// The block in hand, where it is made of a template.
+    /// The current block, if it comes from a template.
     block: Vec<u8>,
-    /// A value of it.
+    /// The current field value.
     value: Vec<u8>,
 }
 
 struct Kind {
-    /// Weights up to and with this one.
+    /// Sum of the weights up to and including this one.
     weight_end: u64,
     is_head: bool,
-    /// The block, where nothing is to be filled in.
+    /// The finished block, if it has no markers.
     ready: Option<Vec<u8>>,
     method: String,
     is_secure: bool,
     authority: Vec<Piece>,
     path: Vec<Piece>,
-    /// Names in small letters.
+    /// Names in lower case.
     fields: Vec<(String, Vec<Piece>)>,
     body: Option<Content>,
 }
@@ -43,11 +43,11 @@ enum Content {
     Template(Vec<Piece>),
 }
 
-/// A request that is to be sent.
+/// A request to send.
 pub(super) struct Asked<'b> {
     pub(super) block: &'b [u8],
     pub(super) is_head: bool,
-    /// None where it has no content.
+    /// `None` if it has no content.
     pub(super) body: Option<Rc<[u8]>>,
 }
 
@@ -64,7 +64,7 @@ impl Blocks {
         Blocks { kinds, weight_sum, filler, block: Vec::new(), value: Vec::new() }
     }
 
-    /// Picks a kind by its weight, and fills it in.
+    /// Picks a request by weight, and fills it in.
     pub(super) fn next(&mut self) -> Asked<'_> {
         let Blocks { kinds, filler, block, value, .. } = self;
         let at = match kinds.len() {
@@ -130,7 +130,7 @@ impl Kind {
         kind
     }
 
-    /// Writes the block of a request with a body of so many bytes.
+    /// Encodes the field block of a request with a body of this length.
     fn encode(&self, length: Option<usize>, filler: &mut Filler, value: &mut Vec<u8>, out: &mut Vec<u8>) {
         let mut filled = |pieces: &[Piece], value: &mut Vec<u8>| {
             value.clear();

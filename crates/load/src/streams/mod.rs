@@ -1,4 +1,4 @@
-//! One connection of HTTP/2: its machine, and the requests that wait for their responses on it.
+//! One HTTP/2 connection: its state machine, and the requests that wait for their responses.
 //!
 //! ```text
 //! worker ── ask ──> machine ──> out ──> socket
@@ -6,8 +6,8 @@
 //! socket ──> take ─────┴──> Ended: what became of a request ──> worker
 //! ```
 //!
-//! What a server sends is never kept, so its windows are as large as they can be. What is kept of a request is one entry of a
-//! table of as many as there are streams.
+//! Response bodies are not stored, so the receive windows are as large as possible. Each pending request is one entry
+//! in a table with one slot per stream.
 
 mod blocks;
 mod table;
@@ -21,13 +21,13 @@ use crate::answers::Expected;
 use crate::plan::Plan;
 use crate::tally::ErrorKind;
 
-/// Bytes that a connection may have ready to be sent before it waits for the socket.
+/// Bytes that may be queued for sending before the connection waits for the socket.
 const OUT_BYTES_MAX: usize = 256 << 10;
 
-/// What a server may send before it hears from us: bodies are counted and dropped.
+/// The receive windows: bodies are counted and dropped.
 const WINDOW_BYTES: u32 = (1 << 30) - 1;
 
-/// Requests on a connection: with more of them, the numbers of streams come to their end.
+/// Requests per connection: more would run out of stream ids.
 const REQUESTS_MAX: u32 = 1 << 29;
 
 /// One connection's streams.
@@ -35,41 +35,41 @@ const REQUESTS_MAX: u32 = 1 << 29;
 pub(crate) struct Session {
     machine: Connection,
     table: Table,
-    /// Bytes for the socket. Until it has taken them, nothing is received.
+    /// Bytes for the socket. Nothing is received until it has taken them.
     pub(crate) out: Vec<u8>,
-    /// The start of a frame that has not come whole: 16 KiB at most.
+    /// An incomplete frame: 16 KiB at most.
     rest: Vec<u8>,
-    /// Streams whose bodies were not sent whole.
+    /// Streams whose bodies were not completely sent.
     sending: Vec<StreamId>,
-    /// It has one stream, which every server allows. Several wait until the server has said how many it allows.
+    /// It has one stream, which every server allows. With more, we wait for the server's SETTINGS.
     is_single: bool,
-    /// Requests that it may still begin.
+    /// Requests that it may still start.
     left: u32,
-    /// Streams that we have given up. The machine passes over what still comes of so many.
+    /// Streams that we have abandoned. The state machine ignores what still arrives on this many.
     given_up: usize,
-    /// The server has said that it goes away.
+    /// The server has sent GOAWAY.
     is_left: bool,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) due_ns: u64,
     pub(crate) since_ns: u64,
-    /// The status of a whole answer; none where there is no answer.
+    /// The status of a complete response; `None` without one.
     pub(crate) status: Option<u16>,
     pub(crate) error: Option<ErrorKind>,
 }
 
 impl Session {
-    /// Begins the conversation.
+    /// Starts the session.
     pub(crate) fn new(plan: &Plan, streams: usize) -> Session {
         let limits = Limits {
             head: HeadLimits { head_bytes_max: plan.head_bytes_max, ..HeadLimits::default() },
             streams_max: streams as u32,
             stream_window: WINDOW_BYTES,
             connection_window: WINDOW_BYTES,
-            // What a server does to us is measured, not refused. It costs no memory.
+            // Resets by the server are counted, not limited. They cost no memory.
             resets_max: u32::MAX,
             idle_frames_max: u32::MAX,
             connect_protocol: false,
@@ -95,12 +95,12 @@ impl Session {
         has_begun && !self.is_spent() && self.out.len() < OUT_BYTES_MAX && self.machine.can_ask()
     }
 
-    /// Whether no more requests can be sent, and none waits: another connection has to take its place.
+    /// Whether no more requests can be sent and none is pending: the connection has to be replaced.
     pub(crate) fn is_over(&self) -> bool {
         self.is_spent() && self.table.len() == 0
     }
 
-    /// Whether the server has said that it goes away.
+    /// Whether the server has sent GOAWAY.
     pub(crate) fn is_left(&self) -> bool {
         self.is_left
     }
@@ -110,7 +110,7 @@ impl Session {
         self.table.len()
     }
 
-    /// How many streams the server allows, once it has said that.
+    /// How many streams the server allows, if it has said so.
     pub(crate) fn streams_allowed(&self) -> Option<u32> {
         self.machine.has_begun().then(|| self.machine.peer_streams_max())
     }
@@ -119,7 +119,7 @@ impl Session {
         self.left == 0 || self.is_left || self.given_up >= RESETS_REMEMBERED
     }
 
-    /// Sends a request, where [`Session::can_ask`] says that it can be. Returns whether it did.
+    /// Sends a request if [`Session::can_ask`]. Returns whether it was sent.
     pub(crate) fn ask(&mut self, blocks: &mut Blocks, due_ns: u64, now_ns: u64) -> bool {
         let asked = blocks.next();
         let length = asked.body.as_ref().map(|body| body.len() as u64);
@@ -162,17 +162,17 @@ impl Session {
         });
     }
 
-    /// Copies what has to stand before the bytes that are received next: how many bytes.
+    /// Copies the incomplete frame to the start of the buffer for the next receive, and returns its length.
     pub(crate) fn copy_rest(&self, buffer: &mut [u8]) -> usize {
         let room = &mut buffer[..self.rest.len()];
         room.copy_from_slice(&self.rest);
         room.len()
     }
 
-    /// Takes bytes that were received, behind the rest of those before, and notes what became of requests.
+    /// Processes received bytes, which start with the rest of those before, and notes the results of requests.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection is no longer usable.
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
@@ -205,7 +205,7 @@ impl Session {
                 }
                 Event::End { stream, .. } => self.end(stream, expected, ended),
                 Event::Reset { stream, .. } => {
-                    // Where the machine has found fault with an answer, it says so to the server.
+                    // If the state machine rejected the response, it has queued a RST_STREAM.
                     let is_ours = self.out.len() > out_before;
                     let kind = if is_ours { ErrorKind::Malformed } else { ErrorKind::StreamReset };
                     ended.extend(self.forget(stream, kind));
@@ -214,7 +214,7 @@ impl Session {
                     self.is_left = true;
                     self.forget_all(|stream| stream.id > last, ErrorKind::GoAway, ended);
                 }
-                // The rest concerns the connection, or a server.
+                // The rest concerns the connection, or servers only.
                 _ => {}
             }
         }
@@ -223,14 +223,14 @@ impl Session {
         Ok(())
     }
 
-    /// Gives up requests that were sent before `since_ns`.
+    /// Abandons requests that were sent before `since_ns`.
     pub(crate) fn give_up(&mut self, since_ns: u64, ended: &mut Vec<Ended>) {
         let before = ended.len();
         self.forget_all(|stream| stream.since_ns < since_ns, ErrorKind::Timeout, ended);
         self.given_up += ended.len() - before;
     }
 
-    /// The connection has failed: so have all requests on it.
+    /// The connection has failed, and all its requests with it.
     pub(crate) fn fail(&mut self, kind: ErrorKind, ended: &mut Vec<Ended>) {
         self.forget_all(|_| true, kind, ended);
     }

@@ -1,25 +1,25 @@
-//! The streams of one connection that wait for their responses, by number.
+//! The pending streams of one connection, by id.
 //!
-//! Numbers grow by two, so half of a number, cut to the table's size, is a place that is nearly always free. A stream
-//! that is not at its place is at the next free one behind it.
+//! Ids grow by two, so half of the id, modulo the table's size, is a slot that is nearly always free. If it is taken,
+//! the stream is in the next free slot.
 
 use std::rc::Rc;
 
 use flatout_wire::h2::StreamId;
 
-/// A request that was sent, as far as its response has come.
+/// A pending request, and what has arrived of its response.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(super) id: StreamId,
-    /// Since when its latency counts.
+    /// Start of its latency.
     pub(super) due_ns: u64,
     /// When it was sent.
     pub(super) since_ns: u64,
-    /// The status, once the head has come.
+    /// The response's status, once the head has arrived.
     pub(super) status: Option<u16>,
     pub(super) body_at: u64,
     pub(super) body_fits: bool,
-    /// What is left of the request's body.
+    /// The rest of the request's body.
     pub(super) body: Option<Body>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Body {
     pub(super) sent: usize,
 }
 
-/// At most as many streams as it was made for.
+/// Holds at most as many streams as it was made for.
 #[derive(Debug)]
 pub(super) struct Table {
     /// A power of two.
@@ -45,7 +45,7 @@ impl Stream {
 }
 
 impl Table {
-    /// For so many streams: half of its slots stay free, so that most lie at their places.
+    /// A table for this many streams: half of its slots stay free, so that few streams collide.
     pub(super) fn new(streams_max: usize) -> Table {
         let slots = (2 * streams_max).next_power_of_two();
         Table { slots: (0..slots).map(|_| None).collect(), count: 0 }
@@ -55,7 +55,7 @@ impl Table {
         self.count
     }
 
-    /// The slots from a number's place on.
+    /// The slots from an id's own slot on.
     fn places(&self, id: StreamId) -> impl Iterator<Item = usize> + use<> {
         let mask = self.slots.len() - 1;
         (0..=mask).map(move |step| (id.number() as usize / 2 + step) & mask)
@@ -71,7 +71,7 @@ impl Table {
         self.find(id).and_then(|at| self.slots[at].as_mut())
     }
 
-    /// Adds a stream that is not there; a full table leaves it out.
+    /// Adds a stream that is not in the table; a full table drops it.
     pub(super) fn insert(&mut self, stream: Stream) {
         let free = self.places(stream.id).find(|&at| self.slots[at].is_none());
         if let Some(at) = free {
@@ -103,7 +103,7 @@ mod tests {
     fn the_table_holds_what_a_set_holds() {
         let mut random = flatout_trial::Random::new(3);
         let (mut table, mut set) = (Table::new(100), BTreeSet::new());
-        // Numbers as a connection gives them.
+        // Ids as a connection assigns them.
         let mut machine = Connection::client(Limits::default(), &mut Vec::new());
         for _ in 0..50_000 {
             if set.len() < 100 && random.below(2) == 0 {

@@ -1,17 +1,17 @@
-//! Server-Sent Events as a subscriber sees them: where a message ends.
+//! Server-Sent Events as a subscriber reads them: finds the end of each message.
 
 use super::message::Data;
 use super::{Heard, Tracks, append};
 
-/// Where one subscriber is in its stream.
+/// A subscriber's parser state.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// The start of a line that did not come whole.
+    /// The start of an incomplete line.
     line: Vec<u8>,
     message: Begun,
 }
 
-/// The message whose lines are coming.
+/// The current message.
 #[derive(Debug, Default)]
 struct Begun {
     has_data: bool,
@@ -21,7 +21,7 @@ struct Begun {
 }
 
 impl Events {
-    /// Takes bytes of the stream, in any pieces.
+    /// Consumes bytes of the stream, in any pieces.
     pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             let is_whole = piece.ends_with(b"\n");
@@ -39,7 +39,7 @@ impl Events {
 }
 
 impl Begun {
-    /// An empty line ends a message; one without data is none (HTML Standard, section 9.2.6).
+    /// An empty line ends a message; a message without data does not count (HTML Standard, section 9.2.6).
     fn line(&mut self, line: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
         let line = line.trim_ascii_end();
         if let Some(data) = line.strip_prefix(b"data:") {

@@ -5,13 +5,13 @@ use flatout_wire::websocket::{Event, Limits, Reader, Role};
 use super::{Heard, Tracks, append};
 use crate::tally::ErrorKind;
 
-/// Where one subscriber is in its WebSocket.
+/// A subscriber's parser state.
 #[derive(Debug)]
 pub(super) struct Frames {
     reader: Reader,
-    /// The start of a frame's head, or of a control frame.
+    /// The start of an incomplete frame head, or of a control frame.
     held: Vec<u8>,
-    /// The start of a message that did not come whole.
+    /// The start of an incomplete message.
     text: Vec<u8>,
 }
 
@@ -23,10 +23,10 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Takes bytes of the connection, in any pieces.
+    /// Consumes bytes of the connection, in any pieces.
     ///
     /// # Errors
-    /// The server closes, or what came are no frames.
+    /// A close frame, or invalid frames.
     pub(super) fn take(
         &mut self,
         bytes: &mut [u8],
@@ -45,7 +45,7 @@ impl Frames {
         Ok(())
     }
 
-    /// How many bytes were read: all but the start of a frame.
+    /// Returns how many bytes were consumed: all but an incomplete frame head.
     fn read(&mut self, bytes: &mut [u8], tracks: &mut Tracks, heard: &mut Heard) -> Result<usize, ErrorKind> {
         let limits = Limits::default();
         let mut at = 0;

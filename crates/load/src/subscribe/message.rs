@@ -1,21 +1,21 @@
-//! The send time and the number that a message carries.
+//! The send time and the number in a message.
 
-/// What was found in a message's data.
+/// What a message's data contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Data {
     /// When it was sent, in nanoseconds since 1970.
     pub(super) sent_ns: Option<u64>,
-    /// Which one it is.
+    /// Its number.
     pub(super) number: Option<u64>,
 }
 
-/// What stands before a message's number.
+/// The name of a message's number.
 const NUMBER_NAME: &[u8] = b"\"seq\"";
 
-/// What stands before the data, where JSON is around it: ids and names are no send times.
+/// The name of the data in a JSON message: ids and names are not send times.
 const DATA_NAME: &[u8] = b"\"data\":";
 
-/// Reads a message's data, or JSON that has it as `data`.
+/// Parses a message's data, or JSON with a `data` member.
 pub(super) fn read(text: &[u8]) -> Data {
     let data = behind(text, DATA_NAME).unwrap_or(text);
     Data { sent_ns: sent_ns(data), number: number(data) }

@@ -4,11 +4,11 @@
 //! bytes ── events | frames | polls ──> one message's text ── message::read ──> send time, number ──> Heard
 //! ```
 //!
-//! A message carries its send time if a run of 13, 16 or 19 digits stands in its data: milliseconds, microseconds or
-//! nanoseconds since 1970, which no other number in common use looks like. The clocks of both sides must be one. It carries a
-//! number if its data has `"seq": N`; the numbers that a subscriber receives have to follow each other.
+//! A message has a send time if its data contains a run of 13, 16 or 19 digits: milliseconds, microseconds or
+//! nanoseconds since 1970, which no other common number looks like. Both sides must use the same clock. It has a
+//! number if its data contains `"seq": N`; the numbers that a subscriber receives must be consecutive.
 //!
-//! A subscriber whose connection has ended makes another one and sends the id of its last message, as browsers do.
+//! A subscriber whose connection has ended reconnects and sends the id of its last message, as browsers do.
 
 mod events;
 mod frames;
@@ -31,9 +31,9 @@ use crate::tally::ErrorKind;
 /// How subscribers receive messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Server-Sent Events: one response that does not end.
+    /// Server-Sent Events: one endless response.
     Events,
-    /// WebSocket, one message in each.
+    /// WebSocket, one message each.
     WebSocket,
     /// Long poll: each response is a JSON array of messages, and the next request sends its `Last-Event-ID`.
     LongPoll,
@@ -42,40 +42,40 @@ pub enum Transport {
 /// Missing and repeated messages, by their numbers and by the server's own reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// Numbers that were left out.
+    /// Numbers that were skipped.
     pub missed: u64,
-    /// Numbers that came again, or too late.
+    /// Numbers that were repeated or late.
     pub repeated: u64,
-    /// Times that the server reported a gap: an event of the name `gap`, or a message `{"gap": true}`.
+    /// Gaps that the server reported: an event named `gap`, or a message `{"gap": true}`.
     pub gaps: u64,
 }
 
-/// When a message says it was sent, in nanoseconds since 1970.
+/// A message's send time, in nanoseconds since 1970.
 pub(crate) type Message = Option<u64>;
 
 /// What all subscribers of one thread have received.
 pub(crate) struct Heard {
     transport: Transport,
-    /// Messages that have come and are not counted yet.
+    /// Received messages that are not counted yet.
     pub(crate) messages: Vec<Message>,
     pub(crate) sequence: Sequence,
-    /// What is to be sent back on the connection in hand.
+    /// What to send back on the current connection.
     pub(crate) reply: Vec<u8>,
-    /// The same message comes to many: what the last one was.
+    /// The last message: the same one is sent to many subscribers.
     last_data: Vec<u8>,
     last_read: Data,
     accept: String,
     random: Random,
 }
 
-/// One subscriber, over all of its connections.
+/// One subscriber, across all its connections.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     input: Input,
     tracks: Tracks,
 }
 
-/// How far a subscriber has come.
+/// The position of a subscriber.
 #[derive(Debug, Default)]
 struct Tracks {
     /// The id of the last message.
@@ -91,19 +91,19 @@ enum Input {
     Polls(Polls),
 }
 
-/// Bytes of a message that are looked at.
+/// Bytes of a message that are examined.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Bytes of an id that is sent back.
+/// Longest id that is sent back.
 const POSITION_BYTES_MAX: usize = 128;
 
-/// The key of every handshake. RFC 6455 wants a random one so that caches cannot respond; here is no cache in between.
+/// The key of every handshake. RFC 6455 wants a random one so that caches cannot respond, but there is no cache here.
 const KEY: &str = "ZmxhdG91dC1iZW5jaC0xNg==";
 
 const _: () = assert!(KEY.len() == KEY_BYTES);
 
 impl Transport {
-    /// Its name for people.
+    /// Its display name.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Events => "Server-Sent Events",
@@ -112,7 +112,7 @@ impl Transport {
         }
     }
 
-    /// The requests with the fields by which this transport is asked for.
+    /// The requests with the header fields of this transport.
     pub(crate) fn requests(self, requests: &[Request]) -> Vec<Request> {
         let fields: &[(&str, &str)] = match self {
             Transport::Events => &[("Accept", "text/event-stream")],
@@ -162,7 +162,7 @@ impl Heard {
         self.transport
     }
 
-    /// Whether this head of a response belongs to our handshake.
+    /// Whether this response head accepts our handshake.
     pub(crate) fn is_accepted(&self, head: &[u8]) -> bool {
         field(head, b"sec-websocket-accept").is_some_and(|value| value == self.accept.as_bytes())
     }
@@ -176,7 +176,7 @@ impl Heard {
         self.last_read
     }
 
-    /// Responds to a ping; only to the last one of those that came at once.
+    /// Responds to a ping; if several came at once, only to the last one.
     fn pong(&mut self, payload: &[u8]) {
         let key = (self.random.below(1 << 32) as u32).to_ne_bytes();
         self.reply.clear();
@@ -192,7 +192,7 @@ impl Tracks {
         }
     }
 
-    /// A message is whole.
+    /// A message is complete.
     fn note(&mut self, data: Data, heard: &mut Heard) {
         if let Some(number) = data.number {
             match self.number {
@@ -206,7 +206,7 @@ impl Tracks {
         heard.messages.push(data.sent_ns);
     }
 
-    /// A message as WebSocket and long poll have it: JSON around the data.
+    /// A message in JSON, as WebSocket and long poll send it.
     fn note_json(&mut self, text: &[u8], heard: &mut Heard) {
         if text.starts_with(b"{\"gap\":true") {
             heard.sequence.gaps += 1;
@@ -226,7 +226,7 @@ impl Subscriber {
         Subscriber { input: Input::new(transport), tracks: Tracks::default() }
     }
 
-    /// A response begins.
+    /// A response starts.
     pub(crate) fn begin(&mut self, head: &[u8]) {
         if let Input::Polls(polls) = &mut self.input {
             *polls = Polls::default();
@@ -236,7 +236,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes a piece of a response's body.
+    /// Consumes a piece of a response's body.
     pub(crate) fn body(&mut self, bytes: &[u8], heard: &mut Heard) {
         match &mut self.input {
             Input::Events(events) => events.take(bytes, &mut self.tracks, heard),
@@ -245,10 +245,10 @@ impl Subscriber {
         }
     }
 
-    /// Takes bytes that follow the handshake.
+    /// Consumes bytes that follow the handshake.
     ///
     /// # Errors
-    /// They are no frames, or the last one.
+    /// Invalid frames, or a close frame.
     pub(crate) fn frames(&mut self, bytes: &mut [u8], heard: &mut Heard) -> Result<(), ErrorKind> {
         match &mut self.input {
             Input::Frames(frames) => frames.take(bytes, &mut self.tracks, heard),
@@ -256,7 +256,7 @@ impl Subscriber {
         }
     }
 
-    /// Its connection has ended.
+    /// The connection has ended.
     pub(crate) fn cut(&mut self) {
         self.input = match self.input {
             Input::Events(_) => Input::new(Transport::Events),
@@ -265,7 +265,7 @@ impl Subscriber {
         };
     }
 
-    /// A request that goes on behind the last message that came.
+    /// The request that resumes after the last received message.
     pub(crate) fn resume<'b>(&self, request: &'b [u8]) -> Cow<'b, [u8]> {
         let end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n");
         let (Some(end), false) = (end, self.tracks.position.is_empty()) else { return request.into() };
@@ -284,13 +284,13 @@ impl Input {
     }
 }
 
-/// Adds bytes to a text, as far as it is looked at.
+/// Appends bytes to a text, up to its limit.
 fn append(text: &mut Vec<u8>, bytes: &[u8]) {
     let room = TEXT_BYTES_MAX.saturating_sub(text.len());
     text.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// The value of a field in a head that was parsed; its name in lower case.
+/// The value of a field in a parsed head; its name in lower case.
 fn field<'h>(head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
     head.split(|&byte| byte == b'\n').find_map(|line| {
         let (this, value) = line.split_at_checked(name.len())?;
@@ -303,7 +303,7 @@ fn field<'h>(head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
 mod tests {
     use super::*;
 
-    /// What a subscriber makes of bodies, each in pieces of this size.
+    /// What a subscriber reads from these bodies, in pieces of this size.
     pub(super) fn heard(transport: Transport, bodies: &[&[u8]], piece: usize) -> (Heard, Subscriber) {
         let (mut heard, mut subscriber) = (Heard::new(transport, 1), Subscriber::new(transport));
         for body in bodies {
@@ -325,7 +325,7 @@ mod tests {
             tracks.note(Data { number: Some(number), sent_ns: None }, &mut heard);
         }
         tracks.note(Data::default(), &mut heard);
-        // 7 and 8 are left out; 9 comes twice, and 7 too late.
+        // 7 and 8 are skipped; 9 is repeated, and 7 is late.
         assert_eq!(heard.sequence, Sequence { missed: 2, repeated: 2, gaps: 0 });
         assert_eq!(heard.messages.len(), 7);
     }

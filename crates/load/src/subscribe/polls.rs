@@ -1,22 +1,22 @@
-//! The responses of a long poll: JSON arrays, of which each object is a message.
+//! The responses of a long poll: JSON arrays in which each object is a message.
 //!
-//! Only depth and strings are followed. Whether the rest is JSON is the server's affair.
+//! Only nesting and strings are tracked. Whether the rest is valid JSON does not matter here.
 
 use super::{Heard, Tracks, append};
 
-/// Where one subscriber is in a response.
+/// A subscriber's parser state.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
-    /// Brackets and braces that are open; the array is the first.
+    /// Open brackets and braces; the array is the first.
     depth: u32,
     is_in_string: bool,
     is_escaped: bool,
-    /// The object in hand.
+    /// The current object.
     text: Vec<u8>,
 }
 
 impl Polls {
-    /// Takes bytes of the body, in any pieces.
+    /// Consumes bytes of the body, in any pieces.
     pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Polls {
 }
 
 impl Tracks {
-    /// What a response has brought is acknowledged by its head, not by each of its messages.
+    /// The position comes from the response's head, not from its messages.
     fn note_object(&mut self, text: &[u8], heard: &mut Heard) {
         let position = std::mem::take(&mut self.position);
         self.note_json(text, heard);

@@ -1,4 +1,4 @@
-//! The places of a thread's table: a socket comes, fails, ends, and the next one takes its place.
+//! The connections of a thread's table: a socket is opened, fails or ends, and is replaced by the next one.
 
 use std::os::fd::AsFd;
 
@@ -13,19 +13,19 @@ use crate::socket::Socket;
 use crate::subscribe::Transport;
 use crate::tally::ErrorKind;
 
-/// How long a place rests after a connection that failed, so that a refusing server is not asked without pause.
+/// How long to wait after a failed connection, so that a server that refuses is not asked continuously.
 const REST_NS: u64 = 100_000_000;
 
-/// How long a long poll may wait at least, whatever the limit of other responses.
+/// The shortest time limit of a long poll, whatever the limit of other responses.
 const POLL_NS_MIN: u64 = 60_000_000_000;
 
-/// How long a server may take to close a connection that it said it closes, until we do.
+/// How long a server may take to close a connection that it announced to close; then we close it.
 const ENDING_NS_MAX: u64 = 1_000_000_000;
 
 impl Worker<'_> {
     pub(super) fn begin_connection(&mut self, at: usize) {
         let plan = self.shared.plan;
-        // Sources are shared out over all connections of the run, not of this thread.
+        // Sources are distributed over all connections of the run, not just of this thread.
         let turn = at * plan.threads + self.index;
         let source = plan.sources.get(turn % plan.sources.len().max(1)).copied();
         let connection = &mut self.connections[at];
@@ -57,7 +57,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes on with the handshake of TLS.
+    /// Continues the TLS handshake.
     pub(super) fn shake(&mut self, at: usize) {
         let state = &mut self.connections[at].state;
         let State::Shaking(channel) = state else { return };
@@ -76,14 +76,14 @@ impl Worker<'_> {
         }
     }
 
-    /// A connection is made.
+    /// A connection is established.
     fn opened(&mut self, at: usize, socket: Socket) {
         let connection = &mut self.connections[at];
         connection.state = State::Open(socket);
         self.connecting_count -= 1;
         self.tally.connections_made += 1;
         let begun_ns = connection.since_ns;
-        // While connections are prepared nothing is sent: the pace has nothing yet.
+        // Nothing is sent while connections are prepared: the pace has no requests yet.
         let from_ns = if self.shared.plan.close && !self.pace.is_open() { begun_ns } else { self.now_ns };
         match self.streams {
             None => self.next(at, from_ns),
@@ -91,7 +91,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Waits for the server to close, as it said it would.
+    /// Waits for the server to close, as it announced.
     pub(super) fn end(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if let State::Open(socket) = std::mem::take(&mut connection.state) {
@@ -125,7 +125,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The connection was reset, perhaps while it idled.
+    /// The connection was reset, perhaps while idle.
     pub(super) fn broken(&mut self, at: usize) {
         match self.connections[at].in_flight {
             0 => self.reconnect(at),
@@ -133,7 +133,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts all that is in flight on a connection as failed, and makes another one.
+    /// Counts everything in flight on a connection as failed, and reconnects.
     pub(super) fn fail(&mut self, at: usize, kind: ErrorKind) {
         if self.connections[at].session.is_some() {
             return self.fail_session(at, kind);
@@ -148,7 +148,7 @@ impl Worker<'_> {
             self.tally.errors.add(kind, failed);
         }
         if kind == ErrorKind::Timeout && self.is_counted(due_ns) && self.shared.plan.subscribe.is_none() {
-            // Its latency is at least this. Left out, the slowest requests would make the percentiles better.
+            // Its latency is at least this long. Leaving out the slowest requests would improve the percentiles.
             let sent_ns = self.connections[at].since_ns;
             self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
         }
@@ -156,18 +156,18 @@ impl Worker<'_> {
             return self.reconnect(at);
         }
         if is_made {
-            // A subscriber that is sent away at once comes back no faster than to a server that refuses.
+            // A subscriber that is sent away at once reconnects no faster than to a server that refuses.
             return self.connections[at].close(self.now_ns + REST_NS);
         }
         self.connecting_count -= 1;
         self.connections[at].close(self.now_ns + REST_NS);
         if is_prepared && !self.pace.is_open() {
-            // The request that this connection was for is lost: a count of requests comes to its end.
+            // The request for this connection is lost: without taking it, a count of requests would never be reached.
             let _ = self.pace.next(self.now_ns, self.now_ns >= self.times.begin_ns);
         }
     }
 
-    /// Closes a connection and begins the next one in its place.
+    /// Closes a connection and opens the next one in its place.
     pub(super) fn reconnect(&mut self, at: usize) {
         if self.connections[at].is_beginning() {
             return;
@@ -179,7 +179,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Ends what takes too long, and begins connections whose rest is over.
+    /// Ends requests that take too long, and opens connections whose pause is over.
     pub(super) fn sweep(&mut self) {
         let plan = self.shared.plan;
         let (connect_ns, answer_ns) =

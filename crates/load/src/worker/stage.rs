@@ -1,7 +1,7 @@
-//! A turn: what is ready, in stages.
+//! A turn: handles what is ready, in stages.
 //!
-//! A stage receives from up to [`STAGE_SOCKETS`] connections, then takes the responses out of what came, then sends the
-//! next requests. What is more than a response to a connection that waits for one, and fits no slice, is served for itself.
+//! A stage receives from up to [`STAGE_SOCKETS`] connections, then parses the responses, then sends the next
+//! requests. Everything other than a response to a waiting connection that fits its slice is handled separately.
 
 use std::io;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::connection::{State, place};
 use crate::subscribe::{Heard, Transport};
 use crate::tally::ErrorKind;
 
-/// Connections that are received from before the first of them is sent its next request.
+/// Connections that are received from before any of them gets its next request.
 pub(super) const STAGE_SOCKETS: usize = 16;
 
-/// Bytes that each of them may bring into the stage; of what brings more the rest is read behind it.
+/// Bytes that each of them may receive in the stage; the rest is read afterwards.
 const SLICE_BYTES: usize = 32 << 10;
 
-/// Bytes that are read at a time from a connection that is served for itself.
+/// Bytes per receive of a connection that is handled separately.
 const ALONE_BYTES: usize = 256 << 10;
 
-/// The one buffer that a thread reads into: what a stage has received lies at its front, piece by piece.
+/// The single buffer that a thread reads into: what a stage has received is at its front, piece by piece.
 pub(super) const READ_BUFFER_BYTES: usize = STAGE_SOCKETS * SLICE_BYTES + ALONE_BYTES;
 
-/// What came of one connection.
+/// What was received from one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Received {
     place: u32,
-    /// Where its bytes are in the buffer.
+    /// Offset of its bytes in the buffer.
     start: u32,
     bytes: u32,
     /// The socket may have more.
@@ -43,7 +43,7 @@ pub(super) struct Received {
 }
 
 impl Worker<'_> {
-    /// Waits for events and serves each to completion.
+    /// Waits for events and handles all of them.
     pub(super) fn turn(&mut self, pause_ns: u64) -> io::Result<()> {
         let pause_ns = pause_ns.min(self.next_sweep_ns.saturating_sub(self.now_ns));
         let count = self.poll.wait(Duration::from_nanos(pause_ns))?;
@@ -62,7 +62,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Serves events from number `from` on, and returns which one comes next.
+    /// Handles events from number `from` on, and returns the number of the next one.
     fn stage(&mut self, from: usize, count: usize) -> usize {
         let mut next = from;
         let mut filled = 0;
@@ -88,8 +88,8 @@ impl Worker<'_> {
         next
     }
 
-    /// Receives from a connection that waits for a response, behind the `filled` bytes that the stage has: how many bytes.
-    /// Everything else is served at once.
+    /// Receives from a connection that waits for a response, after the `filled` bytes of this stage. Returns the
+    /// number of bytes. Everything else is handled at once.
     #[inline]
     fn receive(&mut self, event: Ready, filled: usize) -> usize {
         self.now_ns = clock::nanoseconds();
@@ -125,7 +125,7 @@ impl Worker<'_> {
         0
     }
 
-    /// Something happened to a socket that is not open yet, or not any more.
+    /// Handles an event of a socket that is not open.
     #[cold]
     pub(super) fn change(&mut self, at: usize) {
         match self.connections[at].state {
@@ -145,8 +145,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Reads until the socket is empty, behind the `filled` bytes of the buffer that are in use. A read that came up short
-    /// has emptied it, unless the end is near. The clock is read again for each read: what it brings may just have come.
+    /// Receives until the socket is empty, after the `filled` bytes of the buffer that are in use. A short read has
+    /// emptied it, unless its end is near. The clock is read for each receive: the data may just have arrived.
     fn read(&mut self, at: usize, filled: usize, to_the_end: bool) {
         loop {
             self.now_ns = clock::nanoseconds();
@@ -171,7 +171,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes the answers out of `count` bytes of the buffer, and the messages of event streams.
+    /// Parses the responses in `count` bytes of the buffer, and the messages of event streams.
     #[inline]
     fn consume(&mut self, at: usize, start: usize, count: usize) {
         self.tally.bytes_read += count as u64;
@@ -202,7 +202,7 @@ impl Worker<'_> {
                 Ok((more, Some(answered))) => {
                     taken += more;
                     if taken < end && connection.in_flight == 1 {
-                        // Bytes that nobody asked for: the answer was whole, the connection is not to be trusted.
+                        // There are bytes after the complete response: the connection cannot be trusted.
                         self.answered(at, Answered { keep_alive: false, ..answered });
                         self.tally.errors.add(ErrorKind::Malformed, 1);
                         return self.reconnect(at);
@@ -214,7 +214,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts the messages that the last bytes brought to a subscriber.
+    /// Counts the messages that a subscriber received in the last bytes.
     fn note_messages(&mut self) {
         let Some(Heard { messages, .. }) = &mut self.expected.heard else { return };
         let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
@@ -227,7 +227,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends the pong that a subscriber owes, if it does.
+    /// Sends the pending pong of a subscriber, if any.
     fn reply(&mut self, at: usize) {
         let Some(Heard { reply, .. }) = &mut self.expected.heard else { return };
         if reply.is_empty() {
@@ -251,7 +251,7 @@ impl Worker<'_> {
     pub(super) fn answered(&mut self, at: usize, answered: Answered) {
         let subscribe = self.shared.plan.subscribe;
         if matches!(subscribe, Some(Transport::Events | Transport::WebSocket)) {
-            // A stream of messages that ends is one that was lost.
+            // The end of an event stream is a lost connection.
             return self.fail(at, answered.error.unwrap_or(ErrorKind::Closed));
         }
         let connection = &mut self.connections[at];
@@ -278,12 +278,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives connections whose responses came their next requests.
+    /// Sends the next requests on connections whose responses have arrived.
     #[inline]
     fn send_next(&mut self) {
         for index in 0..self.freed.len() {
             let at = self.freed[index] as usize;
-            // What came behind its response may have ended it.
+            // Bytes after its response may have closed it.
             if self.connections[at].is_idle() {
                 self.now_ns = clock::nanoseconds();
                 self.next(at, self.now_ns);
@@ -292,7 +292,7 @@ impl Worker<'_> {
         self.freed.clear();
     }
 
-    /// Sends the next request on a connection that is free, or lets it idle.
+    /// Sends the next request on a free connection, or lets it idle.
     #[inline(always)]
     pub(super) fn next(&mut self, at: usize, from_ns: u64) {
         let next = match self.is_past() {
@@ -341,9 +341,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether the end of a request that was due then belongs to the counted time. In the closed loop what ends in the
-    /// window counts, whenever it began: to leave out those that began before it would drop one response a connection and
-    /// still divide by the whole window. A count of requests, and the open loop, go by when a request was due.
+    /// Whether a request that was due then, and ends now, belongs to the counted time. In the closed loop everything
+    /// that ends in the window counts, whenever it started: leaving out requests that started before would drop one
+    /// response per connection and still divide by the whole window. A count of requests, and the open loop, go by
+    /// when a request was due.
     #[inline]
     pub(super) fn is_counted(&self, due_ns: u64) -> bool {
         let (is_begun, is_within) = (self.now_ns >= self.times.begin_ns, self.now_ns < self.times.end_ns);

@@ -1,8 +1,8 @@
-//! HTTP/2: many requests at a time on each connection.
+//! HTTP/2: concurrent requests on each connection.
 //!
-//! Of a stage's connections each is received from until it is empty; then each is sent what follows, all requests of a
-//! connection with one system call. Latencies are those of single requests: from when a request was due to when this
-//! thread turned to the connection with its response.
+//! In a stage, each ready connection is received from until it is empty; then the next requests are sent, all of a
+//! connection with one system call. Latencies are per request: from when it was due until this thread handles the
+//! connection with its response.
 
 use flatout_lane::clock;
 use flatout_lane::poll::Ready;
@@ -19,19 +19,19 @@ use crate::tally::ErrorKind;
 /// Bytes that are read at a time from a connection.
 const READ_BYTES: usize = 64 << 10;
 
-/// What a thread's connections of HTTP/2 share.
+/// State shared by a thread's HTTP/2 connections.
 pub(super) struct Streams {
-    /// At a time on each connection.
+    /// Concurrent streams per connection.
     count: usize,
     blocks: Blocks,
-    /// Where heads are put together.
+    /// Scratch space in which heads are assembled.
     room: Room,
-    /// What became of requests, until it is counted.
+    /// Results of requests that are not counted yet.
     ended: Vec<Ended>,
 }
 
 impl Streams {
-    /// Those of thread `index` of `threads`.
+    /// For thread `index` of `threads`.
     pub(super) fn new(plan: &Plan, count: usize, thread: (usize, usize)) -> Streams {
         let blocks = Blocks::new(&plan.requests, plan.tls.is_some(), thread, plan.seed);
         Streams { count, blocks, room: Room::default(), ended: Vec::new() }
@@ -39,18 +39,19 @@ impl Streams {
 }
 
 impl Worker<'_> {
-    /// Begins the conversation on a connection that is made, and sends its first requests.
+    /// Starts the session of an open connection, and sends its first requests.
     pub(super) fn begin_session(&mut self, at: usize, from_ns: u64) {
         let Some(streams) = &self.streams else { return };
         let session = Session::new(self.shared.plan, streams.count);
         self.connections[at].session = Some(Box::new(session));
         self.ask(at, from_ns);
-        // What came with the end of a handshake is reported by no event. It may be what several streams wait for.
+        // No event reports bytes that came with the end of the handshake, such as the SETTINGS that several streams
+        // wait for.
         self.hear(at, false);
         self.ask(at, self.now_ns);
     }
 
-    /// Serves events from number `from` on, and returns which one comes next.
+    /// Handles events from number `from` on, and returns the number of the next one.
     pub(super) fn stage_of_streams(&mut self, from: usize, count: usize) -> usize {
         let mut next = from;
         self.freed.clear();
@@ -80,8 +81,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Receives until the socket is empty. While something waits to be sent, nothing is received: then the socket's room
-    /// is an event, and what has come is still there.
+    /// Receives until the socket is empty. Nothing is received while output is pending: an event reports when the
+    /// socket has room, and the input is still there then.
     fn hear(&mut self, at: usize, to_the_end: bool) {
         while self.flush(at) {
             let Some((socket, session)) = self.connections[at].multiplexed() else { return };
@@ -96,7 +97,7 @@ impl Worker<'_> {
             };
             self.tally.bytes_read += count as u64;
             if let Err(kind) = self.take_streams(at, kept + count) {
-                // The server is told what it has done wrong, if it has room for that. It may be gone by then.
+                // Try to send our GOAWAY. The server may have closed already.
                 self.flush(at);
                 return self.fail_session(at, kind);
             }
@@ -107,7 +108,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes what the first `count` bytes of the buffer bring to a connection.
+    /// Processes the first `count` bytes of the buffer as input of a connection.
     fn take_streams(&mut self, at: usize, count: usize) -> Result<(), ErrorKind> {
         let Some((_, session)) = self.connections[at].multiplexed() else { return Ok(()) };
         let Some(streams) = &mut self.streams else { return Ok(()) };
@@ -117,7 +118,7 @@ impl Worker<'_> {
         taken
     }
 
-    /// Replaces a connection on which no more requests can be sent. Returns whether it did.
+    /// Replaces a connection that can send no more requests. Returns whether it did.
     fn is_replaced(&mut self, at: usize) -> bool {
         let is_over = self.connections[at].session.as_ref().is_some_and(|session| session.is_over());
         if is_over {
@@ -127,7 +128,7 @@ impl Worker<'_> {
         is_over
     }
 
-    /// The connection has come to its end, perhaps while it idled.
+    /// The connection was closed, perhaps while idle.
     fn lost(&mut self, at: usize, kind: ErrorKind) {
         match &self.connections[at].session {
             Some(session) if session.in_flight() > 0 => self.fail(at, kind),
@@ -135,7 +136,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts all requests of a connection as failed, and makes another one.
+    /// Counts all requests of a connection as failed, and reconnects.
     pub(super) fn fail_session(&mut self, at: usize, kind: ErrorKind) {
         let (Some(session), Some(streams)) = (&mut self.connections[at].session, &mut self.streams) else {
             return;
@@ -150,7 +151,7 @@ impl Worker<'_> {
         self.reconnect(at);
     }
 
-    /// Gives up requests of a connection that have waited too long.
+    /// Abandons requests of a connection that have waited too long.
     pub(super) fn give_up(&mut self, at: usize, answer_ns: u64) {
         let (Some(session), Some(streams)) = (&mut self.connections[at].session, &mut self.streams) else {
             return;
@@ -180,7 +181,7 @@ impl Worker<'_> {
                 self.tally.errors.add(kind, 1);
             }
             if error == Some(ErrorKind::Timeout) {
-                // Its latency is at least this. Left out, the slowest requests would make the percentiles better.
+                // Its latency is at least this long. Leaving out the slowest requests would improve the percentiles.
                 self.tally.wait(due_ns, since_ns, self.now_ns, 1);
             }
         }
@@ -189,7 +190,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives requests that are due to connections with room for them, to one after another.
+    /// Distributes due requests among connections with free streams, in turn.
     pub(super) fn ask_what_is_due(&mut self) {
         if self.is_past() {
             return;
@@ -228,7 +229,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends the requests that are due on a connection, as many as it has room for, and bodies as far as windows allow.
+    /// Sends the requests that are due on a connection, as many as it has room for, and bodies as the windows allow.
     fn ask(&mut self, at: usize, from_ns: u64) {
         loop {
             if let Some((_, session)) = self.connections[at].multiplexed() {
@@ -249,14 +250,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Has a connection wait for requests that become due: it is in the queue once.
+    /// Queues a connection to wait for due requests; it is in the queue at most once.
     fn queue(&mut self, at: usize) {
         if !std::mem::replace(&mut self.connections[at].is_queued, true) {
             self.idle.push_back(at as u32);
         }
     }
 
-    /// Sends what waits. Returns whether all of it was sent.
+    /// Sends pending output. Returns whether all of it was sent.
     fn flush(&mut self, at: usize) -> bool {
         let Some((socket, session)) = self.connections[at].multiplexed() else { return false };
         if session.out.is_empty() && !socket.wants_room() {

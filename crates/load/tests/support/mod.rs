@@ -1,4 +1,4 @@
-//! Servers that do what a script says, over TLS and HTTP/2 as well.
+//! Scripted servers, also with TLS and HTTP/2.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{Read, Write};
@@ -19,13 +19,13 @@ use rustls::server::ServerSessionMemoryCache;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
-/// No test waits longer for anything.
+/// Time limit of every wait in a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A good response.
 pub(crate) const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// A server whose connections are each handled by a thread that runs the script, until the test's process ends.
+/// A server that runs the script for each connection, on a thread of its own, until the test's process ends.
 pub(crate) fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -72,18 +72,18 @@ pub(crate) fn go(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Why nothing was measured.
+/// The error of a plan that cannot be measured.
 pub(crate) fn refused(plan: &Plan) -> String {
     run(plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string()
 }
 
-/// So many requests failed in this way, and no others.
+/// This many requests failed with this error, and none with another.
 #[track_caller]
 pub(crate) fn failed(outcome: &Outcome, kind: ErrorKind, count: u64) {
     assert_eq!((outcome.errors.of(kind), outcome.errors.sum()), (count, count), "{:?}", outcome.errors);
 }
 
-/// An authority that has signed a certificate for `localhost` and 127.0.0.1.
+/// A CA that has signed a certificate for `localhost` and 127.0.0.1.
 pub(crate) struct Authority {
     folder: TempDir,
     chain: Vec<CertificateDer<'static>>,
@@ -110,13 +110,13 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
-    /// What a client is that trusts it.
+    /// A client that trusts it.
     pub(crate) fn trusted(&self) -> Security {
         let client = ClientPlan { authorities: Some(self.file()), ..ClientPlan::default() };
         Security { name: "127.0.0.1".to_owned(), client }
     }
 
-    /// A server with this certificate that runs the script over TLS, and speaks these protocols.
+    /// A TLS server with this certificate and these ALPN protocols, which runs the script for each connection.
     pub(crate) fn serve(
         &self,
         protocols: &[&str],
@@ -139,17 +139,17 @@ impl Authority {
     }
 }
 
-/// The server's end of a connection over TLS.
+/// The server's end of a TLS connection.
 pub(crate) type Secured = StreamOwned<ServerConnection, TcpStream>;
 
-/// The server's end of a connection of HTTP/2.
+/// The server's end of an HTTP/2 connection.
 pub(crate) struct Peer<'s, S> {
     pub(crate) stream: &'s mut S,
     machine: Connection,
     room: Room,
     came: Vec<u8>,
     pub(crate) out: Vec<u8>,
-    /// Bytes of content that came.
+    /// Bytes of content received.
     pub(crate) content_bytes: usize,
 }
 
@@ -160,7 +160,7 @@ impl<'s, S: Read + Write> Peer<'s, S> {
         Peer { stream, machine, room: Room::default(), came: Vec::new(), out, content_bytes: 0 }
     }
 
-    /// The requests that have come whole since the last call, at least one; none at the end of the connection.
+    /// The requests that were completed since the last call, at least one; `None` at the end of the connection.
     pub(crate) fn requests(&mut self) -> Option<Vec<StreamId>> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -192,7 +192,7 @@ impl<'s, S: Read + Write> Peer<'s, S> {
         }
     }
 
-    /// Requests until there are so many.
+    /// Collects requests until there are this many.
     pub(crate) fn gather(&mut self, count: usize) -> Option<Vec<StreamId>> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -223,7 +223,7 @@ impl<'s, S: Read + Write> Peer<'s, S> {
         self.machine.release(id, &mut self.out);
     }
 
-    /// Sends what waits; none where the client has gone.
+    /// Sends pending output; `None` if the client has closed.
     pub(crate) fn flush(&mut self) -> Option<()> {
         let out = std::mem::take(&mut self.out);
         self.stream.write_all(&out).and_then(|()| self.stream.flush()).ok()

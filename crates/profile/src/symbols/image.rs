@@ -1,4 +1,4 @@
-//! One ELF file's functions: by its debug lines, with what was inlined, or else by its symbol table.
+//! The functions of one ELF file: from its debug information, including inlined ones, or else from its symbol table.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,12 +11,12 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 use super::name;
 use crate::{Frame, Kind};
 
-/// The largest file that is read, in bytes: a browser with its debug lines. Larger ones go without names.
+/// The largest file that is read, in bytes: a browser with debug information. Larger ones get no names.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 type Reader = EndianRcSlice<RunTimeEndian>;
 
-/// What a file tells of its functions.
+/// A file's functions.
 pub(crate) struct Image {
     segments: Vec<Segment>,
     symbols: Vec<Symbol>,
@@ -52,13 +52,13 @@ impl Image {
         Some(Image { segments: segments(&file), symbols: symbols(&file), lines: lines(&file) })
     }
 
-    /// The functions at an offset of the file, the outermost first; none where nothing is known of it.
+    /// The functions at an offset of the file, the outermost first; empty if it is not known.
     pub(crate) fn frames(&self, offset: u64) -> Vec<Frame> {
         let Some(address) = self.address(offset) else { return Vec::new() };
         let mut frames = self.line_frames(address);
         let symbol = self.symbol(address).map(|symbol| Frame::new(Kind::User, name::short(&symbol.name)));
         match (frames.first_mut(), symbol) {
-            // Debug lines alone name a function without its path; the symbol table has it whole.
+            // Debug information alone names a function without its path; the symbol table has the full name.
             (Some(outermost), Some(symbol)) => *outermost = symbol,
             (None, symbol) => frames.extend(symbol),
             (Some(_), None) => {}
@@ -76,7 +76,7 @@ impl Image {
     fn symbol(&self, address: u64) -> Option<&Symbol> {
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         let symbol = self.symbols.get(after.checked_sub(1)?)?;
-        // Hand-written code often says no size.
+        // Hand-written code often has no size.
         (symbol.bytes == 0 || address - symbol.address < symbol.bytes).then_some(symbol)
     }
 
@@ -143,7 +143,7 @@ mod tests {
         assert!(Image::parse(b"").is_none() && Image::parse(b"\x7fELF and no more").is_none());
     }
 
-    /// Half a file, and files with flipped bytes, give fewer names and nothing worse.
+    /// Truncated and corrupted files give fewer names and nothing worse.
     #[test]
     fn damaged_files_are_survived() {
         let program = std::fs::read("/proc/self/exe").unwrap();

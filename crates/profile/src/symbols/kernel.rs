@@ -1,8 +1,8 @@
-//! The kernel's symbols, by `/proc/kallsyms`.
+//! The kernel's symbols, from `/proc/kallsyms`.
 
 use crate::{Frame, Kind};
 
-/// What a frame is called for which there is no symbol.
+/// The name of a frame without a symbol.
 const UNNAMED: &str = "[kernel]";
 
 /// Functions of the kernel by address.
@@ -17,29 +17,29 @@ impl Kernel {
         Kernel::parse(&String::from_utf8_lossy(&text))
     }
 
-    /// `ffffffff81000000 T _stext`, and behind a module's function ` [module]`. Where addresses are hidden all are 0,
-    /// and none is kept.
+    /// `ffffffff81000000 T _stext`, followed by ` [module]` for a module's function. If addresses are hidden, all are
+    /// 0, and none is kept.
     pub(crate) fn parse(text: &str) -> Kernel {
         let mut symbols: Vec<(u64, Box<str>)> = text.lines().filter_map(function).collect();
         symbols.sort_by_key(|(address, _)| *address);
-        // Of several names for one place the table has the oldest first; one is enough.
+        // If an address has several names, the oldest comes first; one is enough.
         symbols.dedup_by_key(|(address, _)| *address);
         Kernel { symbols }
     }
 
-    /// Whether the kernel keeps its addresses from us.
+    /// Whether the kernel hides its addresses from us.
     pub(crate) fn is_hidden(&self) -> bool {
         self.symbols.is_empty()
     }
 
-    /// Frames for a chain whose innermost address is first; they come with the outermost first.
+    /// Frames for a chain with the innermost address first; returned with the outermost first.
     pub(crate) fn frames(&self, addresses: &[u64]) -> Vec<Frame> {
         let innermost_last = addresses.iter().enumerate().rev();
         let names = innermost_last.map(|(depth, &address)| self.name(address, depth > 0));
         names.map(|name| Frame::new(Kind::Kernel, name)).collect()
     }
 
-    /// Where in a stack, outermost first, the work of a network softirq begins.
+    /// Where in a stack, outermost first, the work of a network softirq starts.
     pub(crate) fn network_softirq(frames: &[Frame]) -> Option<usize> {
         const BEGIN: [&str; 4] = ["handle_softirqs", "__do_softirq", "run_ksoftirqd", "napi_threaded_poll"];
         const NETWORK: [&str; 4] =
@@ -49,10 +49,10 @@ impl Kernel {
         begin.filter(|_| is_network)
     }
 
-    /// Whether a stack, outermost first, came into the kernel by a system call and not by an interrupt or a fault.
+    /// Whether a stack, outermost first, entered the kernel by a system call, not by an interrupt or a fault.
     pub(crate) fn is_system_call(frames: &[Frame]) -> bool {
         const ENTRIES: [&str; 3] = ["entry_SYSCALL", "do_syscall_64", "el0_svc"];
-        // The processor's own entry stub may stand before the one that tells.
+        // The processor's entry stub may come first.
         let mut outermost = frames.iter().take(3);
         outermost.any(|frame| ENTRIES.iter().any(|entry| frame.name.starts_with(entry)))
     }
@@ -64,7 +64,7 @@ impl Kernel {
     }
 }
 
-/// The address and name of a line that is a function: `t`, `T`, or weak.
+/// The address and name of a line with a function: `t`, `T`, or weak.
 fn function(line: &str) -> Option<(u64, Box<str>)> {
     let mut fields = line.split_ascii_whitespace();
     let address = u64::from_str_radix(fields.next()?, 16).ok().filter(|&address| address != 0)?;
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(names(&[1]), [UNNAMED]);
     }
 
-    /// A call that is the last instruction of a function returns to the next one's begin.
+    /// A call that is the last instruction of a function returns to the start of the next one.
     #[test]
     fn return_addresses_belong_to_the_caller() {
         assert_eq!(names(&[0xffff_ffff_8100_0100, 0xffff_ffff_8100_0100]), ["entry", "read"]);

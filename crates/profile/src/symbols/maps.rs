@@ -1,23 +1,23 @@
-//! What of which file a process has mapped where, by `/proc/PID/maps`.
+//! The mapped files of a process, from `/proc/PID/maps`.
 
 /// The executable mappings of a process, by address.
 pub(crate) struct Maps {
     mappings: Vec<Mapping>,
 }
 
-/// Where an address lies.
+/// The location of an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place<'m> {
     /// In a file, at this offset.
     File {
-        /// Its path as the process sees it.
+        /// Its path as seen by the process.
         name: &'m str,
-        /// Paths by which we may open it, the surest first.
+        /// Paths by which we may open it, the most reliable first.
         open: [&'m str; 2],
         /// The offset in it.
         offset: u64,
     },
-    /// In memory that is no file: `[vdso]`, or code made at run time.
+    /// In memory without a file: `[vdso]`, or code generated at run time.
     Special(&'m str),
 }
 
@@ -26,14 +26,14 @@ struct Mapping {
     end: u64,
     offset: u64,
     name: String,
-    /// The kernel's link to the very file, also if it has been replaced or deleted since; root alone may follow it.
+    /// The kernel's link to exactly this file, even if it was replaced or deleted since; only root may follow it.
     link: String,
-    /// The path seen from the process's root folder: it may live in a container.
+    /// The path relative to the process's root folder: it may run in a container.
     path: String,
 }
 
 impl Maps {
-    /// The mappings of a process as they are now; none of one that has ended or is not ours to see.
+    /// The current mappings of a process; none if it has exited or belongs to another user.
     pub(crate) fn read(pid: u32) -> Maps {
         Maps::parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
     }
@@ -42,7 +42,7 @@ impl Maps {
         Maps { mappings: text.lines().filter_map(|line| mapping(pid, line)).collect() }
     }
 
-    /// Where an address lies; nowhere where no code is mapped.
+    /// The location of an address; `None` if no code is mapped there.
     pub(crate) fn place(&self, address: u64) -> Option<Place<'_>> {
         let after = self.mappings.partition_point(|mapping| mapping.begin <= address);
         let mapping = self.mappings.get(after.checked_sub(1)?)?;
@@ -60,7 +60,7 @@ impl Maps {
     }
 }
 
-/// `55d0c000-55d0e000 r-xp 00002000 fe:00 1234    /usr/bin/program`, of which only code is kept.
+/// `55d0c000-55d0e000 r-xp 00002000 fe:00 1234    /usr/bin/program`; only code is kept.
 fn mapping(pid: u32, line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let range = fields.next()?;

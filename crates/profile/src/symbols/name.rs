@@ -1,9 +1,9 @@
-//! Function names as people read them.
+//! Readable function names.
 
-/// A name's length; compilers make names of many thousands.
+/// Longest name; compilers make names of many thousands of characters.
 const NAME_CHARS_MAX: usize = 240;
 
-/// A name without generic arguments, and of a bearable length: `<Box<dyn Fn()> as FnOnce<()>>::call_once::<u8>` becomes
+/// A name without generic arguments, and of limited length: `<Box<dyn Fn()> as FnOnce<()>>::call_once::<u8>` becomes
 /// `<Box as FnOnce>::call_once`.
 pub(super) fn short(name: &str) -> String {
     let plain = without_generics(name).unwrap_or_else(|| name.to_owned());
@@ -13,7 +13,7 @@ pub(super) fn short(name: &str) -> String {
     }
 }
 
-/// The same, with the module that a Rust source file stands for where debug lines left the path out: `parse` of
+/// The same, with the module of its Rust source file if the debug information has no path: `parse` of
 /// `…/wire/src/head.rs` becomes `wire::head::parse`.
 pub(super) fn qualified(name: &str, file: &str) -> String {
     let name = short(name);
@@ -36,11 +36,11 @@ fn module(file: &str) -> Option<String> {
     Some(format!("{}::{module}", name.replace('-', "_")))
 }
 
-/// Leaves out what stands between `<` and `>` behind a name. A `<` elsewhere begins `<Type as Trait>` and stays.
-/// Nothing where they do not match: C++ has operators of these letters.
+/// Removes the text between `<` and `>` after a name. A `<` elsewhere starts `<Type as Trait>` and stays. `None` if
+/// they do not match: C++ has operators with these characters.
 fn without_generics(name: &str) -> Option<String> {
     let mut plain = String::with_capacity(name.len());
-    // Whether each open `<` is of generic arguments; `hidden` counts those that are.
+    // Whether each open `<` starts generic arguments; `hidden` counts those that do.
     let mut open = Vec::new();
     let mut hidden = 0_usize;
     let mut last = ' ';

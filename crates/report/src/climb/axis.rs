@@ -1,4 +1,4 @@
-//! Gains as bars and intervals over one axis. The drawings are as wide as their place and hold no text: text beside them
+//! Draws gains as bars and intervals over one axis. Drawings fill their place and contain no text: text next to them
 //! keeps its size on a phone.
 
 use flatout_climb::Estimate;
@@ -9,21 +9,21 @@ use crate::plot::round_step;
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 40.0;
 
-/// The upper end and the height of a bar, and half of the height of an interval's ends.
+/// The top and the height of a bar, and half the height of an interval's ends.
 const BAR_TOP: f64 = 9.0;
 const BAR_HEIGHT: f64 = 22.0;
 const CAP: f64 = 5.0;
 
-/// The least range of an axis, so that nothing but noise looks small.
+/// The smallest range of an axis, so that pure noise looks small.
 const SPAN_MIN: f64 = 0.02;
 
 /// Room at both ends, as a share of the range.
 const MARGIN: f64 = 0.07;
 
-/// Distances between marks, more or less.
+/// Approximate number of intervals between marks.
 const TICKS: f64 = 4.0;
 
-/// A range of gains: 0 is in it.
+/// A range of gains that includes 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
     min: f64,
@@ -31,7 +31,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// All gains are within it. Ends of intervals are as far as they are no more than as far again.
+    /// Includes all gains. The ends of intervals are included up to the same distance again.
     pub(super) fn of(gains: &[f64], intervals: &[Estimate]) -> Axis {
         let min = gains.iter().fold(0.0, |min: f64, gain| min.min(*gain));
         let max = gains.iter().fold(0.0, |max: f64, gain| max.max(*gain));
@@ -43,13 +43,13 @@ impl Axis {
         Axis { min: low - room, max: high + room }
     }
 
-    /// One for these intervals.
+    /// An axis for these intervals.
     pub(super) fn of_intervals(intervals: &[Estimate]) -> Axis {
         let gains: Vec<f64> = intervals.iter().map(|interval| interval.gain).collect();
         Axis::of(&gains, intervals)
     }
 
-    /// Where a gain is, as a share of the width.
+    /// The position of a gain, as a share of the width.
     pub(super) fn share(self, gain: f64) -> f64 {
         (gain - self.min) / (self.max - self.min)
     }
@@ -65,7 +65,7 @@ impl Axis {
         (step, (first..=last).map(|at| at as f64 * step).collect())
     }
 
-    /// Round gains and how they are written.
+    /// Round gains, and their text.
     pub(super) fn labels(self) -> Vec<(f64, String)> {
         let (step, ticks) = self.ticks();
         let digits = if step < 0.01 { 1 } else { 0 };
@@ -78,7 +78,7 @@ impl Axis {
         ticks.into_iter().map(label).collect()
     }
 
-    /// Texts below the drawings.
+    /// The labels below the drawings.
     pub(super) fn marks(self) -> String {
         let mark = |(gain, text): (f64, String)| {
             format!("<span style=\"left:{:.2}%\">{text}</span>", self.share(gain) * 100.0)
@@ -87,7 +87,7 @@ impl Axis {
     }
 }
 
-/// One drawing, begun with the grid of its axis.
+/// One drawing, started with the grid of its axis.
 pub(super) struct Drawing {
     axis: Axis,
     svg: String,
@@ -103,18 +103,18 @@ impl Drawing {
         drawing
     }
 
-    /// A shade over the whole height.
+    /// A shaded band over the whole height.
     pub(super) fn band(&mut self, low: f64, high: f64) {
         self.rectangle("noise", low, high, 0.0, HEIGHT);
     }
 
-    /// Where it comes from, above; where it goes on, below.
+    /// Connecting lines: from the row above, and to the row below.
     pub(super) fn steps(&mut self, from: f64, to: f64) {
         self.vertical("step", from, 0.0, BAR_TOP);
         self.vertical("step", to, BAR_TOP + BAR_HEIGHT, HEIGHT);
     }
 
-    /// Where it goes on without a bar.
+    /// A connecting line without a bar.
     pub(super) fn passes(&mut self, at: f64) {
         self.vertical("step", at, 0.0, HEIGHT);
     }
@@ -134,7 +134,7 @@ impl Drawing {
         self.vertical("whisker", high, middle - CAP, middle + CAP);
     }
 
-    /// An interval and what is most likely within it.
+    /// An interval and its most likely value.
     pub(super) fn estimate(&mut self, class: &str, estimate: &Estimate) {
         self.interval(estimate.low, estimate.high);
         self.vertical(&format!("point {class}"), estimate.gain, BAR_TOP, BAR_TOP + BAR_HEIGHT);

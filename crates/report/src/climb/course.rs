@@ -1,5 +1,5 @@
-//! How a climb goes: a line for each comparison that has ended, and the line below them that moves. A rung has its own line
-//! (`finished_line`) as soon as its comparison ends, so there is none for that.
+//! The progress of a climb: a line for each finished comparison, and the live line below. A rung gets its own line
+//! (`finished_line`) when its comparison ends, so there is none for that here.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const BAR_COLUMNS: usize = 24;
 const NAME_COLUMNS: usize = 40;
 pub(super) const INTERVAL_COLUMNS: usize = 25;
 
-/// The comparison that goes on.
+/// The current comparison.
 #[derive(Debug, Default)]
 pub struct Course {
     stage: Option<Stage>,
@@ -27,7 +27,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Takes in how it stands. Returns the line of the comparison before, if another one begins with this.
+    /// Updates the progress. Returns the line of the previous comparison, if a new one has started.
     pub fn take(&mut self, live: &Halfway<'_>) -> Option<String> {
         let progress = &live.progress;
         let is_new = self.stage != Some(progress.stage);
@@ -43,11 +43,11 @@ impl Course {
         over
     }
 
-    /// The line of the comparison that ends with this.
+    /// The line of the last comparison.
     pub fn end(&mut self) -> Option<String> {
         let stage = self.stage.take()?;
         self.done += 1;
-        // An order is no comparison: what it has shown is known when all are through.
+        // Random orders are not comparisons: their result is known when all are done.
         if matches!(stage, Stage::Order(_)) {
             return None;
         }
@@ -58,7 +58,7 @@ impl Course {
         Some(format!("{name:<NAME_COLUMNS$} {interval:<INTERVAL_COLUMNS$} {:>4} {pairs}", self.pairs))
     }
 
-    /// The line below, no wider than `columns`.
+    /// The live line, no wider than `columns`.
     pub fn line(&self, columns: usize) -> String {
         let spent = 1.0 - self.time_left.as_secs_f64() / self.budget.as_secs_f64().max(1e-9);
         let through = self.done as f64 / (self.done + self.left).max(1) as f64;
@@ -78,7 +78,7 @@ impl Course {
     }
 }
 
-/// What is compared.
+/// The name of the comparison.
 fn name(live: &Halfway<'_>) -> String {
     match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),

@@ -1,11 +1,11 @@
-//! The waterfall of a climb as numbers: what each rung starts from and comes to. Text, page and picture draw this one.
+//! The waterfall of a climb as numbers: the level before and after each rung. Text, page and picture all draw this.
 
 use flatout_climb::{Estimate, Status, TriedRung};
 
 use super::Climb;
 use super::text::{figure, level};
 
-/// All rungs, and all that were kept together. Levels are multiples of what was before.
+/// All rungs, and the total of those kept. Levels are multiples of the unchanged server's.
 pub(super) struct Fall<'c> {
     pub(super) steps: Vec<Step<'c>>,
     pub(super) total: Option<Estimate>,
@@ -15,9 +15,9 @@ pub(super) struct Fall<'c> {
 /// One rung.
 pub(super) struct Step<'c> {
     pub(super) rung: &'c TriedRung,
-    /// Its own gain, on top of those that were kept before it.
+    /// Its own gain, on top of the rungs kept before it.
     pub(super) gain: Option<Estimate>,
-    /// The level before it, and the level after it: the same unless it was kept.
+    /// The levels before and after it: the same unless it was kept.
     pub(super) begun: f64,
     pub(super) ended: f64,
 }
@@ -37,19 +37,19 @@ impl<'c> Fall<'c> {
         Fall { steps, total, climb }
     }
 
-    /// The level that the kept rungs add up to.
+    /// The combined level of the kept rungs.
     pub(super) fn top(&self) -> f64 {
         self.steps.last().map_or(1.0, |step| step.ended)
     }
 
-    /// The figure that was measured before, at a level; empty where none was.
+    /// The measured figure before, at a level; empty if there is none.
     pub(super) fn figure_at(&self, at: f64) -> String {
         let before = self.climb.outcome.before.as_ref();
         let before = before.and_then(|figures| figure(figures, self.climb.objective));
         before.map(|before| level(before, at, self.climb.objective)).unwrap_or_default()
     }
 
-    /// The figure that was measured after; empty where none was.
+    /// The measured figure after; empty if there is none.
     pub(super) fn figure_after(&self) -> String {
         let after = self.climb.outcome.after.as_ref();
         let after = after.and_then(|figures| figure(figures, self.climb.objective));
@@ -58,7 +58,7 @@ impl<'c> Fall<'c> {
 }
 
 impl Step<'_> {
-    /// Its gain as one over what was before everything.
+    /// Its gain, relative to the unchanged server.
     pub(super) fn bar(&self) -> Option<Estimate> {
         let raise = |gain: f64| self.begun * (1.0 + gain) - 1.0;
         self.gain.map(|gain| Estimate {

@@ -1,5 +1,5 @@
-//! A climb as one page without network: the waterfall, what each rung is worth, latencies, flame graphs, what it means,
-//! and what to type. Its only script is in the frame of the flame graphs.
+//! A climb as one page that needs no network: the waterfall, the worth of each rung, latencies, flame graphs, the
+//! meaning, and the commands. Its only script is in the frame of the flame graphs.
 
 use flatout_climb::{Estimate, Figures, Objective, Profiles, Status, TriedRung};
 use flatout_profile::compare;
@@ -52,7 +52,7 @@ pub fn html(climb: &Climb) -> String {
     document(&format!("flatout climb {}", climb.url), STYLE, &body)
 }
 
-/// Beside the common style. A status gives its colour to a bar and to a word.
+/// Added to the common style. A status has a colour for its bar and its word.
 const STYLE: &str = "
 :root { --kept: #1a7f37; --none: #57606a; --worse: #c01c28; --unseen: #7a3fb5; --skipped: #8a6300; }
 @media (prefers-color-scheme: dark) { :root { --kept: #4ac26b; --none: #9aa4af; --worse: #ff7b72; --unseen: #c69bff;
@@ -140,8 +140,8 @@ fn forward(climb: &Climb, rung: &TriedRung) -> Option<Estimate> {
     rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective))
 }
 
-/// One row for each rung. Its bar begins where the one that was kept before it ended; everything is against nothing in
-/// place, so that the axis has its zero.
+/// One row per rung. Its bar starts where that of the rung kept before it ended; everything is relative to the
+/// unchanged server, so the axis includes zero.
 fn waterfall(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let fall = Fall::of(climb);
@@ -207,10 +207,10 @@ fn strong(text: &str) -> String {
     format!("<b>{}</b>", escape(text))
 }
 
-/// Columns of a flag that is kept in one piece: more do not fit beside a bar.
+/// Longest flag that is not wrapped: longer ones do not fit beside a bar.
 const FLAG_COLUMNS: usize = 20;
 
-/// A sentence whose flags stay in one piece.
+/// A sentence in which flags are not wrapped.
 fn sentence(text: &str) -> String {
     let word = |word: &str| match word.starts_with("--") && word.len() <= FLAG_COLUMNS {
         true => format!("<span class=flag>{}</span>", escape(word)),
@@ -219,7 +219,7 @@ fn sentence(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What stands below the figures of a rung: why it is so, and what sets and unsets it.
+/// The text below a rung's figures: the reason, and the commands that set and unset it.
 fn below(rung: &TriedRung) -> String {
     let why = match rung.found.reason.as_str() {
         "" => String::new(),
@@ -245,7 +245,7 @@ fn row(name: &str, status: Option<Status>, drawing: Drawing, says: &str, below: 
     )
 }
 
-/// Leave-one-out beside forward, and what orders say.
+/// Leave-one-out next to forward, and the results of random orders.
 fn worth(climb: &Climb) -> String {
     let rungs = || climb.outcome.rungs.iter().filter(|rung| forward(climb, rung).is_some());
     type Value = fn(&Climb, &TriedRung) -> Option<Estimate>;
@@ -261,7 +261,7 @@ fn worth(climb: &Climb) -> String {
             columns.push((heading, values));
         }
     }
-    // One alone is what the waterfall tells.
+    // A single column would repeat the waterfall.
     if columns.len() < 2 {
         return String::new();
     }
@@ -276,7 +276,7 @@ fn worth(climb: &Climb) -> String {
     section("Worth of each change", &format!("{note}{}", estimates(&rows, &columns)))
 }
 
-/// Each rung's effect on every figure, where more than one is known.
+/// Each rung's effect on every figure, if more than one is known.
 fn figures(climb: &Climb) -> String {
     let rows: Vec<&TriedRung> =
         climb.outcome.rungs.iter().filter(|rung| rung.found.forward.is_some()).collect();
@@ -332,7 +332,7 @@ fn estimates(rungs: &[&TriedRung], columns: &[Column]) -> String {
     out
 }
 
-/// Both sides, in machines and money.
+/// Before and after, in machines and money.
 fn meaning(climb: &Climb, before: &Figures) -> String {
     let after = climb.outcome.after.as_ref();
     type Shown = fn(&Figures, &Meaning) -> Option<String>;
@@ -366,7 +366,7 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
     out
 }
 
-/// A table of names, what was before, and what is after.
+/// A table of names with the values before and after.
 fn sides_table<'n>(rows: impl Iterator<Item = (&'n str, String, Option<String>)>, has_after: bool) -> String {
     let heading = if has_after { "<th>after</th>" } else { "" };
     let mut out = format!("<div class=scroll><table><tr><th></th><th>before</th>{heading}</tr>\n");
@@ -397,7 +397,7 @@ fn latencies(climb: &Climb) -> String {
     section("Latency by percentile", &format!("{note}{}\n{table}", percentile_plot(lines)))
 }
 
-/// The flame graphs' own page in a frame: it has its own style, and its script can reach nothing here.
+/// The page of the flame graphs in a frame: it has its own style, and its script has no access to this page.
 fn flames(climb: &Climb) -> String {
     let (page, note) = match &climb.outcome.profiles {
         Err(why) => return format!("<p class=note>There are no profiles: {}.</p>", escape(why)),
@@ -417,7 +417,7 @@ fn flames(climb: &Climb) -> String {
             }
         },
     };
-    // In an attribute in single quotes only these two mean anything.
+    // In an attribute with single quotes only these two characters are special.
     let page = page.replace('&', "&amp;").replace('\'', "&#39;");
     format!(
         "<p class=note>{note}</p>\n<iframe title=\"flame graphs\" sandbox=allow-scripts srcdoc='{page}'></iframe>"
@@ -455,7 +455,7 @@ mod tests {
     use crate::climb::json::json;
     use crate::climb::{from_json, scripted};
 
-    /// The value of the first such attribute, whose name ends with `=`.
+    /// The value of the first attribute with this name, which ends with `=`.
     fn value(text: &str, attribute: &str) -> f64 {
         let rest = &text[text.find(attribute).unwrap() + attribute.len() + 1..];
         rest[..rest.find('"').unwrap()].parse().unwrap()

@@ -1,7 +1,7 @@
-//! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
-//! latency and CPU they are before ÷ after − 1. `low` and `high` hold the true gain with a probability of `confidence` at
-//! least, 0.95 if it is missing. `before`, `after` and `total` come from the same runs, which took turns. What is not
-//! known is null.
+//! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better;
+//! for latency and CPU they are before ÷ after − 1. `low` and `high` contain the true gain with a probability of at
+//! least `confidence`, or 0.95 if it is missing. `before`, `after` and `total` come from the same alternating runs.
+//! Unknown values are null.
 
 use flatout_climb::{Effect, End, Estimate, Figures, Mean, Profiles, TriedRung};
 use flatout_load::Latency;
@@ -85,12 +85,12 @@ fn estimate(estimate: Estimate) -> Value {
     json!({ "gain": estimate.gain, "low": estimate.low, "high": estimate.high })
 }
 
-/// In the unit of the figure: requests a second, nanoseconds, microseconds.
+/// In the figure's unit: requests per second, nanoseconds, microseconds.
 fn mean(mean: Mean) -> Value {
     json!({ "mean": mean.mean, "low": mean.low, "high": mean.high })
 }
 
-/// Each as `flatout profile --json` writes it, for its `--diff`.
+/// In the format of `flatout profile --json`, for its `--diff`.
 fn profiles(climb: &Climb) -> Value {
     match &climb.outcome.profiles {
         Ok(Profiles { before, after }) => {

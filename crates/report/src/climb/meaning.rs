@@ -2,30 +2,30 @@
 
 use flatout_climb::Figures;
 
-/// What the user says of the load of today.
+/// The user's current load.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Today {
-    /// Requests a second at the busiest time.
+    /// Requests per second at the busiest time.
     pub rate_per_s: Option<f64>,
-    /// What a machine like this one costs for an hour, in any currency.
+    /// The price of such a machine per hour, in any currency.
     pub price_per_hour: Option<f64>,
 }
 
-/// What one configuration of the server means.
+/// The meaning of one configuration's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Meaning {
-    /// Requests that a second of one CPU answers.
+    /// Requests that one CPU serves per second.
     pub requests_per_cpu_s: Option<f64>,
-    /// How many times the rate of today one machine bears.
+    /// How many times the current rate one machine can serve.
     pub headroom: Option<f64>,
-    /// Machines for the rate of today.
+    /// Machines needed for the current rate.
     pub machines: Option<u64>,
-    /// What a thousand million requests cost on machines that are busy.
+    /// The price per billion requests on busy machines.
     pub price_per_1e9_requests: Option<f64>,
 }
 
 impl Meaning {
-    /// Of these figures. Where they were measured at a rate that was given, they do not tell how much a machine bears.
+    /// Computes the meaning. Figures that were measured at a given rate do not show how much a machine can serve.
     pub fn of(figures: &Figures, today: &Today, is_at_rate: bool) -> Meaning {
         let bears = Some(figures.requests_per_s).filter(|rate| *rate > 0.0 && !is_at_rate);
         let share = bears.zip(today.rate_per_s.filter(|rate| *rate > 0.0));

@@ -1,4 +1,4 @@
-//! A climb as people and programs read it.
+//! A climb's result for people and programs.
 
 mod axis;
 mod course;
@@ -24,32 +24,32 @@ pub use old::Old;
 pub use picture::svg;
 pub use read::from_json;
 
-/// A climb with all that belongs to it.
+/// A climb with everything that is reported with it.
 #[derive(Debug)]
 pub struct Climb {
-    /// The command line, for a shell; none where it is not known.
+    /// The command line, for a shell; `None` if it is not known.
     pub command: Option<String>,
     /// The URL as it was given.
     pub url: String,
-    /// What rungs were kept for.
+    /// The objective.
     pub objective: Objective,
-    /// What came out.
+    /// The outcome.
     pub outcome: Ascent,
     /// The machine.
     pub machine: Machine,
-    /// What the user says of the load of today.
+    /// The user's current load.
     pub today: Today,
     /// An earlier climb to compare with.
     pub old: Option<Old>,
 }
 
 impl Climb {
-    /// What the figures of one side mean.
+    /// The meaning of one side's figures.
     pub(crate) fn meaning(&self, figures: &Figures) -> Meaning {
         Meaning::of(figures, &self.today, self.outcome.load_rate_per_s.is_some())
     }
 
-    /// The same without what must not be handed on. What was typed comes here without it: see
+    /// The same without secrets. The command line is already masked here: see
     /// [`secret::arguments`](crate::secret::arguments).
     pub fn without_secrets(mut self) -> Climb {
         let outcome = &mut self.outcome;

@@ -1,4 +1,4 @@
-//! An earlier climb, read back from its JSON, and what has become of it since.
+//! An earlier climb, read from its JSON, and what has changed since.
 
 use flatout_climb::{Estimate, Figures, Mean, Objective};
 
@@ -7,7 +7,7 @@ use super::{Climb, from_json};
 use crate::Machine;
 use crate::unit::count;
 
-/// What is compared of an earlier climb.
+/// The parts of an earlier climb that are compared.
 #[derive(Debug, Clone)]
 pub struct Old {
     objective: Objective,
@@ -19,10 +19,10 @@ pub struct Old {
 }
 
 impl Old {
-    /// Reads what [`json`](super::json::json) wrote.
+    /// Parses the output of [`json`](super::json::json).
     ///
     /// # Errors
-    /// It is not that of a climb, or of one that ended before there was something to compare with.
+    /// It is not a climb's JSON, or the climb ended before there was anything to compare.
     pub fn parse(text: &str) -> Result<Old, String> {
         let climb = from_json(text)?;
         let outcome = climb.outcome;
@@ -51,7 +51,7 @@ impl Old {
         told
     }
 
-    /// Each figure without changes, then and now.
+    /// Each figure of the unchanged server, then and now.
     fn figures(&self, climb: &Climb) -> Vec<String> {
         let Some(now) = &climb.outcome.before else {
             return vec!["this climb ended before anything could be compared".to_owned()];
@@ -60,7 +60,7 @@ impl Old {
             let (then, now) = self.means(climb, now, objective)?;
             let change = match objective {
                 Objective::Throughput => ratio(then, now),
-                // Less of it is better.
+                // For these, less is better.
                 Objective::P99 | Objective::Cpu => ratio(now, then),
             };
             let has_floor = objective == climb.objective && objective == self.objective;
@@ -100,7 +100,7 @@ impl Old {
         changed.collect()
     }
 
-    /// What else is not as it was.
+    /// Other differences.
     fn surroundings(&self, climb: &Climb) -> Vec<String> {
         let cpus = |machine: &Machine| count(machine.cpus as u64);
         let path = |url: &str| {
@@ -129,7 +129,7 @@ impl Old {
         told
     }
 
-    /// An effect within the noise of either climb is none.
+    /// An effect within the noise of either climb does not count.
     fn floor(&self, climb: &Climb) -> f64 {
         (1.0 + self.noise_floor) * (1.0 + climb.outcome.noise_floor.unwrap_or(0.0)) - 1.0
     }
@@ -146,8 +146,7 @@ impl Old {
     }
 }
 
-/// How many times the one the other is, less 1. Two means that know nothing of each other: their errors add up by their
-/// squares.
+/// The ratio of two means, minus 1. The means are independent: the squares of their errors add up.
 fn ratio(one: Mean, other: Mean) -> Estimate {
     let half = |mean: Mean| (mean.high / mean.mean).ln().max((mean.mean / mean.low).ln());
     let (middle, half) = ((other.mean / one.mean).ln(), half(one).hypot(half(other)));
@@ -167,7 +166,7 @@ mod tests {
     use crate::climb::json::json;
     use crate::climb::scripted;
 
-    /// The scripted climb as an earlier one in which `at` was `value`.
+    /// The scripted climb as an earlier one in which `at` had this `value`.
     fn told(at: &str, value: Value) -> String {
         let mut file: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
         *file.pointer_mut(at).unwrap() = value;
@@ -185,9 +184,9 @@ mod tests {
             (mean(101_234.0, 1.01), "no significant difference"),
             (mean(120_000.0, 1.01), "worse"),
             (mean(80_000.0, 1.01), "better"),
-            // As far away as before, and with that scatter it may be nothing.
+            // The same difference, but with this variance it may be chance.
             (mean(120_000.0, 1.3), "no significant difference"),
-            // Without scatter, and within what nothing against nothing came to.
+            // Without variance, but within the noise floor.
             (mean(103_500.0, 1.0001), "no significant difference"),
         ] {
             let text = told(at, then.clone());

@@ -1,5 +1,5 @@
-//! The waterfall as a picture of its own, for where a page cannot stand: a README, a slide. It follows the reader's light and
-//! dark, and needs no network.
+//! The waterfall as a separate picture, for a README or a slide. It follows the reader's light or dark mode, and
+//! needs no network.
 
 use flatout_climb::{Estimate, Objective};
 
@@ -73,7 +73,7 @@ pub fn svg(climb: &Climb) -> String {
     )
 }
 
-/// What the figures of an objective are, where that is not said beside them.
+/// The unit of an objective's figures, if no text says it.
 fn unit(objective: Objective) -> &'static str {
     match objective {
         Objective::Throughput => "",
@@ -90,7 +90,7 @@ fn range(estimate: &Estimate) -> String {
     format!("{:+.1} to {:+.1}", estimate.low * 100.0, estimate.high * 100.0)
 }
 
-/// What was drawn so far, and where the next row is.
+/// The drawing so far, and the position of the next row.
 struct Picture {
     axis: Axis,
     out: String,
@@ -116,7 +116,7 @@ impl Picture {
         }
     }
 
-    /// A row: the class of its bar, where it begins, and the interval that it ends with.
+    /// A row: the class of its bar, where it starts, and the interval at its end.
     fn row(&mut self, name: &str, bar: Option<(&str, f64, Estimate)>, figure: &str, says: &str) {
         let middle = self.top + ROW_HEIGHT / 2.0;
         let shown = shortened(name, NAME_LETTERS);

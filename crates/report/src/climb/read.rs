@@ -1,5 +1,5 @@
-//! A climb read back from its JSON, so that it can be drawn again. What comes through this gate is checked: numbers are
-//! finite, intervals hold their gains, profiles are profiles.
+//! Reads a climb from its JSON, so that it can be drawn again. The result is checked: numbers are finite, intervals
+//! contain their gains, profiles are valid.
 
 use flatout_climb::{
     Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
@@ -15,19 +15,19 @@ use serde_json::Value;
 use super::{Climb, Today};
 use crate::{Machine, flame};
 
-/// Rungs that a page can still show.
+/// Rungs that fit on a page.
 const RUNGS_MAX: usize = 1000;
 
-/// Gains, of one rung and of all together, that are still one: a million times as good.
+/// The largest plausible gain, of one rung and of all together: a million times as good.
 const GAIN_MAX: f64 = 1e6;
 
 /// The largest figure of any kind.
 const FIGURE_MAX: f64 = 1e15;
 
-/// That of every interval that does not tell another one.
+/// The confidence of intervals that do not state it.
 const CONFIDENCE: f64 = 0.95;
 
-/// Every status, for its name.
+/// All statuses, to look up names.
 const STATUSES: [Status; 5] =
     [Status::Kept, Status::None, Status::Worse, Status::NotMeasurable, Status::Skipped];
 
@@ -74,7 +74,7 @@ struct Rung {
     pairs: usize,
     #[serde(default)]
     reason: String,
-    /// Not in files of the first version, whose intervals were of 95 %.
+    /// Missing in files of the first version, whose intervals were of 95 %.
     confidence: Option<f64>,
     apply: Option<String>,
     take_back: Option<String>,
@@ -100,13 +100,13 @@ struct Side {
     p50_ns: Option<f64>,
     p99_ns: Option<f64>,
     cpu_us_per_request: Option<f64>,
-    /// Not in files of the first version.
+    /// Missing in files of the first version.
     #[serde(default)]
     generator_share: Option<f64>,
     requests: u64,
     errors: u64,
     runs: usize,
-    /// Not in files of the first version.
+    /// Missing in files of the first version.
     #[serde(default)]
     means: MeansEntry,
     latency: Option<Histogram>,
@@ -152,10 +152,10 @@ struct ProfilesEntry {
     missing: Option<String>,
 }
 
-/// Reads what [`json`](super::json::json) wrote. What it is compared with is no part of that.
+/// Parses the output of [`json`](super::json::json), without the climb it was compared with.
 ///
 /// # Errors
-/// What is wrong with the text and where, as a sentence.
+/// What is wrong with the text and where, as a message.
 pub fn from_json(text: &str) -> Result<Climb, String> {
     let no_climb = |error: String| format!("not a climb: {error}; need what `flatout climb --json` wrote");
     let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
@@ -251,7 +251,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
     Ok(TriedRung { name, found, apply: entry.apply, take_back: entry.take_back })
 }
 
-/// The effect on every figure; on the one that counts, what stands beside it.
+/// The effect on every figure; the main figure's effect also has the pairs and errors.
 fn merged(effects: Option<Effects>, main: Option<Interval>, objective: Objective) -> Option<Effects> {
     match (effects, main) {
         (None, main) => main.map(|main| on(objective, main)),
@@ -304,7 +304,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
     Ok(effect)
 }
 
-/// Gains are of ratios of two positive numbers, so that none is −100 %.
+/// Gains come from ratios of two positive numbers, so none is −100 %.
 fn estimate(name: &str, interval: Interval) -> Result<Estimate, String> {
     let Interval { gain, low, high } = interval;
     match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 && gain <= GAIN_MAX {
@@ -399,7 +399,7 @@ mod tests {
             let text = json(&climb);
             let again = json(&from_json(&text).unwrap());
             let lines = again.lines().zip(text.lines());
-            // A line tells more than two files.
+            // A differing line says more than two files.
             lines.for_each(|(again, was)| assert_eq!(again, was));
             assert_eq!(again.len(), text.len());
         }

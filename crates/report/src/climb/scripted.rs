@@ -71,7 +71,7 @@ fn figures(requests_per_s: f64, factor: u64) -> Figures {
     }
 }
 
-/// A rung of each status, names that look like markup, everything that can be known.
+/// A rung of each status, names that look like markup, and all figures.
 pub(super) fn climb() -> Climb {
     let stays = "an equal one costs 10.7 % (6.5 to 14.5) of the requests per second; it stays";
     let tap = rung("tap", Status::Skipped, Some((0.12, 0.05)), stays);
@@ -115,7 +115,7 @@ pub(super) fn climb() -> Climb {
     }
 }
 
-/// One that failed before it found out anything.
+/// A climb that failed before it had any result.
 pub(super) fn bare() -> Climb {
     let rungs = vec![rung("workers", Status::Skipped, None, "")];
     let outcome = Ascent {

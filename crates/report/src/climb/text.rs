@@ -1,4 +1,4 @@
-//! A climb for a terminal: the waterfall, what it means, and what to type.
+//! A climb for a terminal: the waterfall, its meaning, and the commands.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const BAR_COLUMNS: f64 = 30.0;
 /// Columns of a rung's command.
 const COMMAND_COLUMNS: usize = 48;
 
-/// A noise floor that hides most of what tunings gain.
+/// A larger noise floor hides most gains of tunings.
 const NOISE_FLOOR_MAX: f64 = 0.10;
 
 /// The whole result.
@@ -66,11 +66,11 @@ pub fn text(climb: &Climb) -> String {
     for warning in warnings(climb) {
         let _ = writeln!(out, "warning: {warning}");
     }
-    // What a file or a command says must not steer the terminal.
+    // Text from a file or a command must not control the terminal.
     out.replace(|char: char| char.is_control() && char != '\n', "\u{fffd}")
 }
 
-/// What a reader has to know before relying on it.
+/// Warnings for the reader.
 pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let outcome = &climb.outcome;
     let mut told = Vec::new();
@@ -116,7 +116,7 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     told
 }
 
-/// What is known of a rung that was just measured, in one line without its end.
+/// The result of a rung that was just measured, in one line without a line end.
 pub fn finished_line(finished: &Finished<'_>) -> String {
     let Finished { name, found, objective } = finished;
     let forward = found.forward.as_ref().and_then(|effect| effect.on(*objective));
@@ -135,7 +135,7 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
     line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
 }
 
-/// One line for each rung; of those that were kept, what they add up to, as a bar.
+/// One line per rung; for kept ones, a bar with their combined level.
 fn waterfall(out: &mut String, climb: &Climb) {
     let fall = Fall::of(climb);
     let rungs = &climb.outcome.rungs;
@@ -170,12 +170,12 @@ fn waterfall(out: &mut String, climb: &Climb) {
         }
         let commands = [("set by", &rung.apply), ("unset by", &rung.take_back)].map(command);
         let commands: Vec<String> = commands.into_iter().flatten().collect();
-        // What was not measured is read about elsewhere.
+        // The reasons of unmeasured rungs are listed elsewhere.
         if found.forward.is_some() && !commands.is_empty() {
             let _ = writeln!(out, "  {:<name_columns$}  {}", "", commands.join(", "));
         }
     }
-    // Measured in one comparison, so it need not be what the gains of the rungs multiply to.
+    // Measured in one comparison, so it need not equal the product of the rungs' gains.
     if let Some(total) = fall.total.filter(|_| !fall.figure_after().is_empty()) {
         let (figure, bar) = (fall.figure_after(), bar(1.0 + total.gain));
         let _ = writeln!(out, "  {:<name_columns$}  {:<52} {figure:>14} {bar}", "after", "");
@@ -201,7 +201,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     }
 }
 
-/// What the intervals of so many rungs mean.
+/// What the intervals of this many rungs mean.
 pub(super) fn intervals(tried: usize) -> String {
     let together = match tried {
         1 => "",
@@ -210,12 +210,12 @@ pub(super) fn intervals(tried: usize) -> String {
     format!("intervals: 95 % or more, valid whenever a comparison ends{together}")
 }
 
-/// A command of a rung in a few words; JSON and the page have all of them.
+/// A rung's command, shortened; JSON and the page have the full one.
 fn command((name, command): (&str, &Option<String>)) -> Option<String> {
     Some(format!("{name} `{}`", shortened(&command.as_ref()?.replace('\n', " "), COMMAND_COLUMNS)))
 }
 
-/// The beginning and the end of a text: commands of servers differ in their last arguments.
+/// The start and the end of a text: commands of servers differ in their last arguments.
 pub(super) fn shortened(text: &str, columns: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= columns {
@@ -226,7 +226,7 @@ pub(super) fn shortened(text: &str, columns: usize) -> String {
     format!("{}…{}", String::from_iter(first), String::from_iter(last))
 }
 
-/// What an objective is called in words.
+/// The name of an objective in words.
 pub(super) fn name(objective: Objective) -> &'static str {
     match objective {
         Objective::Throughput => "requests/s",
@@ -235,7 +235,7 @@ pub(super) fn name(objective: Objective) -> &'static str {
     }
 }
 
-/// What a gain means: of latency and CPU it is before ÷ after − 1.
+/// How the gain of an objective is defined: for latency and CPU it is before ÷ after − 1.
 pub(super) fn gained(objective: Objective) -> &'static str {
     match objective {
         Objective::Throughput => "more requests/s",
@@ -244,7 +244,7 @@ pub(super) fn gained(objective: Objective) -> &'static str {
     }
 }
 
-/// The figure that an objective is about, as people know it.
+/// The figure of an objective in its usual unit.
 pub(super) fn figure(figures: &Figures, objective: Objective) -> Option<f64> {
     match objective {
         Objective::Throughput => Some(figures.requests_per_s),
@@ -253,7 +253,7 @@ pub(super) fn figure(figures: &Figures, objective: Objective) -> Option<f64> {
     }
 }
 
-/// The figure of an objective at so many times what it was before.
+/// The figure of an objective at this multiple of what it was before.
 pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
     match objective {
         Objective::Throughput => format!("{}/s", count((before * times) as u64)),
@@ -262,7 +262,7 @@ pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
     }
 }
 
-/// What is lost by something that stays.
+/// The cost of something that stays.
 fn cost(estimate: &Estimate) -> String {
     let percent = |share: f64| format!("{:.1}", share * 100.0);
     format!("costs {} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
@@ -273,7 +273,7 @@ pub(super) fn interval(estimate: &Estimate) -> String {
     format!("{} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
 }
 
-/// Before and after, and what they mean.
+/// Before and after, and their meaning.
 fn sides(out: &mut String, climb: &Climb) {
     let Some(before) = &climb.outcome.before else { return };
     let sides = [Some(("before", before)), climb.outcome.after.as_ref().map(|after| ("after", after))];

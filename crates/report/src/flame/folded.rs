@@ -1,9 +1,9 @@
-//! Folded lines, as Brendan Gregg's tools and most others read them.
+//! Folded lines, the format of Brendan Gregg's tools and many others.
 
 use flatout_profile::{Frame, Kind, Profile};
 
-/// A line for each stack: frames from the outermost on with `;` between, a blank, the weight. The kernel's functions
-/// end in `_[k]`, inlined ones in `_[i]`.
+/// A line for each stack: frames from the outermost on, separated by `;`, then a blank and the weight. Kernel
+/// functions end in `_[k]`, inlined ones in `_[i]`.
 pub fn folded(profile: &Profile) -> String {
     let mut text = String::new();
     for stack in profile.stacks.iter() {
@@ -13,7 +13,7 @@ pub fn folded(profile: &Profile) -> String {
     text
 }
 
-/// A frame's name without what separates frames and lines.
+/// A frame's name without characters that separate frames and lines.
 fn name(frame: &Frame) -> String {
     let clean = frame.name.replace(';', ":").replace(char::is_control, " ");
     match frame.kind {

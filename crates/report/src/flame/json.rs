@@ -1,17 +1,17 @@
-//! A profile as a file: kept, compared later, read by other programs.
+//! A profile as a file: to store, to compare, and for other programs.
 
 use std::time::Duration;
 
 use flatout_profile::{Clock, Frame, Kind, Profile, Stacks};
 use serde::{Deserialize, Serialize};
 
-/// What our files say they are.
+/// The format name in our files.
 const FORMAT: &str = "flatout-profile-1";
 
-/// The longest sampling that a file may tell of, in seconds: a year.
+/// The longest sampling time that a file may contain, in seconds: a year.
 const SECONDS_MAX: f64 = 366.0 * 86_400.0;
 
-/// Frames of one stack, and of all stacks together, that a page can still be made of.
+/// Limits of frames, of one stack and of all together, for which a page can be made.
 const STACK_FRAMES_MAX: usize = 2_000;
 const FRAMES_MAX: usize = 5_000_000;
 
@@ -99,14 +99,14 @@ pub fn to_json(profile: &Profile) -> String {
         frames: profile.stacks.frames().iter().map(frame).collect(),
         stacks: profile.stacks.indexed().map(stack).collect(),
     };
-    // Strings, numbers and lists: there is nothing in it that could fail to be written.
+    // It contains only strings, numbers and lists, so serializing cannot fail.
     serde_json::to_string(&file).unwrap_or_default()
 }
 
-/// Reads a profile that [`to_json`] wrote.
+/// Parses the output of [`to_json`].
 ///
 /// # Errors
-/// What is wrong with the text, with line and column where it is the JSON itself.
+/// What is wrong with the text, with line and column for invalid JSON.
 pub fn from_json(text: &str) -> Result<Profile, String> {
     let file: File = serde_json::from_str(text).map_err(|error| format!("not a profile: {error}"))?;
     if file.format != FORMAT {

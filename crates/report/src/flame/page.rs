@@ -1,10 +1,10 @@
-//! One page without network: the areas as a table, the stacks as flame graphs.
+//! One page that needs no network: the areas as a table, the stacks as flame graphs.
 //!
-//! The page (`page.html`) holds the drawing; what is drawn is put into it as JSON: one tree of frames, whose nodes
-//! carry a value for each graph, so that all graphs zoom and search as one.
+//! The page (`page.html`) contains the drawing code; its data is inserted as JSON: one tree of frames, whose nodes
+//! have a value for each graph, so that all graphs zoom and search together.
 //!
-//! Two profiles have three graphs: each in its own shape, and their difference in the shape of both. In the shape of one
-//! alone what the other lacks could not be seen.
+//! Two profiles have three graphs: each in its own shape, and their difference in the combined shape. In the shape of
+//! one, frames that only the other has would be missing.
 
 use std::collections::HashMap;
 
@@ -15,16 +15,16 @@ use super::unit::{Unit, facts, idle_share};
 
 const TEMPLATE: &str = include_str!("page.html");
 
-/// Where the template takes its data.
+/// Where the template's data goes.
 const DATA_MARK: &str = "\"DATA\"";
 
-/// Where the template takes its title.
+/// Where the template's title goes.
 const TITLE_MARK: &str = "TITLE";
 
-/// The graph of a comparison behind those of its two profiles.
+/// The graph of the difference, after those of the two profiles.
 const DIFFERENCE: usize = 2;
 
-/// Nodes below this share of every graph are left out of a page: no screen shows them.
+/// Nodes below this share of every graph are left out: no screen can show them.
 const SHARE_MIN: f64 = 0.0001;
 
 #[derive(Serialize)]
@@ -64,7 +64,7 @@ struct Tree {
     parents: Vec<usize>,
     /// For each node an index into `names` and `kinds`.
     frames: Vec<usize>,
-    /// For each node its value in each graph, what is below it included.
+    /// For each node its value in each graph, including its descendants.
     values: Vec<Vec<f64>>,
 }
 
@@ -132,7 +132,7 @@ fn render(
         notes,
         tree,
     };
-    // `<` could end the script that the data stands in; as an escape it is the same JSON.
+    // `<` could end the script that contains the data; escaped, it is the same JSON.
     let data = serde_json::to_string(&page).unwrap_or_default().replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
     TEMPLATE.replacen(TITLE_MARK, &title, 1).replacen(DATA_MARK, &data, 1)
@@ -170,8 +170,9 @@ impl Tree {
         tree.without_slivers()
     }
 
-    /// Gives each node of two graphs its value in a third: of what it costs itself the larger of both, and all that is
-    /// below it. So every frame of either is there, none is narrower than in either, and children fit into their parents.
+    /// Gives each node of two graphs a value in a third one: its own cost is the larger of both, plus everything
+    /// below it. So every frame of either graph is shown, none is narrower than in either, and children fit into
+    /// their parents.
     fn add_difference(&mut self) {
         let mut own = self.values.clone();
         for (node, values) in self.values.iter().enumerate().skip(1) {
@@ -179,7 +180,7 @@ impl Tree {
         }
         let mut sums: Vec<f64> =
             own.iter().map(|own| own.iter().fold(0.0, |most: f64, own| most.max(*own))).collect();
-        // Children stand behind their parents.
+        // Children come after their parents.
         for node in (1..sums.len()).rev() {
             sums[self.parents[node]] += sums[node];
         }
@@ -199,7 +200,7 @@ impl Tree {
         self.parents.len() - 1
     }
 
-    /// The tree without nodes that are too small to be seen in any graph. What is above them is larger, so it stays.
+    /// The tree without nodes that are too small in every graph. Their ancestors are larger, and stay.
     fn without_slivers(self) -> Tree {
         let totals = self.values[0].clone();
         let is_seen = |values: &[f64]| {
@@ -219,7 +220,7 @@ impl Tree {
     }
 }
 
-/// The page's name for a kind, by which it is coloured.
+/// The CSS class of a kind, for its colour.
 fn class(kind: Kind) -> &'static str {
     match kind {
         Kind::Root => "r",
@@ -277,7 +278,7 @@ mod tests {
         assert!(["before", "after", "difference"].iter().all(|name| html.contains(&format!("\"{name}\""))));
     }
 
-    /// Frames that vanished and frames that are new stand beside each other, as wide as they were and are.
+    /// Removed and new frames are shown next to each other, with their old and new widths.
     #[test]
     fn the_difference_has_the_shape_of_both() {
         let mut before = Profile { stacks: Default::default(), ..scripted::profile(Some(100.0), 0) };
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(values("new"), [0.0, 5.0, 5.0]);
         assert_eq!(values("more"), [0.0, 5.0, 5.0]);
         assert_eq!(values("same"), [1.0, 2.0, 2.0]);
-        // 3 that vanished, 5 that are new, 2 of what grew, and the 2 of its own that it had before.
+        // 3 removed, 5 new, 2 of what grew, and the 2 of its own that it had before.
         assert_eq!(values("main"), [6.0, 8.0, 12.0]);
         assert_eq!(values("all"), values("main"));
     }

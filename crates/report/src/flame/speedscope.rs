@@ -1,4 +1,4 @@
-//! The file format of speedscope, which Firefox Profiler reads too.
+//! speedscope's file format, which Firefox Profiler can read too.
 
 use flatout_profile::{Clock, Kind, Profile};
 use serde::Serialize;
@@ -35,8 +35,8 @@ struct Sampled<'p> {
     weights: Vec<u64>,
 }
 
-/// A profile for <https://www.speedscope.app>: a `sampled` profile with one sample a stack. Its kernel functions end
-/// in ` [kernel]`.
+/// A profile for <https://www.speedscope.app>: a `sampled` profile with one sample per stack. Kernel functions end in
+/// ` [kernel]`.
 ///
 /// # Source
 /// <https://www.speedscope.app/file-format-schema.json>
@@ -66,7 +66,7 @@ pub fn speedscope(profile: &Profile) -> String {
             weights,
         }],
     };
-    // Strings, numbers and lists: there is nothing in it that could fail to be written.
+    // It contains only strings, numbers and lists, so serializing cannot fail.
     serde_json::to_string(&file).unwrap_or_default()
 }
 

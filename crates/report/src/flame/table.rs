@@ -4,7 +4,7 @@ use flatout_profile::{Comparison, Profile};
 
 use super::unit::{Unit, facts, idle_share};
 
-/// What was sampled, and each area that costs something, the dearest first.
+/// The sampled process, and each area with a cost, the largest first.
 pub fn table(profile: &Profile) -> String {
     let (unit, scale) = Unit::of(profile);
     let total = profile.stacks.weight();

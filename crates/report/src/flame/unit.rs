@@ -1,26 +1,26 @@
-//! Costs as people read them.
+//! Costs in readable units.
 
 use flatout_profile::{Clock, Comparison, Per, Profile};
 
-/// What a column of costs is in.
+/// The unit of a column of costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Time; a cost is in nanoseconds.
     Time {
-        /// Whether of one request.
+        /// Whether per request.
         per_request: bool,
     },
     /// Cycles of the CPU.
     Cycles {
-        /// Whether of one request.
+        /// Whether per request.
         per_request: bool,
     },
-    /// A share of the whole; 1.0 is all.
+    /// A share of the total; 1.0 is all.
     Share,
 }
 
 impl Unit {
-    /// The unit of a profile's costs, and what a weight is to be multiplied with for one.
+    /// The unit of a profile's costs, and the factor from weight to cost.
     pub(super) fn of(profile: &Profile) -> (Unit, f64) {
         let per_request = profile.per_request(1);
         (Unit::new(profile.clock, per_request.is_some()), per_request.unwrap_or(1.0))
@@ -45,7 +45,7 @@ impl Unit {
         }
     }
 
-    /// What a cost is to be divided by for that heading.
+    /// The divisor of a cost for that heading.
     pub(super) fn divisor(self) -> f64 {
         match self {
             Unit::Time { per_request: true } => 1e3,
@@ -56,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Digits behind the point that are worth reading.
+    /// Useful number of decimals.
     pub(super) fn digits(self) -> usize {
         match self {
             Unit::Time { per_request: true } => 3,
@@ -79,7 +79,7 @@ impl Unit {
     }
 }
 
-/// What a profile is of and how it was taken, in a line.
+/// What was profiled and how, in a line.
 pub(super) fn facts(profile: &Profile) -> String {
     let clock = match profile.clock {
         Clock::CpuTime => "cpu-clock",
@@ -97,7 +97,7 @@ pub(super) fn facts(profile: &Profile) -> String {
     )
 }
 
-/// The share of all CPUs' time that was idle; nothing where that is not known: cycles do not pass while a CPU rests.
+/// The idle share of all CPUs' time; `None` if unknown: cycles are not counted while a CPU is idle.
 pub(super) fn idle_share(profile: &Profile) -> Option<f64> {
     let all_ns = profile.time.as_nanos() as f64 * profile.cpu_count as f64;
     let is_known = profile.clock == Clock::CpuTime && profile.idle_weight > 0 && all_ns > 0.0;

@@ -8,13 +8,14 @@ use std::time::Duration;
 use flatout_engine::Address;
 use flatout_wire::answer;
 
-/// How long it may take: a reload looks at folders and opens what is new.
+/// How long it may take: a reload scans folders and opens what is new.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes of the response.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Asks the listener at `address` for the action at `path`, which gets `body`: what it says, good or bad.
+/// Calls the action at `path` on the admin listener at `address`, with `body`: returns its message, of success or
+/// failure.
 ///
 /// # Errors
 /// There is no listener, or it is not an admin listener.

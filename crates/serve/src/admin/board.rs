@@ -1,4 +1,4 @@
-//! What is known of a server, looked at once a second: differences between two looks are its rates.
+//! The state of a server, sampled once a second: rates are differences between two samples.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use crate::push::{Counted, Hub};
 use crate::{bus, cache, upstreams};
 use flatout_engine::WorkerFigures;
 
-/// Seconds that are kept for those who come later.
+/// Seconds that are kept for clients that connect later.
 const FRAMES_MAX: usize = 300;
 
-/// A server as it was and is.
+/// The current and recent state of a server.
 pub(super) struct Board {
     pub(super) view: View,
     pub(super) about: About,
@@ -26,7 +26,7 @@ struct State {
     before: Look,
 }
 
-/// What was seen at one moment.
+/// A sample.
 struct Look {
     at: Instant,
     totals: SiteTotals,
@@ -66,15 +66,15 @@ impl Board {
         Board { view, about, state: Mutex::new(state) }
     }
 
-    /// Whether the server takes new requests.
+    /// Whether the server accepts new requests.
     pub(super) fn is_serving(&self) -> bool {
         !*self.view.handle.draining().borrow()
     }
 
-    /// How a stream begins.
+    /// The first event of a stream.
     pub(super) fn start(&self) -> Start {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reload may have brought more of them.
+        // A reload may have added sites.
         let about = About { sites: self.view.metrics.sites(), ..self.about.clone() };
         Start { about, frames: state.frames.iter().cloned().collect() }
     }
@@ -85,7 +85,7 @@ impl Board {
         state.frames.back().cloned().unwrap_or_default()
     }
 
-    /// Looks at the server: the frame since the look before.
+    /// Takes a sample: returns the frame since the previous one.
     pub(super) fn look(&self) -> Frame {
         let now = Look::of(&self.view);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +148,7 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
     }
 }
 
-/// None where nobody has used a channel.
+/// `None` if no channel was ever used.
 fn push(before: &Counted, now: &Counted, seconds: f64) -> Option<Push> {
     let rate = |of: fn(&Counted) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
     (*now != Counted::default()).then(|| Push {

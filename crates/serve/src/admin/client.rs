@@ -1,4 +1,4 @@
-//! The other end of the stream of frames, for `flatout top`.
+//! The client for the stream of frames, used by `flatout top`.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,19 +10,19 @@ use flatout_wire::answer;
 
 use super::frame::{Frame, Start};
 
-/// Bytes of the head of the response.
+/// The limit for the head of the response.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of one event: a start with all its frames, of a server with many workers and upstreams.
+/// The limit for one event: a start with all its frames, for a server with many workers and upstreams.
 const EVENT_BYTES_MAX: u64 = 64 << 20;
 
-/// How long to wait for a connection, and for an event: one comes each second.
+/// The timeout for connecting, and for each event, of which one is sent each second.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What comes.
+/// An event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// What there was before, once.
+    /// The recent past, sent once.
     Start(Box<Start>),
     /// One more second.
     Frame(Box<Frame>),
@@ -51,7 +51,7 @@ impl Watch {
                 (Box::new(stream.try_clone()?), Box::new(stream), "localhost".to_owned())
             }
         };
-        // By HTTP/1.0 the events come as they are, until the connection ends.
+        // With HTTP/1.0 events are sent unframed until the connection ends.
         write.write_all(format!("GET /events HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
         let rest = read_head(&mut read)?;
         Ok(Watch { lines: BufReader::new(Box::new(io::Cursor::new(rest).chain(read))) })
@@ -60,7 +60,7 @@ impl Watch {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// The server has ended, or does not send what was expected.
+    /// The server has ended, or sent something unexpected.
     pub fn event(&mut self) -> io::Result<Event> {
         let mut name = String::new();
         loop {
@@ -83,7 +83,7 @@ impl Watch {
     }
 }
 
-/// Reads the head of the response: what has come behind it.
+/// Reads the head of the response: returns the bytes received after it.
 fn read_head(stream: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let odd = |why: String| io::Error::new(ErrorKind::InvalidData, why);

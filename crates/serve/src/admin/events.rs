@@ -1,4 +1,4 @@
-//! The stream of frames, as Server-Sent Events: one a second, to everybody who listens.
+//! The stream of frames, as Server-Sent Events: one a second, to all clients.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -19,18 +19,18 @@ use super::board::Board;
 /// How often a frame is made.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Those who listen at a time.
+/// Clients at a time.
 const CLIENTS_MAX: usize = 32;
 
-/// Frames that wait for one who reads slowly; beyond it the stream ends, and the page reconnects.
+/// Frames queued for a slow client; beyond that its stream ends, and the page reconnects.
 const FRAMES_WAITING_MAX: usize = 16;
 
-/// Those who listen.
+/// The clients of the stream.
 #[derive(Clone, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Sender<Bytes>>>>);
 
 impl Clients {
-    /// Makes a response the stream. `false` where too many listen already.
+    /// Turns a response into the stream. `false` if there are too many clients.
     pub(super) fn join(&self, board: &Board, response: &mut Response) -> bool {
         let mut clients = self.0.borrow_mut();
         clients.retain(|client| !client.is_closed());
@@ -38,7 +38,7 @@ impl Clients {
             return false;
         }
         let (sender, frames) = channel(FRAMES_WAITING_MAX);
-        // It has room: it is new.
+        // The channel is new, so it has room.
         let _ = sender.try_send(event("start", &board.start()));
         clients.push(sender);
         response.header("Content-Type", "text/event-stream").header("Cache-Control", "no-store");
@@ -51,11 +51,11 @@ impl Clients {
     }
 }
 
-/// Looks at the server once a second, for ever: the admin listener's end is its end.
+/// Samples the server once a second, until the admin listener ends.
 pub(super) async fn run(board: Arc<Board>, clients: Clients) {
     let mut clock = tokio::time::interval(INTERVAL);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is now.
+    // The first tick is immediate.
     clock.tick().await;
     loop {
         clock.tick().await;
@@ -64,7 +64,7 @@ pub(super) async fn run(board: Arc<Board>, clients: Clients) {
     }
 }
 
-/// One event. JSON has no line feeds of its own.
+/// Encodes one event. JSON contains no line feeds.
 fn event<T: Serialize>(name: &str, value: &T) -> Bytes {
     let data = serde_json::to_string(value).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n").into()

@@ -1,8 +1,8 @@
-//! The figures of a server for the page, the terminal and scripts: the form that `/status` and `/events` have.
+//! The figures of a server for the page, the terminal and scripts, as in `/status` and `/events`.
 
 use serde::{Deserialize, Serialize};
 
-/// What does not change.
+/// The constant part.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct About {
     /// The program's version.
@@ -17,10 +17,10 @@ pub struct About {
     pub sites: Vec<String>,
 }
 
-/// How a stream begins.
+/// The first event of a stream.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Start {
-    /// What does not change.
+    /// The constant part.
     pub about: About,
     /// The last minutes, the oldest first.
     pub frames: Vec<Frame>,
@@ -35,11 +35,11 @@ pub struct Frame {
     pub state: String,
     /// Requests that ended in it.
     pub requests_per_s: f64,
-    /// Those among them that went wrong on our side: 5xx, or a response that broke off.
+    /// Those of them that failed on our side: 5xx, or an incomplete response.
     pub errors_per_s: f64,
     /// By status class from 1xx to 5xx.
     pub statuses_per_s: [f64; 5],
-    /// The median of how long they took, in microseconds; none without requests.
+    /// The median request time in microseconds; `None` without requests.
     pub p50_us: Option<f64>,
     /// The 99th percentile.
     pub p99_us: Option<f64>,
@@ -49,10 +49,10 @@ pub struct Frame {
     pub sent_per_s: f64,
     /// Open connections.
     pub connections: u64,
-    /// Those among them that wait for a request, read one, are served, are sent a response, close; and those that have
-    /// left HTTP. Some seconds old.
+    /// Those of them in each state: idle, reading a request, serving one, sending a response, closing, and no longer
+    /// HTTP. Some seconds old.
     pub states: [u64; 6],
-    /// CPU time of the workers for a request, in microseconds; none without requests.
+    /// CPU time of the workers per request, in microseconds; `None` without requests.
     pub cpu_us_per_request: Option<f64>,
     /// CPU time of the whole process: 1.0 is one CPU.
     pub cpus: f64,
@@ -60,7 +60,7 @@ pub struct Frame {
     pub memory_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
-    /// How many there may be.
+    /// The limit of open descriptors.
     pub descriptors_max: u64,
     /// Requests since the start.
     pub requests: u64,
@@ -72,7 +72,7 @@ pub struct Frame {
     pub upstreams: Vec<Upstream>,
     /// The response cache, if there is one.
     pub cache: Option<Cache>,
-    /// Channels; none where nobody has used one.
+    /// Channels; `None` if none was ever used.
     pub push: Option<Push>,
     /// The bus to other servers, if there is one.
     pub bus: Option<Bus>,
@@ -102,15 +102,15 @@ pub struct Cache {
     pub stale_per_s: f64,
     /// Requests that shared the response to another's request.
     pub collapsed_per_s: f64,
-    /// Responses that made room for others.
+    /// Responses evicted to make room.
     pub evicted_per_s: f64,
     /// Responses in memory.
     pub memory_entries: u64,
-    /// Bytes that they take.
+    /// Bytes of those.
     pub memory_bytes: u64,
     /// Responses on disk; none without a folder.
     pub disk_entries: Option<u64>,
-    /// Bytes of that folder.
+    /// Bytes of those.
     pub disk_bytes: Option<u64>,
 }
 
@@ -134,13 +134,13 @@ pub struct Push {
     pub channels: u64,
     /// Messages that were published.
     pub published_per_s: f64,
-    /// Messages that were handed to subscribers' sockets.
+    /// Messages written to subscribers' sockets.
     pub delivered_per_s: f64,
-    /// Keys of latest values that were asked for.
+    /// Keys of latest values that clients asked for.
     pub keys_per_s: f64,
     /// How long a worker's last delivery to all subscribers of a channel took, in milliseconds.
     pub lag_ms: u64,
-    /// Subscribers since the start that were dropped because they were too far behind.
+    /// Subscribers since the start that were dropped because they fell too far behind.
     pub dropped: u64,
 }
 
@@ -151,9 +151,10 @@ pub struct Upstream {
     pub name: String,
     /// Requests that wait for a connection.
     pub queued: u64,
-    /// Requests since the start that no server was asked for: too many waited, they waited too long, or no server was up.
+    /// Requests since the start that were sent to no server: the queue was full, they waited too long, or no server
+    /// was up.
     pub refused: u64,
-    /// Retries since the start that were not made because their budget was used up.
+    /// Retries since the start that were not made because the retry budget was used up.
     pub refused_retries: u64,
     /// Its servers.
     pub servers: Vec<UpstreamServer>,
@@ -166,22 +167,22 @@ pub struct UpstreamServer {
     pub address: String,
     /// `up`, `slow start`, `down`, or `no address`.
     pub state: String,
-    /// Requests that it was sent.
+    /// Requests sent to it.
     pub requests_per_s: f64,
-    /// The median of how long its responses took, in microseconds; none without responses.
+    /// The median response time in microseconds; `None` without responses.
     pub p50_us: Option<f64>,
     /// The 99th percentile.
     pub p99_us: Option<f64>,
-    /// Requests that it is serving.
+    /// Requests in progress.
     pub active: u64,
     /// Open connections.
     pub connections: u64,
-    /// Those among them that wait for a request.
+    /// Those of them that are idle.
     pub idle: u64,
-    /// Requests that it was sent since the start.
+    /// Requests sent to it since the start.
     pub requests: u64,
-    /// Those among them that failed, and attempts to connect that did.
+    /// Failed requests, and failed attempts to connect.
     pub failures: u64,
-    /// Requests that were sent once more after they had failed here.
+    /// Requests repeated after they had failed here.
     pub retries: u64,
 }

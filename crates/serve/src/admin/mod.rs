@@ -1,7 +1,7 @@
 //! The admin listener: figures of a server, for its operator only.
 //!
-//! It is a small server of the same engine, with one worker of its own on the control plane: one strict parser, and limits
-//! that are tested already. No worker of the data plane serves it, and it is pinned to no CPU.
+//! It is a small server of the same engine, with its own worker on the control plane, so it has the same strict
+//! parser and tested limits. No worker of the data plane serves it, and it is not pinned to a CPU.
 //!
 //! ```text
 //! Board (once a second: totals, engine, /proc) ──> Frame ──> history ──> /status
@@ -34,79 +34,79 @@ pub use frame::{About, Bus, Cache, Frame, Push, Start, Upstream, UpstreamServer,
 
 use board::Board;
 
-/// Where it listens, for whom, and what else it can do.
+/// The settings of the admin listener.
 #[derive(Clone, Default)]
 pub struct Plan {
-    /// `unix:PATH`, which only the user who starts the server may open, or a loopback address.
+    /// `unix:PATH`, which only the user that starts the server may open, or a loopback address.
     pub listen: Vec<Address>,
     /// Whether other addresses are allowed. Every client there sees all figures and may call all actions.
     pub public: bool,
-    /// What a POST to a path of its own does.
+    /// The actions, each of which is a POST to its own path.
     pub actions: Vec<Action>,
 }
 
-/// Something that an operator may ask for, such as a reload.
+/// An action that an operator may request, such as a reload.
 #[derive(Clone)]
 pub struct Action {
     /// Its path: `/reload`.
     pub path: &'static str,
-    /// Does it, with the body of the request, on a thread that may wait: what happened, or why it could not be done.
+    /// Runs it with the body of the request, on a thread that may block. Returns what happened, or why it failed.
     pub run: Arc<Act>,
 }
 
-/// What an action does.
+/// The function of an action.
 pub type Act = dyn Fn(&[u8]) -> Result<String, String> + Send + Sync;
 
-/// What is shown.
+/// What the listener shows.
 #[derive(Clone)]
 pub struct View {
-    /// The figures of its requests, and whatever else has figures.
+    /// The metrics of the server.
     pub metrics: Metrics,
     /// The server.
     pub handle: Handle,
-    /// What its workers' threads are called.
+    /// The name of its workers' threads.
     pub thread_name: String,
     /// The program's version.
     pub version: String,
     /// Where the server listens.
     pub listen: Vec<String>,
-    /// Who knows of upstreams and of a cache, if there are any.
+    /// Reports upstreams and the cache, if any.
     pub upstreams: Option<Arc<dyn Upstreams>>,
-    /// Its channels, if there may be any.
+    /// Its channels, if any.
     pub push: Option<Hub>,
     /// The bus to other servers, if there is one.
     pub bus: Option<Arc<Relay>>,
 }
 
-/// Knows the upstreams of a server, and its response cache.
+/// Reports the upstreams of a server, and its response cache.
 pub trait Upstreams: Send + Sync {
-    /// How they are now. Called once a second on the control plane; it does not wait.
+    /// The current upstreams. Called once a second on the control plane; must not block.
     fn upstreams(&self) -> Vec<upstreams::Upstream>;
 
-    /// How its cache is now, if it has one; the same.
+    /// The current state of the cache, if there is one. Must not block either.
     fn cache(&self) -> Option<cache::Figures>;
 }
 
-/// What the threads of the admin listener are called.
+/// The name of the admin listener's threads.
 const THREAD_NAME: &str = "flatout-admin";
 
 /// Connections of operators, pages and scrapers.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Bytes of the body of an action.
+/// The limit for the body of an action.
 const BODY_BYTES_MAX: u64 = 64 << 10;
 
-/// How long it goes on once another process has taken its place: for the response that says so.
+/// How long it drains after another process has taken over: long enough to send the response that reports this.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The owner alone.
+/// For the owner only.
 const UNIX_MODE: u32 = 0o600;
 
 impl Plan {
-    /// Says what cannot be, in words for the person who configured it.
+    /// Checks the plan; errors are for the person who configured it.
     ///
     /// # Errors
-    /// An address that others than this machine reach, unless that was asked for.
+    /// The address can be reached from other hosts, and that was not allowed explicitly.
     pub fn check(&self) -> Result<(), String> {
         let others = self.listen.iter().find(|address| match address {
             Address::Tcp(address) => !address.ip().to_canonical().is_loopback(),
@@ -127,18 +127,18 @@ pub struct Bound {
     plan: Plan,
 }
 
-/// Binds it, with the rights of the moment: before the server becomes another user.
+/// Binds it with the current privileges, before the server drops them.
 ///
 /// # Errors
-/// A plan that cannot be, or an address that cannot be bound.
+/// The plan is invalid, or an address cannot be bound.
 pub fn bind(plan: Plan) -> Result<Bound, Error> {
     bind_inherited(plan, Vec::new())
 }
 
-/// The same with the admin listeners of the process that this one is to replace.
+/// The same with the admin listeners of the process that this one replaces.
 ///
 /// # Errors
-/// As [`bind`].
+/// See [`bind`].
 pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     let listens = flatout_engine::Plan {
@@ -161,10 +161,10 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
 }
 
 impl Bound {
-    /// Starts to serve.
+    /// Starts serving.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub fn start(self, view: View) -> Result<Admin, Error> {
         let Bound { bound, plan } = self;
         let plan = Arc::new(plan);
@@ -184,24 +184,24 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Where it listens, with the ports that the kernel chose.
+    /// The bound addresses, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[Address] {
         self.server.addresses()
     }
 
-    /// A handle that drains it.
+    /// A handle that drains the server.
     pub fn handle(&self) -> Handle {
         self.server.handle()
     }
 
-    /// Ends it. What it is sending is cut, unless it drains already.
+    /// Stops the server. Responses in progress are cut, unless it is already draining.
     pub fn close(self) {
         let handle = self.server.handle();
         let is_draining = *handle.draining().borrow();
         if !is_draining {
             handle.stop();
         }
-        // A worker of it that failed has nothing to say here: the server itself has ended well or not.
+        // A failure of its worker is not reported here; the server reports its own end.
         let _ = self.server.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! What the admin listener answers.
+//! The responses of the admin listener.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::metrics;
 
 const PAGE: &str = include_str!("page.html");
 
-/// The page runs what stands in it and asks this listener for events: nothing else, and within no other page.
+/// The page may run only its inline scripts, connect only to this listener, and not be framed.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Answers operators.
+/// Serves operators.
 pub(super) struct Admin {
     plan: Arc<Plan>,
     board: Arc<Board>,
@@ -42,7 +42,7 @@ impl Admin {
             }
             b"/health" => match self.board.is_serving() {
                 true => text(response, Status::OK, "serving\n"),
-                // Load balancers should send requests elsewhere now.
+                // Load balancers should stop sending requests now.
                 false => text(response, Status::SERVICE_UNAVAILABLE, "draining\n"),
             },
             _ => {
@@ -75,8 +75,8 @@ impl Admin {
 impl Service for Admin {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         if !self.plan.public && request.peer.is_some() && !is_local(request.head.authority()) {
-            // A page of another site whose name resolves to this machine (DNS rebinding): its scripts must not read what
-            // is here.
+            // The page of another site may use a name that resolves to this host (DNS rebinding): its scripts must
+            // not read the response.
             text(response, Status::MISDIRECTED_REQUEST, "use a loopback address or localhost as the host\n");
             return Reply::Now;
         }
@@ -123,7 +123,7 @@ fn refuse_method(response: &mut Response, allowed: &str) {
     text(response, Status::METHOD_NOT_ALLOWED, &format!("allowed: {allowed}\n"));
 }
 
-/// Whether a host is this machine by its address, or by the one name that leads nowhere else.
+/// Whether a host is a loopback address or `localhost`.
 fn is_local(authority: &[u8]) -> bool {
     let Ok(authority) = std::str::from_utf8(authority) else { return false };
     let host = match authority.strip_prefix('[') {
@@ -134,7 +134,7 @@ fn is_local(authority: &[u8]) -> bool {
         || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// Whether a browser says that a page of another origin asks.
+/// Whether the browser reports that a page of another origin sent the request.
 fn is_foreign(head: &Head<'_>) -> bool {
     let site = head.field("sec-fetch-site");
     let origin = head.field("origin").map(|origin| origin.strip_prefix(b"http://").unwrap_or(origin));

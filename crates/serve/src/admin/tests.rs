@@ -10,7 +10,7 @@ use super::*;
 use crate::metrics::ServerSource;
 use crate::observed::{Observers, Sites};
 
-/// Answers 200 and 500 by turns of the path.
+/// Responds with 200 or 500, depending on the path.
 struct Site;
 
 impl Service for Site {
@@ -23,7 +23,7 @@ impl Service for Site {
     }
 }
 
-/// A server and its admin listener on an address of the loopback.
+/// A server and its admin listener on a loopback address.
 struct Both {
     server: Option<Server>,
     admin: Option<Admin>,
@@ -145,16 +145,16 @@ fn events_come_each_second() {
     assert_eq!(frames[1].requests, 1);
     let with_latency = frames.iter().find(|frame| frame.p50_us.is_some()).unwrap();
     assert!(with_latency.p99_us >= with_latency.p50_us && with_latency.cpu_us_per_request.is_some());
-    // The kernel may add what a thread has used to the second after the request's.
+    // The kernel may attribute a thread's CPU time to the second after the request.
     assert!(sum(|frame| frame.cpus) > 0.0, "{frames:?}");
-    // Who comes later gets what there was.
+    // A new client gets the recent frames.
     let Event::Start(start) = Watch::connect(&Address::Tcp(both.address)).unwrap().event().unwrap() else {
         panic!("no start")
     };
     assert!(start.frames.len() >= 2);
 }
 
-/// A foreign name that resolves to this machine, a page of another site, an unsafe method.
+/// A foreign name that resolves to this host, a page of another site, an unsafe method.
 #[test]
 fn only_the_operator_is_served() {
     let reload = Action {

@@ -14,17 +14,17 @@ use flatout_wire::{Status, date};
 
 use super::key::Key;
 
-/// It may be served.
+/// Live: it may be served.
 const LIVE: u8 = 0;
-/// It was marked stale before its time.
+/// It was marked stale early.
 const EXPIRED: u8 = 1;
-/// It made room for others: whoever still has it lets it go, but it may be on disk.
+/// It was evicted from memory: users have to drop it, but it may be on disk.
 const EVICTED: u8 = 2;
-/// It was replaced or purged: whoever still finds it looks again.
+/// It was replaced or purged: whoever still finds it has to look again.
 const DEAD: u8 = 3;
 
-/// What an entry takes beyond its text and body: itself with its counts (176 bytes with the allocator's), two allocations, and its
-/// place in the table.
+/// The memory of an entry besides its text and body: the struct with its reference counts (176 bytes with the
+/// allocator's), two allocations, and its slot in the table.
 pub(super) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
 
 const _: () = assert!(OVERHEAD_BYTES <= 240);
@@ -34,15 +34,15 @@ pub(super) struct Entry {
     text: Box<[u8]>,
     body: Box<[u8]>,
     pub(super) policy: Policy,
-    /// Where url, rest, vary and selected end.
+    /// The ends of url, rest, vary and selected.
     ends: [u32; 4],
-    /// Where the value of `ETag` is in the text.
+    /// The position of the value of `ETag` in the text.
     etag: (u32, u32),
-    /// `Last-Modified`; 0 where there is none.
+    /// `Last-Modified`; 0 if there is none.
     modified: u64,
-    /// Variants that belong together have the same number.
+    /// Variants of the same key have the same number.
     pub(super) family: u64,
-    /// When it was asked for last, in seconds since 1970.
+    /// When it was last requested, in seconds since 1970.
     used_s: AtomicU32,
     pub(super) status: Status,
     /// Which of the fields that the engine writes are among the lines: [`DATE`], [`SERVER`]; and [`CUSTOM`].
@@ -59,10 +59,10 @@ const CUSTOM: u8 = 4;
 /// What an entry is made of.
 pub(super) struct Parts<'a> {
     pub(super) key: Key<'a>,
-    /// Names of `Vary`, and what the request had of them.
+    /// The names in `Vary`, and the request's values of these fields.
     pub(super) vary: &'a [u8],
     pub(super) selected: &'a [u8],
-    /// Whole field lines.
+    /// Complete field lines.
     pub(super) lines: &'a [u8],
     pub(super) status: Status,
     pub(super) policy: Policy,
@@ -124,12 +124,12 @@ impl Entry {
         self.span(self.ends[0], self.ends[1])
     }
 
-    /// Names of `Vary`, each behind a line feed; empty where there is no such field.
+    /// The names in `Vary`, each after a line feed; empty without such a field.
     pub(super) fn vary(&self) -> &[u8] {
         self.span(self.ends[1], self.ends[2])
     }
 
-    /// What the request had of these fields.
+    /// The request's values of these fields.
     pub(super) fn selected(&self) -> &[u8] {
         self.span(self.ends[2], self.ends[3])
     }
@@ -149,7 +149,7 @@ impl Entry {
         &self.body
     }
 
-    /// The value of `ETag`, empty where there is none.
+    /// The value of `ETag`, empty if there is none.
     pub(super) fn etag(&self) -> &[u8] {
         self.span(self.etag.0, self.etag.1)
     }
@@ -174,7 +174,7 @@ impl Entry {
         self.marks & CUSTOM != 0
     }
 
-    /// Whether it is for this key.
+    /// Whether it has this key.
     #[inline]
     pub(super) fn is_of(&self, key: &Key<'_>) -> bool {
         self.rest() == key.rest && (key.is_custom || self.url() == key.url)
@@ -208,17 +208,17 @@ impl Entry {
 
     pub(super) fn evict(&self) {
         for state in [LIVE, EXPIRED] {
-            // One that is dead stays so.
+            // A dead one stays dead.
             let _ = self.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire);
         }
     }
 
     pub(super) fn expire(&self) {
-        // One that is dead stays so.
+        // A dead one stays dead.
         let _ = self.state.compare_exchange(LIVE, EXPIRED, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// It is asked for. Written once a second at the most: all workers read this.
+    /// Records a request for it. Written at most once a second, because all workers read this.
     #[inline]
     pub(super) fn touch(&self, now_ms: u64) {
         let now_s = seconds(now_ms);
@@ -227,18 +227,19 @@ impl Entry {
         }
     }
 
-    /// When it was asked for last, in seconds since 1970.
+    /// When it was last requested, in seconds since 1970.
     pub(super) fn used_s(&self) -> u32 {
         self.used_s.load(Ordering::Relaxed)
     }
 
-    /// What it takes of memory.
+    /// Its size in memory.
     pub(super) fn weight(&self) -> u64 {
         (OVERHEAD_BYTES + self.text.len() + self.body.len()) as u64
     }
 }
 
-/// The body of an entry as bytes with a count of their own: workers that serve the same entry do not write to one place.
+/// The body of an entry with a separate reference count, so that workers that serve the same entry do not write to
+/// the same cache line.
 pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
     struct Body(Arc<Entry>);
 
@@ -253,7 +254,7 @@ pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
     }
 }
 
-/// The lines of a response that are stored: without those of the connection, and those that it withholds.
+/// The lines of a response to be stored: without those of the connection, and those that it excludes.
 pub(super) fn stored_lines<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     withheld: &[Vec<u8>],
@@ -266,7 +267,7 @@ pub(super) fn stored_lines<'a>(
             write_line(name, value, &mut lines);
         }
     }
-    // A response without a date was made when it came (RFC 9110 section 6.6.1).
+    // A response without a date was generated when it was received (RFC 9110 section 6.6.1).
     if let Some(now) = now.filter(|_| !has_date) {
         write_line(b"Date", &date::format(now), &mut lines);
     }

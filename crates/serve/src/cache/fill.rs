@@ -1,4 +1,5 @@
-//! Handles the response of an upstream: stores it, streams it to those who wait, replaces it with a stale one, or passes it to one client.
+//! Handles the response of an upstream: stores it, streams it to all waiting clients, replaces it with a stale one,
+//! or passes it to one client.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use super::worker::{Caching, select};
 use crate::proxy::{Asker, Taken, Taker};
 use crate::site::MadeBy;
 
-/// What was asked for, and how its response is to be treated.
+/// What was requested, and how to handle its response.
 pub(super) struct Order {
     pub(super) key: Vec<u8>,
     pub(super) url_ends: usize,
@@ -36,27 +37,27 @@ pub(super) struct Order {
     pub(super) said: Said,
 }
 
-/// Takes one response.
+/// Handles one response.
 pub(super) struct Fill {
     caching: Rc<Caching>,
     flight: Arc<Flight>,
-    /// What is validated.
+    /// The entry to revalidate.
     stale: Option<Arc<Entry>>,
-    /// The client that asked; none where an entry is refreshed behind a response.
+    /// The client of the request; `None` if an entry is refreshed in the background.
     asker: RefCell<Option<Asker>>,
     order: Order,
     guest: Cell<Option<GuestKey>>,
     stream: RefCell<Option<Stream>>,
-    /// Bytes of the body that count for what all fills may hold.
+    /// Bytes of the body that count towards the limit for all fills.
     held_bytes: Cell<u64>,
 }
 
-/// A body on its way.
+/// A body that is being received.
 struct Stream {
     /// The entry without its body.
     head: Arc<Entry>,
     bytes: u64,
-    /// It is not too large so far.
+    /// It has not exceeded the limit.
     is_kept: bool,
 }
 
@@ -82,13 +83,13 @@ impl Fill {
         self.order.rules.says_status.then_some(said)
     }
 
-    /// Nobody can join from now on; those who wait get the outcome.
+    /// Nobody can join any more; waiting requests get the outcome.
     fn settle(&self, outcome: Outcome) {
         self.caching.store.land(&self.flight);
         self.flight.settle(outcome);
     }
 
-    /// Gives the client its response.
+    /// Sends the client its response.
     fn answer(&self, lane: &Lane, mut response: Box<Response>, by: MadeBy) {
         if let Some(Asker { exchange, finish }) = self.asker.take() {
             finish.finish(&mut response, by);
@@ -96,7 +97,7 @@ impl Fill {
         }
     }
 
-    /// Gives the client a response with this entry.
+    /// Sends the client a response from this entry.
     fn answer_with(&self, lane: &Lane, entry: &Arc<Entry>, said: Said, now_ms: u64) {
         self.caching.counters.count(said.label);
         if self.asker.borrow().is_none() {
@@ -147,7 +148,7 @@ impl Fill {
                 let entry = self.entry(stale.status, fields(), kept, now_ms, stale.body().to_vec());
                 self.caching.store.insert(&self.key(), entry, self.flight.asked).0
             }
-            // It is not to be stored any more, and answers this once.
+            // It must not be stored any more, and serves only this request.
             Err(_) => {
                 self.caching.store.remove(self.flight.slot, stale);
                 stale.clone()
@@ -211,7 +212,7 @@ impl Fill {
         Entry::new(&parts, body)
     }
 
-    /// The response is not stored: the client gets it as it is, and those who wait send requests of their own.
+    /// The response is not stored: its client gets it unchanged, and waiting requests are forwarded.
     fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Taken {
         let slot = self.flight.slot;
         if is_for_all {
@@ -219,7 +220,7 @@ impl Fill {
         }
         let status = response.status().code();
         if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
-            // It was replaced by something that is not stored.
+            // It was replaced by a response that is not stored.
             self.caching.store.remove(slot, stale);
         }
         self.settle(Outcome::Released);
@@ -231,7 +232,7 @@ impl Fill {
         }
     }
 
-    /// A response whose body has come with its head.
+    /// Handles a response whose body arrived with its head.
     fn whole(&self, lane: &Lane, mut response: Box<Response>, kept: &Kept, now_ms: u64) -> Taken {
         let body = response.body_bytes().unwrap_or_default().to_vec();
         let entry = self.entry(response.status(), response.fields(), kept, now_ms, body);
@@ -250,7 +251,7 @@ impl Fill {
         Taken::Kept(false)
     }
 
-    /// A response whose body is on its way.
+    /// Handles a response whose body is still being received.
     fn streaming(&self, lane: &Lane, mut response: Box<Response>, kept: &Kept, now_ms: u64) -> Taken {
         let length = response.declared_length();
         let head = Arc::new(self.entry(response.status(), response.fields(), kept, now_ms, Vec::new()));
@@ -259,7 +260,7 @@ impl Fill {
         if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
             self.caching.store.pass(self.flight.slot, now_ms);
         }
-        // Those who come while it is on its way join still.
+        // Requests that arrive meanwhile can still join.
         self.flight.settle(Outcome::Stream(head.clone(), length));
         let said = Said { status: Some(head.status.code()), is_stored: true, ..self.order.said };
         let is_known = self.order.wishes.has_conditions
@@ -277,7 +278,7 @@ impl Fill {
         Taken::Kept(true)
     }
 
-    /// Gives the response to those who wait, too.
+    /// Gives the response to the waiting requests, too.
     fn share(&self, kept: &Kept, outcome: Outcome, now_ms: u64) {
         let is_used_once = kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0;
         if is_used_once {
@@ -286,7 +287,8 @@ impl Fill {
         self.settle(outcome);
     }
 
-    /// Counts bytes that are held until the body is whole. Whether all fills together may hold them.
+    /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
+    /// them.
     fn holds(&self, bytes: u64) -> bool {
         self.held_bytes.set(self.held_bytes.get() + bytes);
         self.caching.store.hold(bytes)
@@ -304,7 +306,7 @@ impl Fill {
         if is_too_large {
             return Err(true);
         }
-        // What is one request's doing says nothing of the next one's response.
+        // A response caused by this request says nothing about the next request's response.
         self.kept(response.status(), response.fields(), now_ms)
             .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
     }
@@ -351,7 +353,7 @@ impl Taker for Fill {
             let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
             Box::new(move || {
                 if let Some(guest) = guest {
-                    // A mailbox that is full belongs to a worker that has more to do than this.
+                    // A worker with a full mailbox has more urgent work than this.
                     let _ = mailbox.run(move |lane| lane.call_again(guest));
                 }
             })
@@ -400,13 +402,13 @@ impl Taker for Fill {
 impl Drop for Fill {
     fn drop(&mut self) {
         self.caching.store.release(self.held_bytes.get());
-        // Nobody waits for what will not come. What was settled or has ended stays as it is.
+        // Nobody may wait for ever. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);
     }
 }
 
-/// The fields of a stored response with what a 304 says anew (RFC 9111 section 3.2), and the age that the 304 has.
+/// The fields of a stored response updated from a 304 (RFC 9111 section 3.2), with the age of the 304.
 fn updated(stale: &Entry, response: &Response, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let is_new = |name: &[u8]| {
         is_stored(name) && !is_kept_on_update(name) && !name.eq_ignore_ascii_case(b"set-cookie")
@@ -417,7 +419,7 @@ fn updated(stale: &Entry, response: &Response, now: u64) -> Vec<(Vec<u8>, Vec<u8
         .map(|(name, value)| (name.to_vec(), value.to_vec()))
         .collect();
     let is_said = |name: &[u8]| said.iter().any(|(this, _)| this.eq_ignore_ascii_case(name));
-    // It is as old as the response that says that it is right.
+    // Its age is that of the response that has confirmed it.
     let is_kept = |name: &[u8]| !is_said(name) && !name.eq_ignore_ascii_case(b"date");
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = stale
         .fields()

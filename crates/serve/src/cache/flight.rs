@@ -18,10 +18,10 @@ use super::store::Moment;
 /// Requests that may wait for one response; further ones are forwarded.
 const FOLLOWERS_MAX: usize = 64 << 10;
 
-/// Bytes that may wait for the slowest reader of a body that will not be stored.
+/// Bytes that may be buffered for the slowest reader of a body that will not be stored.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// A request that is under way.
+/// A request in progress.
 pub(super) struct Flight {
     /// The slot of the response.
     pub(super) slot: u64,
@@ -30,10 +30,10 @@ pub(super) struct Flight {
     state: Mutex<State>,
 }
 
-/// How it turned out.
+/// The result of a flight.
 #[derive(Clone)]
 pub(super) enum Outcome {
-    /// A whole response.
+    /// A complete response.
     Whole(Arc<Entry>),
     /// A response whose body is still arriving, with its length if that is known.
     Stream(Arc<Entry>, Option<u64>),
@@ -73,11 +73,11 @@ impl Flight {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes all who wait.
+    /// Changes the state, and wakes all waiters.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let done = act(&mut state);
@@ -87,7 +87,7 @@ impl Flight {
         done
     }
 
-    /// Counts one more follower. Returns whether there is room.
+    /// Counts a follower. Returns whether there is room.
     pub(super) fn has_room_for_one(&self) -> bool {
         let mut state = self.state();
         state.followers += 1;
@@ -160,7 +160,7 @@ impl Flight {
         has_room
     }
 
-    /// One more reader, from the start of the body. `None` if that was dropped already.
+    /// Adds a reader, from the start of the body. `None` if its start was already dropped.
     pub(super) fn reader(self: &Arc<Self>, length: Option<u64>) -> Option<FlightBody> {
         let mut state = self.state();
         if state.first > 0 {
@@ -244,7 +244,7 @@ impl State {
 pub(super) struct FlightBody {
     flight: Arc<Flight>,
     reader: usize,
-    /// Bytes that are still to come, if that is known.
+    /// Bytes still to be received, if known.
     left: Option<u64>,
 }
 

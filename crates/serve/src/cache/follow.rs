@@ -1,4 +1,4 @@
-//! Requests that wait for the response to another one's request.
+//! Requests that wait for the response to another request.
 
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -19,21 +19,21 @@ use super::worker::{Caching, left_out_always, select};
 use crate::proxy::{Asker, Links, Prepared};
 use crate::site::{Finish, Forwarded, MadeBy};
 
-/// It was parsed before, within the server's limits.
+/// The head was parsed before, within the server's limits.
 const LIMITS: HeadLimits = HeadLimits {
     head_bytes_max: HEAD_BYTES_CEILING,
     target_bytes_max: HEAD_BYTES_CEILING,
     fields_max: usize::MAX,
 };
 
-/// Does something with a head that was kept.
+/// Calls `act` with a kept head.
 pub(super) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
     let mut fields = Vec::new();
     let head = parse(bytes, &mut fields, &LIMITS).ok()??;
     Some(act(&head))
 }
 
-/// One who waits.
+/// A waiting request.
 struct Follower {
     links: Rc<Links>,
     flight: Arc<Flight>,
@@ -46,7 +46,7 @@ struct Follower {
 }
 
 impl Caching {
-    /// Has a request wait for what another one's brings.
+    /// Makes a request wait for the response to another.
     #[expect(clippy::too_many_arguments, reason = "they are what a follower is made of")]
     pub(super) fn follow(
         &self,
@@ -102,7 +102,7 @@ impl Follower {
         }
     }
 
-    /// The response, if what came is for this request too.
+    /// The response, if the outcome can be used for this request.
     fn response(&self, outcome: Outcome, stale_time: u32) -> Option<Response> {
         let now_ms = clock::unix_milliseconds();
         let mut response = Response::new();
@@ -149,7 +149,7 @@ impl Follower {
         Some(response)
     }
 
-    /// Whether a response may be used for more requests than the one that it was made for, and for this one.
+    /// Whether a response may be shared with other requests, and with this one.
     fn fits(&self, entry: &Entry, now_ms: u64) -> bool {
         let is_usable = entry.policy.judge(&self.asks, now_ms, false) != Verdict::Validate;
         let is_selected = || {

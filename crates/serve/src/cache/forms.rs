@@ -1,9 +1,9 @@
 //! Compressed forms of stored responses.
 //!
-//! A form is an entry of its own, in a slot that follows from that of the plain entry: it counts for the memory like all others, and
-//! is evicted like them. It has the plain entry's key and no fields. When a client that accepts a coding gets an entry without that form,
-//! a thread with the lowest priority makes it, once. A form that would hardly be smaller is stored without a body, so that it is not tried
-//! again.
+//! A form is a separate entry, in a slot derived from the plain entry's: it counts towards the memory limit and is
+//! evicted like all others. It has the plain entry's key and no fields. When a client that accepts a coding requests
+//! an entry without that form, a thread with the lowest priority creates it, once. If a form would hardly be smaller,
+//! it is stored without a body, so that this is not tried again.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,15 +19,16 @@ use super::worker::Caching;
 use crate::compress::{compressed, give_way};
 use crate::site::Stored;
 
-/// Forms that wait to be made; beyond that, entries are compressed for each response, or sent as they are.
+/// Forms queued for compression; beyond that, entries are compressed for each response, or sent uncompressed.
 const WAITING_MAX: usize = 256;
 
-/// Larger bodies have no forms: making one would take many seconds.
+/// Larger bodies have no forms: compressing one would take many seconds.
 const PLAIN_BYTES_MAX: usize = 8 << 20;
 
 const CODINGS: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
-/// What a form has in place of the names of `Vary`. No name begins like this, so that it is not mistaken for a variant.
+/// The mark of a form in place of the names in `Vary`. No name starts like this, so it cannot be confused with a
+/// variant.
 fn mark(coding: Coding) -> &'static [u8] {
     match coding {
         Coding::Identity => b"\0",
@@ -49,15 +50,15 @@ impl Entry {
             && self.selected() == plain.selected()
     }
 
-    /// Whether this is the entry whose body is to be sent, and may be.
+    /// Whether this is the entry whose body is to be sent, and it is still live.
     fn is_sent(&self, body: &[u8]) -> bool {
         std::ptr::eq(self.body(), body) && self.is_live()
     }
 }
 
-/// A form that is to be made.
+/// A form to be created.
 struct Order {
-    /// Not held: the store ends with its last user, and what is evicted meanwhile leaves the memory.
+    /// Weak: the store ends with its last user, and evicted entries are freed.
     store: Weak<Store>,
     plain: Weak<Entry>,
     coding: Coding,
@@ -68,7 +69,7 @@ struct Order {
     at: u64,
 }
 
-/// Has forms made. The thread starts with the first order, and ends with the store.
+/// Creates forms. The thread starts with the first order, and ends with the store.
 #[derive(Default)]
 pub(super) struct Maker {
     queue: OnceLock<Option<SyncSender<Order>>>,
@@ -94,7 +95,7 @@ impl Maker {
     }
 
     fn ordered(&self) -> MutexGuard<'_, HashSet<u64>> {
-        // Every change in the lock is a single step.
+        // Each change under the lock is a single step.
         self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +118,7 @@ impl Store {
         self.slot_of(slot, mark(coding))
     }
 
-    /// Stores a form, if its plain entry was not replaced meanwhile.
+    /// Stores a form, unless its plain entry was replaced meanwhile.
     fn insert_form(&self, order: &Order, plain: &Arc<Entry>, body: Vec<u8>) {
         let parts = Parts {
             key: Key { url: plain.url(), rest: plain.rest(), is_custom: false, hash: order.hash },
@@ -155,7 +156,7 @@ impl Stored for Served<'_> {
         if let (Some(form), Some(entry)) = (front.peek(at), front.peek(self.slot))
             && form.entry.is_live()
             && form.entry.is_form_of(&entry.entry, coding)
-            // After the form: before another entry has a form, this one is dead.
+            // Check after finding the form: the plain entry is dead before another one gets a form.
             && entry.entry.is_sent(plain)
         {
             let (slot, is_due) = front.get(at)?;

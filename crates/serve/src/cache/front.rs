@@ -1,8 +1,9 @@
 //! The hot entries of one worker.
 //!
-//! All workers share the store's lock and an entry's reference count. If all of them served one key from the store, that cache line
-//! would move between CPUs with each request. So each worker keeps the entries that it served lately, with a reference count of its own.
-//! Whether an entry is live is a byte that is written only when the entry is replaced, purged or evicted.
+//! All workers share the store's lock and an entry's reference count. If all of them served one key from the store,
+//! these cache lines would move between CPUs with each request. So each worker keeps its recently served entries,
+//! each with its own reference count. Whether an entry is live is a byte that is written only when the entry is
+//! replaced, purged or evicted.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use super::respond;
 /// Entries of one worker.
 const SLOTS: usize = 512;
 
-/// Larger bodies are not kept here: what is evicted from the store would stay in memory for them.
+/// Larger bodies are not kept here, because they would stay in memory after their eviction from the store.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// One of this many hits is reported to the store, which has to know what is in use.
+/// One in this many hits is reported to the store, which has to know what is in use.
 const HITS_PER_TOUCH: u32 = 32;
 
-/// Places by hash; a newer entry takes the place of an older one.
+/// Slots by hash; a newer entry replaces an older one.
 pub(super) struct Front {
     slots: Box<[Option<Slot>]>,
 }
@@ -35,7 +36,7 @@ pub(super) struct Slot {
     encoded: Encoded,
 }
 
-/// The lines of a response with an entry. They are the same for a second.
+/// The encoded lines of a response, valid for a second.
 #[derive(Default)]
 struct Encoded {
     lines: Vec<u8>,
@@ -44,7 +45,8 @@ struct Encoded {
 }
 
 impl Slot {
-    /// Writes a response with the entry, to a client that has no wishes. Its lines are encoded once for each second of its age.
+    /// Writes a response from the entry for an unconditional request. Its lines are encoded once for each second of
+    /// its age.
     #[inline]
     pub(super) fn write(&mut self, now_ms: u64, says_status: bool, response: &mut Response) {
         let age = self.entry.policy.age(now_ms);
@@ -72,7 +74,8 @@ impl Front {
         Front { slots: (0..SLOTS).map(|_| None).collect() }
     }
 
-    /// The entry under this hash, unless it was replaced, purged or evicted. The flag: the store is to be told of a hit.
+    /// The entry under this hash, unless it was replaced, purged or evicted. The flag: the hit has to be reported to
+    /// the store.
     #[inline]
     pub(super) fn get(&mut self, hash: u64) -> Option<(&mut Slot, bool)> {
         let place = self.slots.get_mut(hash as usize % SLOTS)?;
@@ -85,7 +88,7 @@ impl Front {
         }
     }
 
-    /// What is kept under this hash, without counting a hit.
+    /// The slot under this hash, without counting a hit.
     #[inline]
     pub(super) fn peek(&self, hash: u64) -> Option<&Slot> {
         self.slots.get(hash as usize % SLOTS)?.as_ref().filter(|slot| slot.hash == hash)

@@ -1,4 +1,4 @@
-//! Requests that the cache does not answer: what is said of their responses, and what these change of what is stored.
+//! Requests that bypass the cache: how their responses are marked, and what these invalidate.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::respond::add_said;
 use super::store::Store;
 use crate::site::{Finish, MadeBy};
 
-/// What a response changes of what is stored.
+/// The effect of a response on stored entries.
 pub(super) enum After {
     Nothing,
-    /// What was stored for this key, and for what the response names, is out of date.
+    /// The entries of this key, and those named by the response, are invalidated.
     Invalidate(Invalid),
-    /// A response to HEAD: this entry is stale if it is not the same any more.
+    /// A response to HEAD: this entry is marked stale if it differs.
     Compare(Arc<Entry>),
 }
 
-/// A key of an unsafe request.
+/// The key of an unsafe request.
 pub(super) struct Invalid {
     url: Vec<u8>,
     rest: Vec<u8>,
@@ -30,7 +30,7 @@ pub(super) struct Invalid {
 }
 
 impl After {
-    /// What a request changes by its method (RFC 9111 section 4.4): what is not known to be safe is not.
+    /// The effect of a request by its method (RFC 9111 section 4.4): a method not known to be safe is unsafe.
     pub(super) fn of_method(method: Method, key: &Key<'_>) -> After {
         match method {
             Method::Get | Method::Head | Method::Options | Method::Trace => After::Nothing,
@@ -43,7 +43,7 @@ impl After {
     }
 }
 
-/// A route's rules, and what the cache does beside them.
+/// A route's rules, extended by the cache.
 pub(super) struct Marked {
     pub(super) inner: Rc<dyn Finish>,
     pub(super) said: Option<Said>,
@@ -73,7 +73,7 @@ impl Finish for Marked {
     }
 }
 
-/// Whether the head of a response to HEAD is of what is stored (RFC 9111 section 4.3.5).
+/// Whether the head of a response to HEAD matches the stored entry (RFC 9111 section 4.3.5).
 fn is_same(entry: &Entry, response: &Response) -> bool {
     let mut fields = response.fields();
     let is_alike = fields.all(|(name, value)| {
@@ -87,7 +87,7 @@ impl Invalid {
     fn invalidate(&self, response: &Response, store: &Store) {
         self.invalidate_url(&self.url, store);
         if self.is_custom {
-            // What the key of another URL is, only a request for it says.
+            // The key of another URL is known only from a request for it.
             return;
         }
         for name in ["location", "content-location"] {
@@ -102,7 +102,7 @@ impl Invalid {
         store.invalidate(&Key::of(&bytes, url.len(), self.is_custom, |bytes| store.hash(bytes)));
     }
 
-    /// A reference as a URL, if it is of the request's origin: nobody may remove what is stored for others.
+    /// A reference as a URL, if it has the request's origin: a response must not invalidate entries of other origins.
     fn same_origin(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let authority_at = self.url.windows(3).position(|bytes| bytes == b"://")? + 3;
         let path_at = authority_at + self.url.get(authority_at..)?.iter().position(|&byte| byte == b'/')?;

@@ -4,19 +4,19 @@ use flatout_wire::Head;
 
 use crate::site::{Caching, Forwarded};
 
-/// The key of a request: its URL, and what else is in it.
+/// The key of a request: its URL, and further parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key<'a> {
-    /// `http://example.org/a?b`: what purges name.
+    /// `http://example.org/a?b`: the URL that purges use.
     pub(super) url: &'a [u8],
-    /// The operator's key, or what the site adds to the request; and the upstream.
+    /// The operator's key, or the lines that the site adds to the request; and the upstream.
     pub(super) rest: &'a [u8],
-    /// The operator's key stands for the URL.
+    /// The operator's key replaces the URL.
     pub(super) is_custom: bool,
     pub(super) hash: u64,
 }
 
-/// Writes the URL of a request, as its client sees it. Returns where it ends.
+/// Writes the URL of a request, as its client sees it. Returns its end.
 pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(if is_https { b"https://" } else { b"http://" });
     let at = out.len();
@@ -26,10 +26,10 @@ pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &m
     out.len()
 }
 
-/// Writes the key of a request into `out`: the URL, then the rest. Returns where the URL ends.
+/// Writes the key of a request into `out`: the URL, then the rest. Returns the end of the URL.
 ///
-/// What the upstream gets and clients cannot choose (lines that the site adds, such as a user's name) may change the response, and is
-/// in the key; what clients can choose is not passed on, or is in `Vary`.
+/// Lines that the site adds and clients cannot choose, such as a user's name, may change the response, so they are
+/// part of the key; fields that clients can choose are not forwarded, or are in `Vary`.
 pub(super) fn write_key(
     head: &Head<'_>,
     what: &Forwarded<'_>,
@@ -42,7 +42,7 @@ pub(super) fn write_key(
         Some(key) => out.extend_from_slice(key),
         None => out.extend_from_slice(what.edits.lines),
     }
-    // No field value has one, so that two keys cannot run into each other.
+    // No field value contains this byte, so two keys cannot be confused.
     out.push(0);
     out.extend_from_slice(upstream.as_bytes());
     url_ends

@@ -1,23 +1,23 @@
-//! Where a response comes from, as responses and metrics say it.
+//! The origin of a response, for responses and metrics.
 
 use std::io::Write;
 
-/// Where a response comes from.
+/// The origin of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Label {
     /// From the cache.
     Hit,
-    /// From the upstream: there was nothing.
+    /// From the upstream: nothing was stored.
     Miss,
     /// From the cache, though it is stale.
     Stale,
-    /// The same, while it is validated.
+    /// A stale response while it is being revalidated.
     Updating,
-    /// From the cache, after the upstream has said that it is still right.
+    /// From the cache, after the upstream has confirmed it.
     Revalidated,
-    /// From the upstream: the request is not one that the cache answers.
+    /// From the upstream: the cache does not serve this request.
     Bypass,
-    /// From the upstream: what there was had become stale.
+    /// From the upstream: the stored response was stale.
     Expired,
 }
 
@@ -33,7 +33,7 @@ impl Label {
         Label::Expired,
     ];
 
-    /// A word for it, for metrics.
+    /// Its name, for metrics.
     pub(super) fn name(self) -> &'static str {
         match self {
             Label::Hit => "hit",
@@ -46,7 +46,7 @@ impl Label {
         }
     }
 
-    /// Its line of nginx's making.
+    /// Its line in nginx's style.
     fn line(self) -> &'static [u8] {
         match self {
             Label::Hit => b"X-Cache-Status: HIT\r\n",
@@ -60,13 +60,13 @@ impl Label {
     }
 }
 
-/// What is said of a response (RFC 9211).
+/// The cache status of a response (RFC 9211).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Said {
     pub(super) label: Label,
-    /// Why the upstream was asked.
+    /// Why the request was forwarded.
     pub(super) forwarded: Option<&'static str>,
-    /// What it has responded.
+    /// The upstream's status.
     pub(super) status: Option<u16>,
     /// For how many seconds the stored response is fresh.
     pub(super) ttl: Option<i64>,
@@ -88,7 +88,7 @@ impl Said {
         }
     }
 
-    /// The request was passed on, for this reason.
+    /// The request was forwarded, for this reason.
     pub(super) fn forwarded(label: Label, reason: &'static str) -> Said {
         Said { forwarded: Some(reason), ..Said::of(label) }
     }

@@ -123,12 +123,12 @@ impl Cache {
         &self.plan
     }
 
-    /// A worker's part of the cache, in front of its connections to upstreams.
+    /// A worker's part of the cache, in front of its upstream connections.
     pub fn before(&self, worker: &Worker, links: Rc<Links>) -> Rc<dyn Forwarding> {
         worker::Caching::new(worker, self.store.clone(), links)
     }
 
-    /// What it has counted, and what it holds.
+    /// Its counters and its size.
     pub fn figures(&self) -> Figures {
         self.store.figures()
     }

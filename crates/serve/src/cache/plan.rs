@@ -1,4 +1,4 @@
-//! What a cache and the routes that use it are set to.
+//! The settings of a cache and the routes that use it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::site::plan::Template;
 /// A cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes of memory for responses, with all that it takes to find them.
+    /// The memory limit for responses, including the index.
     pub memory_bytes: u64,
-    /// Where they survive a restart, if they do.
+    /// The folder in which they survive a restart, if any.
     pub disk: Option<DiskPlan>,
-    /// Responses that nobody asks for in this time are removed, fresh or not; `None` keeps them.
+    /// Responses not requested for this time are removed, fresh or not; `None` keeps them.
     pub inactive: Option<Duration>,
 }
 
@@ -28,27 +28,28 @@ impl Default for Plan {
 /// How the responses of a route are cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// How long responses are fresh that do not say it themselves; the first that names a status counts.
+    /// How long responses without their own lifetime are fresh; the first entry that includes the status applies.
     pub valid: Vec<Validity>,
-    /// What requests must have in common to get the same response; `None` is scheme, host, path and query, and the lines that the
-    /// site adds for the upstream.
+    /// The parts of a request that identify its response; `None` is scheme, host, path and query, and the lines that
+    /// the site adds for the upstream.
     pub key: Option<Template>,
-    /// Requests for which one of these is neither empty nor `0` are not answered from the cache.
+    /// A request bypasses the cache if one of these is neither empty nor `0`.
     pub bypass: Vec<Template>,
-    /// The responses to requests for which one of these is neither empty nor `0` are not stored.
+    /// The response is not stored if one of these is neither empty nor `0`.
     pub no_store: Vec<Template>,
-    /// How often a response must have been asked for before it is stored; at least 1.
+    /// The number of requests after which a response is stored; at least 1.
     pub uses_min: u32,
-    /// Fields of responses that do not count.
+    /// Response fields that are ignored.
     pub ignored: Ignored,
-    /// `Cache-Control` and `Pragma` of requests do not count.
+    /// Whether `Cache-Control` and `Pragma` of requests are ignored.
     pub ignores_requests: bool,
-    /// How long a response that may be served stale stands in for an upstream that cannot be asked.
+    /// How long a stale response may replace one from an unreachable upstream.
     pub stale_time: Duration,
-    /// Ranges of what is not stored are fetched in aligned pieces of so many bytes, which are stored; `None` forwards them. Pieces larger
-    /// than a sixteenth of the cache's memory are not stored, and such ranges forwarded.
+    /// The size of slices: ranges of responses that are not stored are fetched as aligned slices of this size, which
+    /// are stored; `None` forwards them. Slices larger than a sixteenth of the cache's memory are not stored, and
+    /// such ranges forwarded.
     pub slice_bytes: Option<u64>,
-    /// Whether responses say in `Cache-Status` and `X-Cache-Status` where they come from.
+    /// Whether responses show their origin in `Cache-Status` and `X-Cache-Status`.
     pub says_status: bool,
 }
 
@@ -57,7 +58,7 @@ pub struct Rules {
 pub struct Validity {
     /// The statuses.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// How long; zero leaves it to the response.
+    /// The lifetime; zero leaves it to the response.
     pub time: Duration,
 }
 
@@ -79,17 +80,17 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// A 200 that does not state how long it is fresh is fresh for `time`; other responses only if they state it.
+    /// A 200 without its own lifetime is fresh for `time`; other responses are fresh only if they declare it.
     pub fn fresh(time: Duration) -> Rules {
         Rules { valid: vec![Validity { statuses: vec![200..=200], time }], ..Rules::default() }
     }
 
-    /// How long a response stands in for an upstream that cannot be asked.
+    /// How long a stale response may replace one from an unreachable upstream.
     pub(super) fn stale_seconds(&self) -> u32 {
         seconds(self.stale_time)
     }
 
-    /// What holds for responses of a status.
+    /// The rules for responses with a status.
     pub(super) fn of(&self, status: u16) -> flatout_wire::cache::Rules {
         let named =
             self.valid.iter().find(|valid| valid.statuses.iter().any(|these| these.contains(&status)));

@@ -1,18 +1,18 @@
-//! What is purged, and which purges a response that is under way has missed.
+//! Purges, and which of them a response in progress has missed.
 
 use std::fmt;
 
 use super::entry::Entry;
 
-/// Purges that are remembered; a response that was asked for before the oldest is not stored.
+/// Purges that are remembered; a response requested before the oldest of them is not stored.
 const REMEMBERED_MAX: usize = 256;
 
-/// A wish to purge.
+/// A purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Purge {
     /// Which responses.
     pub what: What,
-    /// They are marked stale, and stay for validation and as stand-ins; otherwise they are removed.
+    /// Whether they are marked stale, and kept for revalidation and as stale responses; otherwise they are removed.
     pub is_soft: bool,
 }
 
@@ -21,7 +21,7 @@ pub struct Purge {
 pub enum What {
     /// All variants of one URL.
     Url(String),
-    /// URLs that begin with this one.
+    /// URLs that start with this one.
     Prefix(String),
     /// Those with this tag in `Cache-Tag` or `Surrogate-Key`.
     Tag(String),
@@ -29,7 +29,7 @@ pub enum What {
     All,
 }
 
-/// Not a wish to purge.
+/// The text is not a purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPurge(String);
 
@@ -62,7 +62,7 @@ fn has_tag(name: &[u8], value: &[u8], tag: &[u8]) -> bool {
 }
 
 impl Purge {
-    /// As text: `hard url http://example.org/a`, one line.
+    /// Its text form: `hard url http://example.org/a`, one line.
     pub fn to_text(&self) -> String {
         let how = if self.is_soft { "soft" } else { "hard" };
         match &self.what {
@@ -73,7 +73,7 @@ impl Purge {
         }
     }
 
-    /// Reads that text.
+    /// Parses that text.
     ///
     /// # Errors
     /// It is something else.
@@ -97,26 +97,26 @@ impl Purge {
         Ok(Purge { what, is_soft })
     }
 
-    /// Whether it is about this entry.
+    /// Whether it applies to this entry.
     pub(super) fn fits(&self, entry: &Entry) -> bool {
         self.what.fits(entry)
     }
 }
 
-/// A URL as it is in keys: case does not count in scheme and host.
+/// A URL as in keys: scheme and host are case-insensitive.
 fn with_small_host(url: &str) -> String {
     let from = url.find("://").map_or(0, |at| at + 3);
     let until = url.get(from..).and_then(|rest| rest.find('/')).map_or(url.len(), |at| from + at);
     let (before, behind) = url.split_at(until);
     let before = before.to_ascii_lowercase();
-    // The URL of a host alone is that of its root.
+    // The URL of a host without a path means its root.
     if behind.is_empty() && from > 0 { format!("{before}/") } else { format!("{before}{behind}") }
 }
 
-/// The purges of late.
+/// The latest purges.
 #[derive(Default)]
 pub(super) struct Log {
-    /// How many there were in all.
+    /// The number of all purges so far.
     count: u64,
     last: std::collections::VecDeque<Purge>,
 }
@@ -134,7 +134,7 @@ impl Log {
         self.last.push_back(purge.clone());
     }
 
-    /// Whether an entry was purged that was asked for when there had been `count` purges.
+    /// Whether an entry was purged after it was requested, at which time there were `count` purges.
     pub(super) fn has_purged(&self, entry: &Entry, count: u64) -> bool {
         let missed = usize::try_from(self.count.saturating_sub(count)).unwrap_or(usize::MAX);
         missed > self.last.len() || self.last.iter().rev().take(missed).any(|purge| purge.fits(entry))

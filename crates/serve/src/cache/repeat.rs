@@ -1,8 +1,8 @@
-//! Requests that are, byte for byte, like one that was answered from what is stored.
+//! Requests that are byte-identical to one that was served from the cache.
 //!
-//! Programs that poll, and probes, send the same head again and again. Where the rules of a route look at nothing but the head, its site,
-//! route, key and fields are the same each time: a worker remembers which of its hot entries was the answer. Heads that differ in
-//! anything, such as a cookie, take the usual way, for a hash and a comparison more.
+//! Polling programs and probes send the same head again and again. If the rules of a route depend only on the head,
+//! its site, route, key and fields are the same each time: a worker remembers which of its hot entries was served.
+//! Heads that differ in anything, such as a cookie, take the usual way, at the extra cost of a hash and a comparison.
 
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -23,10 +23,10 @@ const PLACES: usize = 256;
 /// Longer heads are not remembered.
 const HEAD_BYTES_MAX: usize = 1 << 10;
 
-/// Places by hash; another head takes the place of the one before.
+/// Slots by hash; a newer head replaces an older one.
 pub(super) struct Repeats {
     places: Box<[Place]>,
-    /// The hash of the head in hand, unless that is too long.
+    /// The hash of the current head, unless it is too long.
     hash: u64,
 }
 
@@ -35,15 +35,15 @@ struct Place {
     hash: u64,
     head: Vec<u8>,
     is_https: bool,
-    /// None where the head was seen once only.
+    /// `None` if the head was seen only once.
     known: Option<Repeated>,
 }
 
-/// What answered such a request.
+/// The entry that was served for a head.
 pub(super) struct Repeated {
-    /// The slot of the entry, which is that of its key.
+    /// The slot of the entry, which is its key's.
     slot: u64,
-    /// The entry itself; it leaves the memory where the store wants that.
+    /// The entry itself; a weak reference does not keep it in memory.
     entry: Weak<Entry>,
     says_status: bool,
     finish: Rc<dyn Finish>,
@@ -54,7 +54,7 @@ impl Repeated {
         Repeated { slot, entry: Arc::downgrade(entry), says_status, finish }
     }
 
-    /// Whether this is the entry; none that came later has its address, as long as it is known here.
+    /// Whether this is the entry; while the weak reference exists, no other entry can have its address.
     #[inline]
     fn is(&self, entry: &Arc<Entry>) -> bool {
         std::ptr::eq(self.entry.as_ptr(), Arc::as_ptr(entry))
@@ -62,7 +62,7 @@ impl Repeated {
 }
 
 impl Caching {
-    /// Answers a request whose head was answered before, if its entry is still there and fresh. Whether it has.
+    /// Serves a request with a known head, if its entry is still live and fresh. Returns whether it did.
     #[inline]
     pub(super) fn answer_again(&self, request: &Request<'_>, response: &mut Response) -> bool {
         let (bytes, is_https) = (request.head.bytes(), request.tls.is_some());
@@ -99,7 +99,7 @@ impl Repeats {
         Repeats { places: (0..PLACES).map(|_| Place::default()).collect(), hash: 0 }
     }
 
-    /// What answered this head before.
+    /// What was served for this head before.
     #[inline]
     fn find(&self, head: &[u8], is_https: bool) -> Option<&Repeated> {
         let place = self.places.get(self.hash as usize % PLACES)?;
@@ -107,7 +107,8 @@ impl Repeats {
         if is_it { place.known.as_ref() } else { None }
     }
 
-    /// What has answered this head, the one whose hash is in hand. The first time only the hash is kept: most heads do not come again.
+    /// Remembers what was served for the current head. The first time only the hash is kept, because most heads are
+    /// not repeated.
     pub(super) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> Repeated) {
         let Some(place) = self.places.get_mut(self.hash as usize % PLACES) else { return };
         if head.len() > HEAD_BYTES_MAX {
@@ -161,7 +162,7 @@ mod tests {
         assert!(repeats.find(b"GET /", false).is_some_and(|it| it.is(&one) && !it.is(&entry())));
         // Another scheme, another head with the same hash.
         assert!(repeats.find(b"GET /", true).is_none() && repeats.find(b"GET /x", false).is_none());
-        // Another head with the same place.
+        // Another head in the same slot.
         repeats.hash = 7 + PLACES as u64;
         assert!(repeats.find(b"GET /", false).is_none());
         repeats.note(b"GET /y", false, of);

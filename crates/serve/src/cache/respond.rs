@@ -1,4 +1,4 @@
-//! A response from an entry: whole, in part, or not at all because the client has it.
+//! Writes a response from an entry: complete, a range, or a 304.
 
 use bytes::Bytes;
 use flatout_engine::{Body, Response};
@@ -9,15 +9,15 @@ use flatout_wire::{Head, Status, date};
 use super::entry::{Entry, write_line};
 use super::label::Said;
 
-/// What a client asks of the representation.
+/// The conditional and range fields of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wishes {
-    /// It has a field that begins with `If-`, and none that a cache leaves to the origin.
+    /// It has a field that starts with `If-`, and none that a cache leaves to the origin.
     pub(super) has_conditions: bool,
     pub(super) has_range: bool,
 }
 
-/// Writes a response with this entry. `said` is left out where the route does not say where its responses come from.
+/// Writes a response from this entry. `said` is `None` if the route does not report the cache status.
 #[inline]
 pub(super) fn write(
     entry: &Entry,
@@ -52,7 +52,7 @@ pub(super) fn write_age(age: u32, said: Option<&Said>, lines: &mut Vec<u8>) {
     }
 }
 
-/// Writes a response with an entry to a client without wishes; `lines` are what [`write`] would write.
+/// Writes a response from an entry for an unconditional request; `lines` are what [`write`] would write.
 #[inline]
 pub(super) fn write_encoded(entry: &Entry, lines: &[u8], body: Bytes, response: &mut Response) {
     response.set_status(entry.status);
@@ -67,7 +67,7 @@ fn set_body(body: Bytes, response: &mut Response) {
     }
 }
 
-/// For clients with conditions and ranges.
+/// For requests with conditions and ranges.
 #[inline(never)]
 fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, response: &mut Response) {
     let (etag, modified) = (entry.etag(), entry.modified());
@@ -76,7 +76,7 @@ fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, res
     }
     let length = body.len() as u64;
     let asked = head.field("range").filter(|_| wishes.has_range && range_applies(head, etag, modified));
-    // Of several ranges, all is sent: that is allowed, and few ask for them.
+    // For several ranges everything is sent, which is allowed, and such requests are rare.
     let ranges = asked.map_or(Ranges::Whole, |value| parse(value, length, 1));
     let (status, body, content_range) = match ranges {
         Ranges::Some(ranges) => match ranges.first() {
@@ -100,7 +100,7 @@ fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, res
     set_body(body, response);
 }
 
-/// A 304 with what it says of an entry.
+/// A 304 with the relevant lines of an entry.
 pub(super) fn write_not_modified(entry: &Entry, response: &mut Response) {
     response.set_status(Status::NOT_MODIFIED);
     for (name, value) in entry.fields() {
@@ -110,7 +110,7 @@ pub(super) fn write_not_modified(entry: &Entry, response: &mut Response) {
     }
 }
 
-/// Whether a client has this already. Without a time of change it is the time at which the response was made that counts (RFC 9111
+/// Whether the client has this response already. Without `Last-Modified`, the response's date is used (RFC 9111
 /// section 4.3.2).
 pub(super) fn is_not_modified(entry: &Entry, head: &Head<'_>) -> bool {
     let date = || entry.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"date"));
@@ -118,20 +118,20 @@ pub(super) fn is_not_modified(entry: &Entry, head: &Head<'_>) -> bool {
     evaluate(head, entry.etag(), modified) == Decision::NotModified
 }
 
-/// A 304 does not describe a body that it has not (RFC 9110 section 15.4.5).
+/// Fields about the body, which a 304 does not have (RFC 9110 section 15.4.5).
 fn is_about_body(name: &[u8]) -> bool {
     let begins = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"));
     begins && !name.eq_ignore_ascii_case(b"content-location")
 }
 
-/// Adds the lines that say where a response comes from to one that was not stored.
+/// Adds the cache status to a response that was not stored.
 pub(super) fn add_said(said: Option<&Said>, response: &mut Response) {
     if let Some(said) = said {
         response.write_lines(|lines| said.write(lines));
     }
 }
 
-/// A refusal of the cache's own.
+/// An error response of the cache itself.
 pub(super) fn refuse(status: Status, said: Option<&Said>, response: &mut Response) {
     response.reset();
     response.set_status(status).header("Content-Type", "text/plain; charset=utf-8");

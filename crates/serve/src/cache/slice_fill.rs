@@ -1,4 +1,4 @@
-//! Fetches slices, and takes their responses.
+//! Fetches slices, and handles their responses.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::worker::Caching;
 use crate::proxy::{Asker, Prepared, Taken, Taker};
 use crate::site::MadeBy;
 
-/// Where the slices of one response come from.
+/// The request behind the slices of one response.
 pub(super) struct Source {
     pub(super) caching: Rc<Caching>,
     pub(super) key: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct Source {
     pub(super) slice_bytes: u64,
     /// The request without a range.
     pub(super) request: Prepared,
-    /// What was found and is fresh no more.
+    /// The stale entry that was found.
     pub(super) stale: Option<Arc<Entry>>,
 }
 
@@ -40,8 +40,8 @@ impl Source {
         Key::of(&self.key, self.url_ends, self.is_custom, |bytes| self.caching.store.hash(bytes))
     }
 
-    /// What brings a slice: a request that is under way, a new one, or what has been stored since the caller looked for it. `expected` is
-    /// what the slice must belong to, unless nothing is known of that.
+    /// Gets a slice: from a request in progress, a new one, or what has been stored since the caller looked.
+    /// `expected` is the representation that the slice must belong to, if that is known.
     pub(super) fn flight(
         self: &Rc<Self>,
         (slot, index): (u64, u64),
@@ -59,7 +59,7 @@ impl Source {
                 }
                 return flight;
             }
-            // What is brought there stands in the manifest's slot.
+            // The first slice is fetched under the manifest's slot.
             Joined::Leads(flight) if expected.is_none() => {
                 let stored = store.manifest(&key, self.stale.as_ref());
                 (flight, stored.filter(|stored| self.has_slices_of(stored)))
@@ -82,8 +82,8 @@ impl Source {
         Whole::of(manifest).is_some_and(|whole| whole.slice_bytes == self.slice_bytes)
     }
 
-    /// Asks the upstream for a slice. Without `If-Range`, because after a change a short part of something else is cheaper to refuse than
-    /// all of it.
+    /// Requests a slice. Without `If-Range`, because after a change it is cheaper to discard a short range than to
+    /// receive the complete body.
     fn fetch(
         self: &Rc<Self>,
         index: u64,
@@ -108,10 +108,10 @@ impl Source {
     }
 }
 
-/// The client that the first slice is for; none once it has its response, or is served by somebody else.
+/// The client of the first slice; `None` once it has its response, or is served elsewhere.
 pub(super) type SharedAsker = Rc<RefCell<Option<Asker>>>;
 
-/// Takes one slice. Those who wait for it get it once it is whole.
+/// Handles one slice. Waiting requests get it once it is complete.
 struct SliceFill {
     source: Rc<Source>,
     flight: Arc<Flight>,
@@ -120,11 +120,11 @@ struct SliceFill {
     asker: SharedAsker,
     asked_ms: u64,
     arriving: RefCell<Option<Arriving>>,
-    /// Bytes of the body that count for what all fills may hold.
+    /// Bytes of the body that count towards the limit for all fills.
     held_bytes: Cell<u64>,
 }
 
-/// A slice on its way.
+/// A slice that is being received.
 struct Arriving {
     arrived: Arrived,
     lines: Vec<u8>,
@@ -138,7 +138,7 @@ impl SliceFill {
         self.flight.settle(outcome);
     }
 
-    /// What arrives, if it is a slice that may be stored, of the response that was begun.
+    /// The slice, if the response is one that may be stored, of the expected representation.
     fn arriving(&self, response: &Response) -> Option<Arriving> {
         let arrived = Arrived::read(response.fields(), self.source.slice_bytes, self.index)?;
         if self.expected.as_ref().is_some_and(|expected| expected.marks != arrived.marks) {
@@ -156,7 +156,7 @@ impl SliceFill {
             is_authorized: false,
             asks_no_store: false,
         };
-        // A part is stored under the conditions of all of it.
+        // A slice is stored under the same conditions as the complete response.
         let rules = rules.of(Status::OK.code());
         let kept = store(Status::OK, response.fields(), &exchange, &rules).ok()?;
         let is_about_all = |name: &[u8]| !name.eq_ignore_ascii_case(b"content-range");
@@ -166,13 +166,14 @@ impl SliceFill {
         Some(Arriving { arrived, lines, policy: kept.policy, body })
     }
 
-    /// Counts bytes that are held until the slice is whole. Whether all fills together may hold them.
+    /// Counts bytes that are buffered until the slice is complete. Returns whether the limit for all fills allows
+    /// them.
     fn holds(&self, bytes: u64) -> bool {
         self.held_bytes.set(bytes);
         self.source.caching.store.hold(bytes)
     }
 
-    /// What has come is not the slice: what is stored in slices has changed, or cannot be stored so.
+    /// The response is not the slice: the representation has changed, or cannot be stored in slices.
     fn refuse(&self) {
         let store = &self.source.caching.store;
         let key = self.source.key();
@@ -183,7 +184,7 @@ impl SliceFill {
         self.give_up();
     }
 
-    /// Those who wait for the first slice ask for what they want themselves. A response that was begun cannot be finished.
+    /// Requests that wait for the first slice are forwarded. A response that has started is aborted.
     fn give_up(&self) {
         self.settle(match self.expected {
             None => Outcome::Released,
@@ -191,7 +192,7 @@ impl SliceFill {
         });
     }
 
-    /// Stores what has arrived.
+    /// Stores the received slice.
     fn keep(&self, arriving: Arriving) {
         let store = &self.source.caching.store;
         let Arriving { arrived, lines, policy, body } = arriving;
@@ -242,7 +243,7 @@ impl Taker for SliceFill {
         let (asker, status) = (self.asker.take(), response.status());
         match by {
             MadeBy::Here => self.settle(Outcome::Failed(status)),
-            // An error says nothing of what is stored, nor does a range that is behind the end.
+            // An error says nothing about stored slices, nor does a range beyond the end.
             MadeBy::Upstream if status.code() >= 500 => self.give_up(),
             MadeBy::Upstream if self.expected.is_none() && status != Status::OK => self.give_up(),
             MadeBy::Upstream => self.refuse(),
@@ -280,7 +281,7 @@ impl Taker for SliceFill {
 impl Drop for SliceFill {
     fn drop(&mut self) {
         self.source.caching.store.release(self.held_bytes.get());
-        // What was settled stays as it is.
+        // If it was settled before, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
     }
 }

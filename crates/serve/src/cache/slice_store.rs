@@ -7,7 +7,7 @@ use super::entry::Entry;
 use super::key::Key;
 use super::store::{Moment, Store};
 
-/// What there is of a slice.
+/// The result of looking for a slice.
 pub(super) enum Slice {
     Nothing,
     Here(Arc<Entry>),
@@ -29,20 +29,21 @@ impl Store {
         entry
     }
 
-    /// The manifest of this key, if it is another than the one that was found before.
+    /// The manifest of this key, if it differs from the one found before.
     pub(super) fn manifest(&self, key: &Key<'_>, seen: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
         let is_new = |entry: &Arc<Entry>| seen.is_none_or(|seen| !Arc::ptr_eq(seen, entry));
         self.at(key.hash, key).filter(|entry| entry.is_manifest() && is_new(entry))
     }
 
-    /// Removes the manifest of this family with all that is found through it, if it is still there.
+    /// Removes the manifest of this family, and so all its slices, if it is still stored.
     pub(super) fn remove_manifest(&self, key: &Key<'_>, family: u64) {
         if self.at(key.hash, key).is_some_and(|entry| entry.is_manifest() && entry.family == family) {
             self.invalidate(key);
         }
     }
 
-    /// The slice in a slot, if it is of this family and has these marks. Looks at the disk too, unless that would block.
+    /// The slice in a slot, if it belongs to this family and has these marks. Reads the disk too, unless that would
+    /// block.
     pub(super) fn slice(&self, key: &Key<'_>, of: (u64, u64), selected: &[u8], now_ms: u64) -> Slice {
         let (slot, family) = of;
         let is_it = |entry: &Arc<Entry>| entry.family == family && entry.selected() == selected;
@@ -61,7 +62,7 @@ impl Store {
         }
     }
 
-    /// The same, waiting for the disk.
+    /// The same; may block.
     pub(super) fn slice_slowly(
         &self,
         key: &Key<'_>,

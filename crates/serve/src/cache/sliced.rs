@@ -1,4 +1,4 @@
-//! Requests that are answered from slices: each waits for the slices that it needs, one after the other.
+//! Requests served from slices: each waits for its slices, one after the other.
 
 use std::cell::RefCell;
 use std::future::{Future, pending, poll_fn};
@@ -30,7 +30,8 @@ use crate::proxy::{Asker, Prepared};
 use crate::site::{Finish, Forwarded, MadeBy};
 
 impl Caching {
-    /// Where a request begins that is to be answered from slices; `None` if it is not. `manifest` is what is known of the response.
+    /// Whether a request is served from slices, and where it starts; `None` if not. `manifest` is what is known of
+    /// the response.
     pub(super) fn sliced(
         &self,
         head: &Head<'_>,
@@ -51,7 +52,7 @@ impl Caching {
         .filter(|_| !self.store.is_passed(pass_slot(&case.key, &self.store), case.now_ms))
     }
 
-    /// Answers a request from slices.
+    /// Serves a request from slices.
     pub(super) fn answer_sliced(
         &self,
         request: Request<'_>,
@@ -119,13 +120,13 @@ impl Caching {
     }
 }
 
-/// A request that is answered from slices.
+/// A request that is served from slices.
 struct Sliced {
     source: Rc<Source>,
     start: Start,
     head: Vec<u8>,
     wishes: Wishes,
-    /// The request as its client has sent it.
+    /// The original request of the client.
     own: Prepared,
     asker: SharedAsker,
     said: Option<Said>,
@@ -162,16 +163,16 @@ impl Sliced {
         response
     }
 
-    /// Asks for the slice in which the range begins, which says what else there is.
+    /// Requests the slice in which the range starts, which also describes the complete response.
     async fn first(&self) -> Result<Whole, Missing> {
         let Source { caching, slice_bytes, .. } = &*self.source;
         let index = match self.start {
             Start::At(first) => first / (*slice_bytes).max(1),
-            // It says how long all of it is.
+            // This gives the complete length.
             Start::Suffix => 0,
         };
         let key = self.source.key();
-        // All that ask for the same wait for the same, whatever it will turn out to be of.
+        // All requests for the same slice wait for the same flight, whatever representation it will belong to.
         let slot = caching.store.slot_of(key.hash, format!("\x01first {slice_bytes}:{index}").as_bytes());
         let flight = self.source.flight((slot, index), None, self.asker.clone());
         let outcome = poll_fn(|context| flight.poll_outcome(context)).await;
@@ -185,7 +186,7 @@ impl Sliced {
         }
     }
 
-    /// Writes the response, with a body that comes as its slices do.
+    /// Writes the response, with a body streamed from slices.
     fn write(&self, whole: &Whole, head: &Head<'_>, response: &mut Response) {
         let (entry, length) = (&whole.entry, whole.length);
         let age = entry.policy.age(clock::unix_milliseconds());
@@ -221,7 +222,7 @@ impl Sliced {
 
 /// Why there is no first slice.
 enum Missing {
-    /// The client gets a response otherwise.
+    /// The client gets a response in another way.
     Passed,
     Failed(Status),
 }
@@ -235,7 +236,7 @@ impl Missing {
     }
 }
 
-/// Gets slices of one response.
+/// Gets the slices of one response.
 struct Reader {
     source: Rc<Source>,
     whole: Whole,
@@ -264,7 +265,7 @@ impl Reader {
         }
     }
 
-    /// Has another thread read a slice that is on disk.
+    /// Makes another thread read a slice on disk.
     async fn slice_slowly(self: Rc<Self>, index: u64, now_ms: u64) -> Option<Arc<Entry>> {
         let Reader { source, whole } = &*self;
         let store = source.caching.store.clone();
@@ -279,10 +280,10 @@ impl Reader {
     }
 }
 
-/// The slice that is waited for.
+/// The future of the next slice.
 type Coming = Pin<Box<dyn Future<Output = Result<Arc<Entry>, BoxError>>>>;
 
-/// A part of a body, slice by slice. It holds one at a time.
+/// A part of a body, read slice by slice. It holds one slice at a time.
 struct SliceBody {
     reader: Rc<Reader>,
     next: u64,

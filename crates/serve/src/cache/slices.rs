@@ -5,8 +5,8 @@
 //! in a slot of its marks:      slice      206, fields; 3:1048576:52428800:"etag" stands for what selects it; 1 MiB of the body
 //! ```
 //!
-//! Slices are found through the manifest only: they have the number of its family, and the same length and validator. So what removes or
-//! replaces the manifest removes them from view.
+//! Slices are found only through the manifest: they have the number of its family, and the same length and validator.
+//! So removing or replacing the manifest hides them too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use super::entry::{Entry, Parts};
 use super::key::Key;
 use super::store::Store;
 
-/// What a slice has in place of the names of `Vary`; no name begins like this.
+/// The mark of a slice in place of the names in `Vary`; no name starts like this.
 const MARK: &[u8] = b"\x01slice";
 
-/// Whether this stands in place of the names of `Vary` in a slice.
+/// Whether this value in place of the names in `Vary` marks a slice.
 pub(super) fn is_slice(vary: &[u8]) -> bool {
     vary == MARK
 }
 
 impl Entry {
-    /// Whether it stands for a body that is stored in slices.
+    /// Whether it is the manifest of a body stored in slices.
     pub(super) fn is_manifest(&self) -> bool {
         self.status == Status::PARTIAL_CONTENT && !is_slice(self.vary())
     }
 }
 
-/// What is known of a body that is stored in slices.
+/// The description of a body stored in slices.
 #[derive(Clone)]
 pub(super) struct Whole {
     /// The manifest, or one of the slices.
     pub(super) entry: Arc<Entry>,
     pub(super) slice_bytes: u64,
     pub(super) length: u64,
-    /// Size of the slices, length of the body, and its validator: what tells it from any other.
+    /// The slice size, the length of the body, and its validator, which together identify the representation.
     marks: Vec<u8>,
 }
 
 impl Whole {
-    /// Of a manifest or a slice; `None` for anything else.
+    /// From a manifest or a slice; `None` for any other entry.
     pub(super) fn of(entry: &Arc<Entry>) -> Option<Whole> {
         let marks = match is_slice(entry.vary()) {
             true => behind_colon(entry.selected())?.1,
@@ -58,13 +58,13 @@ impl Whole {
         (slice_bytes > 0).then(|| Whole { entry: entry.clone(), slice_bytes, length, marks: marks.to_vec() })
     }
 
-    /// The bytes of a slice.
+    /// The byte range of a slice.
     pub(super) fn part(&self, index: u64) -> Range<u64> {
         let part = part(self.slice_bytes, index);
         part.start.min(self.length)..part.end.min(self.length)
     }
 
-    /// What stands for what selects a slice.
+    /// The selection value of a slice, in place of request fields.
     pub(super) fn selected(&self, index: u64) -> Vec<u8> {
         selected(index, &self.marks)
     }
@@ -74,40 +74,40 @@ impl Whole {
         (store.slot_of(key.hash, &self.selected(index)), self.entry.family)
     }
 
-    /// What a slice must be of.
+    /// What a slice must belong to.
     pub(super) fn expected(&self) -> Expected {
         Expected { marks: self.marks.clone(), family: self.entry.family }
     }
 }
 
-/// What a slice must be of.
+/// What a slice must belong to.
 pub(super) struct Expected {
     pub(super) marks: Vec<u8>,
     pub(super) family: u64,
 }
 
 impl Expected {
-    /// Whether this is the slice that is expected.
+    /// Whether this is the expected slice.
     pub(super) fn is(&self, slice: &Entry, index: u64) -> bool {
         slice.family == self.family && slice.selected() == selected(index, &self.marks)
     }
 }
 
-/// The bytes of a slice, of a body of any length.
+/// The byte range of a slice, in a body of any length.
 pub(super) fn part(slice_bytes: u64, index: u64) -> Range<u64> {
     let start = slice_bytes.saturating_mul(index);
     start..start.saturating_add(slice_bytes)
 }
 
-/// The head of a slice that arrives.
+/// The head of a received slice.
 pub(super) struct Arrived {
     pub(super) marks: Vec<u8>,
     pub(super) bytes: u64,
 }
 
 impl Arrived {
-    /// Reads the fields of a response with 206. `None` if it is not all of what was asked for, or if nothing tells its representation from
-    /// a later one.
+    /// Parses the fields of a 206 response. `None` if it is not the complete requested range, or if no validator
+    /// distinguishes its representation from a later one.
     pub(super) fn read<'f>(
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone,
         slice_bytes: u64,
@@ -130,8 +130,8 @@ impl Arrived {
     }
 }
 
-/// What parts of one representation have in common (RFC 9110 section 13.1.5): a strong entity tag, else a time of change that was over
-/// when the response was made.
+/// The validator that the parts of one representation share (RFC 9110 section 13.1.5): a strong entity tag, otherwise
+/// a modification time that was in the past when the response was generated.
 fn validator<'v>(
     etag: Option<&'v [u8]>,
     modified: Option<&'v [u8]>,
@@ -144,8 +144,8 @@ fn validator<'v>(
     if changed < made { modified } else { None }
 }
 
-/// What is passed by under this slot is not stored in slices. It is another one than that of the key: what is too large to be stored
-/// whole is passed by there.
+/// The slot for keys whose responses cannot be sliced. It differs from the key's own slot, which is used for
+/// responses too large to be stored completely.
 pub(super) fn pass_slot(key: &Key<'_>, store: &Store) -> u64 {
     store.slot_of(key.hash, MARK)
 }
@@ -163,7 +163,7 @@ pub(super) fn slice(parts: Parts<'_>, index: u64, marks: &[u8], body: Vec<u8>) -
     Entry::new(&parts, body)
 }
 
-/// What stands for what selects a slice.
+/// The selection value of a slice, in place of request fields.
 pub(super) fn selected(index: u64, marks: &[u8]) -> Vec<u8> {
     let mut selected = format!("{index}:").into_bytes();
     selected.extend_from_slice(marks);

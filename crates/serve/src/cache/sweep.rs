@@ -1,4 +1,4 @@
-//! Removes the responses that nobody asks for any more (`inactive`), in both tiers, on a thread of its own.
+//! Removes responses that are not requested any more (`inactive`) from both tiers, on a separate thread.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,10 +12,10 @@ use super::plan::seconds;
 use super::store::Store;
 use crate::compress::give_way;
 
-/// Sweeps in the time after which a response is removed: it stays for at most one sweep more.
+/// Sweeps per inactive time: a response stays for at most one sweep longer.
 const SWEEPS: u32 = 8;
 
-/// The shortest and the longest time between two sweeps. Each costs a look at every response.
+/// The shortest and the longest time between two sweeps. Each sweep visits every response.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(60);
 

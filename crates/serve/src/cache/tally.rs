@@ -1,4 +1,4 @@
-//! What a cache counts.
+//! The counters of a cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use crate::metrics::{Family, Kind, Value};
 
 const LABELS: usize = Label::ALL.len();
 
-/// Counts of all workers, and of what they share.
+/// The counters of all workers, and the shared ones.
 #[derive(Default)]
 pub(super) struct Tally {
     workers: Mutex<Vec<Arc<Counters>>>,
@@ -19,7 +19,7 @@ pub(super) struct Tally {
     inactive: AtomicU64,
 }
 
-/// One worker's counts: nobody else writes them.
+/// One worker's counters, which nobody else writes.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
@@ -48,7 +48,7 @@ fn add_one(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// All counts together.
+/// The totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     labels: [u64; LABELS],
@@ -62,7 +62,7 @@ pub(super) struct Totals {
 }
 
 impl Tally {
-    /// What one more worker counts with.
+    /// The counters of another worker.
     pub(super) fn counters(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
@@ -99,10 +99,10 @@ impl Tally {
     }
 }
 
-/// A cache at one moment: what it has counted since it was opened, and what it holds.
+/// A snapshot of a cache: its counters since it was opened, and its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Responses from the cache that were fresh, or that the upstream has confirmed.
+    /// Responses from the cache that were fresh, or confirmed by the upstream.
     pub hits: u64,
     /// Responses from the upstream, because nothing or nothing fresh was stored.
     pub misses: u64,
@@ -110,11 +110,11 @@ pub struct Figures {
     pub stale: u64,
     /// Requests that shared the response to another's request.
     pub collapsed: u64,
-    /// Responses that made room for others.
+    /// Responses evicted to make room.
     pub evicted: u64,
     /// Responses in memory.
     pub memory_entries: u64,
-    /// Bytes that they take, with what it takes to find them.
+    /// Their size, including the index.
     pub memory_bytes: u64,
     /// Responses on disk, and their bytes, if the cache has a folder.
     pub disk: Option<(u64, u64)>,

@@ -1,30 +1,30 @@
-//! Compressing in advance: once, and as small as it gets.
+//! Compression in advance: once, to the smallest size.
 
 use std::io::{self, Write};
 
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
 
-/// A result is kept if it is at most so many hundredths of the plain bytes.
+/// A result is kept if it is at most this percentage of the plain bytes.
 const KEPT_PERCENT: usize = 95;
 
-/// Brotli's highest quality takes a second for a mebibyte, which is fine for what is kept in memory.
+/// Brotli's highest quality takes a second per mebibyte, which is acceptable for data kept in memory.
 const BROTLI_QUALITY: i32 = 11;
 const BROTLI_WINDOW_BITS: i32 = 22;
 const ZSTD_LEVEL: i32 = 19;
 const GZIP_LEVEL: u32 = 9;
 
-/// How far a thread that compresses in advance gives way (nice(2)): as far as there is.
+/// The niceness of threads that compress in advance (nice(2)): the maximum.
 const NICENESS: i32 = 19;
 
-/// Has this thread give way to all others, on whatever CPU is free.
+/// Gives this thread the lowest priority, and lets it run on any CPU.
 pub(crate) fn give_way() {
     flatout_lane::cpu::unpin();
-    // Refused in some sandboxes; then it competes like any thread.
+    // Refused in some sandboxes; then the thread competes normally.
     let _ = rustix::process::nice(NICENESS);
 }
 
-/// The bytes in this coding, if that is clearly smaller.
+/// Compresses the bytes with this coding; `None` if the result is not clearly smaller.
 pub(crate) fn compressed(coding: Coding, plain: &[u8]) -> Option<Bytes> {
     let made = match coding {
         Coding::Identity => return None,

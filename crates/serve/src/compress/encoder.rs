@@ -1,4 +1,4 @@
-//! Bodies through gzip, Brotli and Zstandard.
+//! Encoders for gzip, Brotli and Zstandard.
 
 use std::io::{self, Write};
 
@@ -6,11 +6,11 @@ use flatout_wire::accept::Coding;
 
 use super::rules::Level;
 
-/// Bits of the window in which Brotli and Zstandard look for repetitions: 256 KiB, which nearly all responses fit. Their usual
-/// windows would take megabytes for each response under way.
+/// Bits of the Brotli and Zstandard window: 256 KiB, enough for nearly all responses. The default windows would take
+/// megabytes for each response in progress.
 const WINDOW_BITS: u32 = 18;
 
-/// What Brotli gathers before it writes.
+/// The input that Brotli buffers before it writes.
 const BROTLI_BUFFER_BYTES: usize = 4 << 10;
 
 /// Compresses one body. Takes up to about a mebibyte of memory.
@@ -23,7 +23,7 @@ enum Kind {
 }
 
 impl Encoder {
-    /// `None` for [`Coding::Identity`], and where there is no memory for it.
+    /// `None` for [`Coding::Identity`], and if there is no memory.
     pub(crate) fn new(level: Level) -> Option<Encoder> {
         let kind = match level.coding {
             Coding::Identity => return None,
@@ -47,10 +47,11 @@ impl Encoder {
         Some(Encoder(kind))
     }
 
-    /// Takes a piece: what is to be sent so that the client can read all of it. Costs some 10 to 20 ns a byte.
+    /// Compresses a piece: returns the output with which the client can decode all input so far. Costs 10 to 20 ns
+    /// per byte.
     ///
     /// # Errors
-    /// The encoder's: no memory.
+    /// The encoder is out of memory.
     pub(crate) fn piece(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         let writer: &mut dyn Write = match &mut self.0 {
             Kind::Gzip(writer) => writer,
@@ -66,7 +67,7 @@ impl Encoder {
         }))
     }
 
-    /// Takes the last piece: all that is left to be sent.
+    /// Compresses the last piece: returns the rest of the output.
     ///
     /// # Errors
     /// As [`Encoder::piece`].
@@ -95,7 +96,7 @@ mod tests {
     use super::super::rules::DEFAULT_LEVELS;
     use super::*;
 
-    /// What a client has read of the bytes so far.
+    /// What a client can decode of the bytes so far.
     fn read(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut reader: Box<dyn Read> = match coding {
             Coding::Gzip => Box::new(flate2::read::GzDecoder::new(bytes)),
@@ -105,7 +106,7 @@ mod tests {
         };
         let mut text = Vec::new();
         let mut piece = [0; 512];
-        // A body that goes on ends in an error here.
+        // An incomplete body ends with an error here.
         while let Ok(count @ 1..) = reader.read(&mut piece) {
             text.extend_from_slice(&piece[..count]);
         }

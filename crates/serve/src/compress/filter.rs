@@ -1,4 +1,4 @@
-//! Compression of a body on its way.
+//! Compresses a streamed body.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,18 +9,18 @@ use flatout_engine::{BoxError, Filter};
 use super::encoder::Encoder;
 use super::rules::Level;
 
-/// Bodies of one route that are compressed at the same time, by all workers; others are sent as they are meanwhile.
+/// Bodies of one route compressed at the same time, by all workers; further ones are sent uncompressed.
 const UNDER_WAY_MAX: usize = 512;
 
 /// Counts bodies that are being compressed.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay(AtomicUsize);
 
-/// Counts one of them, until it is dropped.
+/// Counts one such body until it is dropped.
 pub(super) struct Seat(Arc<UnderWay>);
 
 impl UnderWay {
-    /// `None` where there are too many.
+    /// `None` if there are too many.
     pub(super) fn begin(self: &Arc<UnderWay>) -> Option<Seat> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let seat = Seat(self.clone());
@@ -34,9 +34,9 @@ impl Drop for Seat {
     }
 }
 
-/// Compresses what is pushed.
+/// Compresses a pushed body.
 pub(super) struct Filtered {
-    /// None once it has ended.
+    /// `None` after the end.
     encoder: Option<Encoder>,
     _seat: Seat,
 }

@@ -6,9 +6,9 @@
 //!                                                                                       body's pieces ──^ └──> pieces
 //! ```
 //!
-//! `rules` decides by heads alone whether a response is compressed, and what its head says then. An encoder takes the body piece by
-//! piece, and gives after each piece all that the client needs to read it. A body that is pushed passes through it as a
-//! [`Filter`](flatout_engine::Filter).
+//! `rules` decides by the heads alone whether a response is compressed, and changes its head. An encoder takes the
+//! body in pieces; after each piece the client can decode all of the input so far. A pushed body passes through it as
+//! a [`Filter`](flatout_engine::Filter).
 
 mod advance;
 mod encoder;

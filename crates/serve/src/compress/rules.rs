@@ -1,4 +1,4 @@
-//! Which responses are compressed, and what their heads say then.
+//! Decides which responses are compressed, and changes their heads.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use flatout_wire::accept::{Coding, choose};
 use super::encoder::Encoder;
 use super::filter::{Filtered, UnderWay};
 
-/// What is compressed, as it is set.
+/// The settings for compression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compress {
-    /// The codings, those preferred first, each with its level. None: nothing is compressed.
+    /// The codings with their levels, in order of preference. If empty, nothing is compressed.
     pub levels: Vec<Level>,
     /// Content types, without parameters: `text/html`, `text/*`, `*/*`.
     pub types: Vec<String>,
-    /// Bodies that are known to be shorter are left alone.
+    /// Bodies known to be shorter are not compressed.
     pub bytes_min: u64,
 }
 
-/// A coding, and how hard it tries.
+/// A coding and its level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level {
     /// The coding.
@@ -30,14 +30,15 @@ pub struct Level {
     pub level: u8,
 }
 
-/// Of equal weight to a client, the first is taken. The levels cost about the same time, some 15 ns a byte.
+/// Among codings of equal weight to a client, the first is used. The levels cost about the same time, some 15 ns per
+/// byte.
 pub(crate) const DEFAULT_LEVELS: [Level; 3] = [
     Level { coding: Coding::Brotli, level: 4 },
     Level { coding: Coding::Zstd, level: 3 },
     Level { coding: Coding::Gzip, level: 5 },
 ];
 
-/// Types that are text in one way or another.
+/// Textual content types.
 const DEFAULT_TYPES: [&str; 11] = [
     "text/*",
     "application/json",
@@ -52,10 +53,11 @@ const DEFAULT_TYPES: [&str; 11] = [
     "font/ttf",
 ];
 
-/// A body in memory up to this size is compressed at once, in about a millisecond; a larger one is sent as it is.
+/// A body in memory up to this size is compressed synchronously, in about a millisecond; a larger one is sent
+/// uncompressed.
 const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 
-/// Below this, the head and a packet of its own are all that there is.
+/// A smaller response fits one packet anyway.
 const DEFAULT_BYTES_MIN: u64 = 1 << 10;
 
 impl Default for Compress {
@@ -80,21 +82,21 @@ impl Level {
     }
 }
 
-/// The same, ready to be asked for each response.
+/// Like [`Compress`], prepared for use with each response.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     plan: Compress,
-    /// The codings, and none behind them.
+    /// The codings only.
     available: Vec<Coding>,
     under_way: Arc<UnderWay>,
 }
 
-/// What becomes of a response.
+/// Whether a response is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is none of those that are compressed.
+    /// It is not compressed for any client.
     Never,
-    /// It would be, for a client that takes another coding: caches have to know.
+    /// It is not compressed for this client, but would be for others: it needs `Vary`.
     Plain,
     /// It is compressed.
     As(Level),
@@ -106,8 +108,8 @@ impl Rules {
         Rules { available: codings.chain([Coding::Identity]).collect(), plan, under_way: Arc::default() }
     }
 
-    /// Compresses a response that is to be sent, if it is one of those that are. `stored` finds its body in a coding, if that was
-    /// compressed in advance.
+    /// Compresses a response if the rules allow it. `stored` finds the body in a coding, if it was compressed in
+    /// advance.
     pub(crate) fn apply(
         &self,
         is_head: bool,
@@ -130,7 +132,7 @@ impl Rules {
         if is_done { verdict } else { Verdict::Plain }.write(response);
     }
 
-    /// Compresses a body, or has it compressed while it is pushed. Returns whether that could be.
+    /// Compresses a body now, or while it is pushed. Returns whether that is possible.
     fn compress(&self, level: Level, response: &mut Response) -> bool {
         let Some(bytes) = response.body_bytes() else {
             let filter = self.under_way.begin().and_then(|seat| Filtered::new(level, seat));
@@ -144,13 +146,13 @@ impl Rules {
         true
     }
 
-    /// What becomes of a response to a request with this `Accept-Encoding`.
+    /// The verdict on a response to a request with this `Accept-Encoding`.
     pub(crate) fn verdict(&self, is_head: bool, accept: Option<&[u8]>, response: &Response) -> Verdict {
         if !self.fits(response) {
             return Verdict::Never;
         }
         let coding = match is_head {
-            // There is nothing to compress, and how long it would be is not known.
+            // There is nothing to compress, and the compressed length is not known.
             true => Coding::Identity,
             false => choose(accept, &self.available).unwrap_or(Coding::Identity),
         };
@@ -178,7 +180,7 @@ impl Rules {
             Body::Pushed | Body::Empty => response.declared_length(),
             _ => response.body_bytes().map(|bytes| bytes.len() as u64),
         };
-        // Of one that is pushed without a length nobody knows.
+        // The length of a pushed body may be unknown.
         match (length, response.body()) {
             (Some(length), _) => length >= self.plan.bytes_min,
             (None, body) => matches!(body, Body::Pushed),
@@ -193,7 +195,7 @@ impl Rules {
 }
 
 impl Verdict {
-    /// Changes a response's head accordingly. Its body is the caller's.
+    /// Changes a response's head accordingly. The caller handles the body.
     pub(crate) fn write(self, response: &mut Response) {
         if self == Verdict::Never {
             return;
@@ -206,7 +208,7 @@ impl Verdict {
         }
         let Verdict::As(level) = self else { return };
         response.header("Content-Encoding", level.coding.token());
-        // It is another representation, of which other bytes would be asked for, and with other checksums.
+        // It is another representation, whose ranges and checksums differ.
         for name in ["Accept-Ranges", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest"] {
             if response.field(name).is_some() {
                 response.remove_header(name);
@@ -219,12 +221,12 @@ impl Verdict {
     }
 }
 
-/// Whether a list of options names this one.
+/// Whether a list of options contains this one.
 fn says(value: &[u8], option: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|this| this.trim_ascii().eq_ignore_ascii_case(option))
 }
 
-/// Whether a type is of a wanted one, in which `*` stands for any bytes of one half.
+/// Whether a media type matches a pattern in which `*` stands for either half.
 fn is_of_type(this: &[u8], wanted: &[u8]) -> bool {
     let Some(star) = wanted.iter().position(|&byte| byte == b'*') else {
         return this.eq_ignore_ascii_case(wanted);

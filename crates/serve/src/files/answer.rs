@@ -1,4 +1,4 @@
-//! From a request to a file's answer, on a worker.
+//! Responds to a request with a file, on a worker.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -20,15 +20,15 @@ use super::keeper::Site;
 use super::opened::{OpenFiles, Opened};
 use super::tree::{Node, Tree};
 
-/// Contents up to this size are copied: less than what it costs to count one more user of shared memory.
+/// Contents up to this size are copied, because that costs less than incrementing a shared reference count.
 const COPY_BYTES_MAX: usize = 4 << 10;
 
-/// When to come again for what cannot be read now.
+/// `Retry-After` for a file that cannot be read now.
 const RETRY_AFTER_S: &str = "1";
 
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
-/// One worker's view of a site.
+/// One worker's view of a folder.
 pub(crate) struct Files {
     site: Arc<Site>,
     tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
@@ -36,7 +36,7 @@ pub(crate) struct Files {
     boundary: String,
 }
 
-/// Lets a worker's cache find the tree inside the site.
+/// Lets the worker cache the pointer to the site's tree.
 struct SharedTree(Arc<Site>);
 
 impl std::ops::Deref for SharedTree {
@@ -48,7 +48,7 @@ impl std::ops::Deref for SharedTree {
 }
 
 impl Service for Files {
-    /// No file takes a body: whatever the method, the response does not wait for it.
+    /// Files need no request body: whatever the method, the response does not wait for it.
     fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
         BodyPlan::None
     }
@@ -91,7 +91,7 @@ impl Files {
         }
     }
 
-    /// Answers with a file, as far as the client does not have it already.
+    /// Responds with a file, or with 304 if the client has it.
     fn file(&self, head: &Head<'_>, entry: &Arc<Entry>, response: &mut Response) {
         entry.use_in(self.site.epoch.load(Ordering::Relaxed));
         let contents = entry.contents();
@@ -114,14 +114,14 @@ impl Files {
         }
     }
 
-    /// Answers with an open file that is no entry of the tree.
+    /// Responds with an open file that is not an entry of the tree.
     fn send_as_it_is(&self, head: &Head<'_>, entry: &Entry, opened: &Opened, response: &mut Response) {
         if let Some(variant) = entry.contents().variants.first() {
             self.variant(head, entry, variant, &Source::File(opened, entry), response);
         }
     }
 
-    /// The folder is being looked at for the first time, so a path that is not in the tree may be there.
+    /// Responds during the first scan of the folder: a path that is not in the tree may still exist.
     fn not_seen_yet(&self, head: &Head<'_>, path: &[u8], response: &mut Response) {
         match disk::find(&self.site, path) {
             disk::Found::File(entry, opened) => return self.send_as_it_is(head, &entry, &opened, response),
@@ -215,7 +215,7 @@ impl Files {
         response.set_body(Body::Parts(parts));
     }
 
-    /// What no path leads to.
+    /// Responds for a path that does not exist.
     fn missing(&self, head: &Head<'_>, path: &[u8], tree: &Tree, response: &mut Response) {
         if self.site.plan.spa
             && !has_extension(path)
@@ -224,7 +224,7 @@ impl Files {
             return self.file(head, index, response);
         }
         self.answer_404(response);
-        // A page of the site's own, if it is small enough to be at hand.
+        // The site's own page, if it is in memory.
         if let Some(Node::File(page)) = tree.get(b"/404.html")
             && let Some(bytes) = page.contents().plain()
         {
@@ -234,7 +234,7 @@ impl Files {
         }
     }
 
-    /// It is there, but cannot be read whole now.
+    /// Responds for a file that exists but cannot be read completely now.
     fn refuse_for_now(&self, response: &mut Response) {
         self.refuse(Status::SERVICE_UNAVAILABLE, response);
         response.header("Retry-After", RETRY_AFTER_S);
@@ -253,10 +253,10 @@ impl Files {
     }
 }
 
-/// Where the bytes of a variant come from.
+/// The source of a variant's bytes.
 enum Source<'a> {
     Memory(&'a Bytes),
-    /// An open file, which is this version.
+    /// An open file that is this version.
     File(&'a Opened, &'a Entry),
 }
 
@@ -301,8 +301,8 @@ fn listing(html: Bytes, response: &mut Response) {
     response.set_body(Body::Shared(html));
 }
 
-/// To the folder's own path. Where slashes were merged before it was looked up, the path that was sent may begin with two,
-/// and that would be another host.
+/// Redirects to the folder's own path. If slashes were merged for the lookup, the path as sent may start with two
+/// slashes, which would name another host.
 fn redirect(head: &Head<'_>, response: &mut Response) {
     let path = head.path();
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
@@ -319,7 +319,7 @@ fn content_range(range: &Range<u64>, length: u64) -> String {
     format!("bytes {}-{}/{length}", range.start, range.end - 1)
 }
 
-/// Whether the last segment has a dot: such a path asks for a file, not for a page of the application.
+/// Whether the last segment has a dot: then the path names a file, not a page of the application.
 fn has_extension(path: &[u8]) -> bool {
     path.rsplit(|&byte| byte == b'/').next().is_some_and(|last| last.contains(&b'.'))
 }

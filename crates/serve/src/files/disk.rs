@@ -1,4 +1,5 @@
-//! What is not in memory, opened on a worker: large files, and everything before the first look at the folder has ended.
+//! Opens files that are not in memory, on a worker: large files, and any file until the first scan of the folder has
+//! ended.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,38 +17,38 @@ use super::source::{Fault, fault, is_visible};
 use super::whole::{Stamp, is_half, stamp};
 use super::{listing, names};
 
-/// Names of a folder that are listed at once; a longer listing waits for the first look's end.
+/// The most names that are listed at once; a longer listing waits for the end of the first scan.
 const LISTED_MAX: usize = 1000;
 
-/// What the file of an entry has become.
+/// The current state of an entry's file.
 pub(crate) enum Reached {
     /// It is the entry's version.
     Same(Opened),
-    /// It was just replaced, and the tree will have the new version soon: what is there now is served, whole.
+    /// It was just replaced, and the tree will have the new version soon: the new version is served, completely.
     Newer(Arc<Entry>, Opened),
     /// It is being rewritten, or cannot be read now.
     NotNow,
-    /// It is gone.
+    /// It does not exist any more.
     Nothing,
 }
 
-/// What a path leads to.
+/// The result of a lookup.
 pub(crate) enum Found {
     File(Arc<Entry>, Opened),
-    /// A folder that was named without its slash.
+    /// A folder requested without a trailing slash.
     Folder,
     Listing(Bytes),
-    /// It is there, but cannot be read now.
+    /// It exists, but cannot be read now.
     NotNow,
     Nothing,
 }
 
-/// Opens the file of an entry, unless it is open.
+/// Opens the file of an entry, unless it is already open.
 pub(crate) fn reach(site: &Site, open: &mut OpenFiles, entry: &Arc<Entry>) -> Reached {
     if let Some(opened) = open.get(entry) {
         match stamp(&opened.file) {
             Ok(now) if now == entry.stamp => return Reached::Same(opened.with_witness(open, entry)),
-            // Perhaps another file has its name now, or its file system has come back under another handle.
+            // Another file may have its name now, or its file system was remounted under another handle.
             Ok(now) => {
                 note_rewriting(entry, &opened, now);
                 open.close(entry);
@@ -72,7 +73,7 @@ pub(crate) fn reach(site: &Site, open: &mut OpenFiles, entry: &Arc<Entry>) -> Re
     Reached::Newer(entry, opened)
 }
 
-/// A file that is longer than its version and has other bytes did not just grow.
+/// Notes that a file is being rewritten: it is longer than its version, but its old part has changed.
 fn note_rewriting(entry: &Entry, opened: &Opened, now: Stamp) {
     let is_longer = now.bytes > entry.stamp.bytes;
     if is_longer
@@ -83,7 +84,7 @@ fn note_rewriting(entry: &Entry, opened: &Opened, now: Stamp) {
     }
 }
 
-/// Finds what a decoded path leads to, by the rules by which the tree is made.
+/// Looks up a decoded path by the same rules as the tree.
 pub(crate) fn find(site: &Site, path: &[u8]) -> Found {
     let Some(relative) = relative(path) else { return Found::Nothing };
     let is_folder = path.ends_with(b"/");
@@ -92,7 +93,7 @@ pub(crate) fn find(site: &Site, path: &[u8]) -> Found {
     if is_folder && site.plan.listing && matches!(found, Found::Nothing) {
         return list(site, &relative);
     }
-    // A folder in place of an index file is none.
+    // A folder with the name of an index file is ignored.
     if is_folder && matches!(found, Found::Folder) { Found::Nothing } else { found }
 }
 
@@ -135,7 +136,7 @@ fn is_absent(error: &io::Error) -> bool {
 fn relative(path: &[u8]) -> Option<PathBuf> {
     let inner = path.strip_prefix(b"/")?;
     let inner = inner.strip_suffix(b"/").filter(|inner| !inner.is_empty()).unwrap_or(inner);
-    // The tree has one spelling of each path.
+    // The tree has only one spelling of each path.
     let is_plain = |part: &[u8]| !part.is_empty() && part != b"." && part != b".." && !part.contains(&0);
     if !inner.is_empty() && !inner.split(|&byte| byte == b'/').all(is_plain) {
         return None;

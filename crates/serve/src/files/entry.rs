@@ -1,4 +1,4 @@
-//! One file, with everything encoded that a response needs.
+//! One file, with everything that a response needs already encoded.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use flatout_wire::accept::{Coding, choose};
 use super::head::{Head, content_type, is_compressible};
 use super::whole::Stamp;
 
-/// One version of a file. What it is does not change; where its bytes are does, and workers see that at once.
+/// One version of a file. The version is immutable; the location of its bytes changes, and workers see that at once.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Relative to the root.
@@ -22,23 +22,24 @@ pub(crate) struct Entry {
     pub(crate) content_type: String,
     contents: ArcSwap<Contents>,
     is_compressible: bool,
-    /// The epoch in which it was last asked for.
+    /// The epoch of the last request for it.
     used: AtomicU32,
-    /// Inode change time when it was last opened for a look, in nanoseconds since 1970: permissions are part of it.
+    /// The inode change time when a scan last opened it, in nanoseconds since 1970; a change of permissions changes
+    /// it too.
     checked_ns: AtomicI64,
     /// Whether the keeper was asked to load it.
     asked: AtomicBool,
-    /// Whether its compression was asked for.
+    /// Whether a client's request has asked for its compression.
     press_asked: AtomicBool,
-    /// Whether it waits to be compressed when nothing else is to be.
+    /// Whether it is queued for compression at low priority.
     press_queued: AtomicBool,
-    /// Whether it was handed out to be compressed.
+    /// Whether it was passed to the compressor.
     pressed: AtomicBool,
-    /// Whether it was seen shorter than this version: whatever its length is now, it is being rewritten.
+    /// Whether its file was seen shorter than this version: then it is being rewritten, whatever its length is now.
     torn: AtomicBool,
-    /// Since when what is on disk is half of another version, in seconds since 1970; 0: it is not.
+    /// Since when the file on disk is incomplete, in seconds since 1970; 0 if it is complete.
     pub(crate) half_since_s: AtomicU64,
-    /// Whether the keeper knows it no more.
+    /// Whether the keeper has dropped it.
     gone: AtomicBool,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Entry {
 pub(crate) struct Contents {
     /// Identity first.
     pub(crate) variants: Vec<Variant>,
-    /// Of `variants`, in the order in which the server prefers them.
+    /// The codings of `variants`, in the server's order of preference.
     codings: Vec<Coding>,
 }
 
@@ -63,15 +64,15 @@ pub(crate) struct Variant {
     pub(crate) content: Content,
 }
 
-/// Where the bytes of a variant are.
+/// The location of a variant's bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Memory(Bytes),
-    /// On disk, so many.
+    /// On disk, with this length.
     Disk(u64),
 }
 
-/// What the server prefers among codings that the client likes alike: the smallest first.
+/// The server's preference among codings that the client weighs equally: the smallest first.
 const PREFERENCE: [Coding; 4] = [Coding::Brotli, Coding::Zstd, Coding::Gzip, Coding::Identity];
 
 impl Entry {
@@ -104,13 +105,13 @@ impl Entry {
         entry
     }
 
-    /// Where its bytes are now.
+    /// Its current contents.
     #[inline]
     pub(crate) fn contents(&self) -> Guard<Arc<Contents>> {
         self.contents.load()
     }
 
-    /// Encodes the heads of these contents, of which the first is identity, and lets workers see them.
+    /// Encodes the heads for these contents, whose first coding is identity, and publishes them to the workers.
     pub(crate) fn set_contents(&self, contents: Vec<(Coding, Content)>, cache_control: Option<&str>) {
         let is_negotiable = self.is_compressible || !self.sidecars.is_empty();
         let head = |coding| Head {
@@ -127,7 +128,7 @@ impl Entry {
         self.contents.store(Arc::new(Contents { variants, codings }));
     }
 
-    /// Notes that it was asked for; writes only once an epoch, so that workers do not fight for the line.
+    /// Notes a request for it. Writes only once an epoch, so that workers do not contend for the cache line.
     #[inline]
     pub(crate) fn use_in(&self, epoch: u32) {
         if self.used.load(Ordering::Relaxed) != epoch {
@@ -135,62 +136,62 @@ impl Entry {
         }
     }
 
-    /// The epoch in which it was last asked for.
+    /// The epoch of the last request for it.
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether this caller is the one to ask for it to be loaded.
+    /// Whether this caller is to ask for it to be loaded.
     pub(crate) fn begin_asking(&self) -> bool {
         !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::Relaxed)
     }
 
-    /// Lets it be asked for again.
+    /// Allows another request to load it.
     pub(crate) fn end_asking(&self) {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is text in memory that has no compressed variants yet.
+    /// Whether it is text in memory without compressed variants.
     #[inline]
     pub(crate) fn is_to_press(&self, contents: &Contents) -> bool {
         self.is_compressible && contents.variants.len() == 1 && contents.is_in_memory()
     }
 
-    /// Whether this caller is the one to ask for its compression.
+    /// Whether this caller is to ask for its compression.
     #[inline]
     pub(crate) fn begin_asking_press(&self) -> bool {
         !self.press_asked.load(Ordering::Relaxed) && !self.press_asked.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether this caller is the one to queue it for compression.
+    /// Whether this caller is to queue it for compression.
     pub(crate) fn begin_queueing_press(&self) -> bool {
         !self.press_queued.swap(true, Ordering::Relaxed)
     }
 
-    /// It waits no longer.
+    /// It is no longer queued.
     pub(crate) fn end_queueing_press(&self) {
         self.press_queued.store(false, Ordering::Relaxed);
     }
 
-    /// The plain bytes, if it is to be compressed and was not handed out for that before.
+    /// The plain bytes, if it is to be compressed and was not passed to the compressor before.
     pub(crate) fn begin_pressing(&self) -> Option<Bytes> {
         let contents = self.contents();
         let plain = contents.plain().filter(|_| self.is_to_press(&contents))?.clone();
         (!self.pressed.swap(true, Ordering::Relaxed)).then_some(plain)
     }
 
-    /// Forgets that it was compressed: its variants have left memory.
+    /// Resets the compression state, because its variants have left memory.
     pub(crate) fn reset_pressing(&self) {
         self.pressed.store(false, Ordering::Relaxed);
         self.press_asked.store(false, Ordering::Relaxed);
     }
 
-    /// Notes the inode change time of a look that found it readable and unchanged.
+    /// Stores the inode change time of a scan that found it readable and unchanged.
     pub(crate) fn set_checked(&self, changed_ns: i64) {
         self.checked_ns.store(changed_ns, Ordering::Relaxed);
     }
 
-    /// Whether nothing of the inode has changed since that look.
+    /// Whether the inode has not changed since that scan.
     pub(crate) fn is_checked(&self, changed_ns: i64) -> bool {
         self.checked_ns.load(Ordering::Relaxed) == changed_ns
     }
@@ -203,7 +204,7 @@ impl Entry {
         self.torn.load(Ordering::Relaxed)
     }
 
-    /// Since when what is on disk is half of another version, in seconds since 1970: now, if it was not before.
+    /// Since when the file on disk is incomplete, in seconds since 1970; starts now if it was complete before.
     pub(crate) fn half_since_s(&self, now_s: u64) -> u64 {
         match self.half_since_s.compare_exchange(0, now_s, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => now_s,
@@ -211,7 +212,7 @@ impl Entry {
         }
     }
 
-    /// Marks it as one that the keeper knows no more.
+    /// Marks it as dropped by the keeper.
     pub(crate) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -220,14 +221,14 @@ impl Entry {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// The time of change in seconds since 1970, if there is one.
+    /// The modification time in seconds since 1970, if there is one.
     pub(crate) fn modified(&self) -> Option<u64> {
         self.stamp.since_1970().map(|time| time.as_secs())
     }
 }
 
 impl Contents {
-    /// The variant that the client likes best; identity for one that likes none.
+    /// The variant that the client prefers; identity if it accepts none.
     #[inline]
     pub(crate) fn choose(&self, accept: Option<&[u8]>) -> Option<&Variant> {
         if self.variants.len() > 1 && accept.is_some() {
@@ -238,7 +239,7 @@ impl Contents {
         self.variants.first()
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that they use.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let bytes = |variant: &Variant| match &variant.content {
             Content::Memory(bytes) => bytes.len() as u64,

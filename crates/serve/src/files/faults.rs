@@ -1,4 +1,4 @@
-//! Files that cannot be read now, and the messages about them.
+//! Files that cannot be read at the moment, and the messages about them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use flatout_engine::say;
 
-/// Paths that could not be read when they were looked at last.
+/// Paths that could not be read in the last scan.
 #[derive(Default)]
 pub(crate) struct Faults {
     paths: BTreeSet<PathBuf>,
 }
 
 impl Faults {
-    /// Notes what could not be read at and below the path that was looked at. Reports it once while it lasts: a disk that
-    /// fails for a thousand files is one line.
+    /// Notes the unreadable paths at and below a scanned path. Each problem is reported once while it lasts: a disk
+    /// that fails for a thousand files is one line.
     pub(crate) fn note_look(&mut self, looked_at: &Path, unread: &[(PathBuf, io::Error)]) {
         if let Some((path, error)) = self.note(looked_at, unread) {
             let (path, count) = (path.display(), self.paths.len());
@@ -24,7 +24,7 @@ impl Faults {
         }
     }
 
-    /// Returns what is worth a line: the first path that could be read before.
+    /// Returns what to report: the first path that was readable before.
     fn note<'u>(
         &mut self,
         looked_at: &Path,

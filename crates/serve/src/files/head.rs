@@ -8,10 +8,10 @@ use flatout_wire::date;
 use super::entry::{Content, Variant};
 use super::whole::Stamp;
 
-/// Texts below this size are not worth a `Content-Encoding` line.
+/// For shorter texts a `Content-Encoding` line is not worth it.
 const COMPRESSIBLE_BYTES_MIN: u64 = 256;
 
-/// What the field lines of a variant are made of.
+/// The input for a variant's field lines.
 pub(crate) struct Head<'a> {
     pub(crate) stamp: Stamp,
     pub(crate) content_type: &'a str,
@@ -49,7 +49,7 @@ impl Head<'_> {
         }
     }
 
-    /// Strong: time to the nanosecond, size and inode change with every replacement; the coding is part of it.
+    /// A strong ETag: versions differ in modification time (in nanoseconds), size or inode; the coding is part of it.
     fn etag(&self) -> String {
         let Stamp { inode, bytes, .. } = self.stamp;
         let time = self.stamp.since_1970().unwrap_or_default().as_nanos();

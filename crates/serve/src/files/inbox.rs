@@ -1,4 +1,4 @@
-//! Messages to the keeper, from its watcher, the workers and the press. Everything in it is bounded.
+//! Messages to the keeper from the watcher, the workers and the compressor. All queues are bounded.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use flatout_wire::accept::Coding;
 
 use super::entry::Entry;
 
-/// Changed paths that are kept apart; over it the whole folder is looked at.
+/// Changed paths that are listed separately; beyond that the whole folder is scanned.
 const CHANGED_MAX: usize = 10_000;
 
-/// Entries that workers ask for; over it they ask again later.
+/// Entries that workers have asked for; beyond that they ask again later.
 const ASKED_MAX: usize = 4096;
 
-/// Compressed files that wait to be taken over; over it the press waits.
+/// Queued results of the compressor; beyond that the compressor waits.
 const COMPRESSED_MAX: usize = 64;
 
 /// Compressed variants of one entry.
@@ -30,15 +30,15 @@ pub(crate) struct Inbox {
     has_room: Condvar,
 }
 
-/// What has come since the last look.
+/// The messages since the last batch.
 #[derive(Default)]
 pub(crate) struct Batch {
     /// Something may have changed at these paths, relative to the root.
     pub(crate) changed: BTreeSet<PathBuf>,
     pub(crate) compressed: Vec<Compressed>,
-    /// Clients asked for these, and they are not in memory.
+    /// Entries that clients requested and that are not in memory.
     pub(crate) asked: Vec<Arc<Entry>>,
-    /// Why the watcher does not see all changes any more.
+    /// Why the watcher may miss changes.
     pub(crate) blind: Option<String>,
     /// The site is no longer served.
     pub(crate) is_over: bool,
@@ -60,21 +60,21 @@ impl Batch {
 }
 
 impl Inbox {
-    /// Tells that something may have changed at a path.
+    /// Reports that something may have changed at a path.
     pub(crate) fn changed(&self, path: PathBuf) {
         self.tell(self.lock(), |batch| {
             if batch.changed.len() >= CHANGED_MAX {
                 batch.changed.clear();
                 batch.changed.insert(PathBuf::new());
             }
-            // The whole folder includes the path.
+            // The root includes every path.
             if !batch.changed.contains(Path::new("")) {
                 batch.changed.insert(path);
             }
         });
     }
 
-    /// Tells that changes are no longer told.
+    /// Reports that changes may be missed from now on.
     pub(crate) fn blind(&self, reason: String) {
         self.tell(self.lock(), |batch| batch.blind = Some(reason));
     }
@@ -92,7 +92,7 @@ impl Inbox {
         }
     }
 
-    /// Hands variants over; waits while many of them wait. Returns whether the site is still served.
+    /// Sends compressed variants; blocks while the queue is full. Returns whether the site is still served.
     pub(crate) fn compressed(&self, compressed: Compressed) -> bool {
         let is_full = |batch: &mut Batch| batch.compressed.len() >= COMPRESSED_MAX && !batch.is_over;
         let batch = self.has_room.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ impl Inbox {
         is_served
     }
 
-    /// Wakes the keeper for the first of what comes; the rest is gathered.
+    /// Wakes the keeper for the first message; later ones are gathered.
     fn tell(&self, mut batch: MutexGuard<'_, Batch>, note: impl FnOnce(&mut Batch)) {
         let was_empty = batch.is_empty();
         note(&mut batch);
@@ -110,14 +110,14 @@ impl Inbox {
         }
     }
 
-    /// Tells that the site is no longer served; nothing is taken after that.
+    /// Reports that the site is no longer served; messages after that are ignored.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
         self.came.notify_one();
         self.has_room.notify_all();
     }
 
-    /// Waits until something has come or it is time, gathers changes and wishes a little longer, and takes it all.
+    /// Waits for a message or until the given time, gathers messages for a little longer, and takes all of them.
     pub(crate) fn take(&self, until: Instant, gather_time: Duration) -> Batch {
         let left = until.saturating_duration_since(Instant::now());
         let wait = |batch, time, is_empty: fn(&mut Batch) -> bool| {
@@ -130,7 +130,7 @@ impl Inbox {
         }
         let is_over = batch.is_over;
         self.has_room.notify_all();
-        // It stays closed.
+        // Once over, it stays over.
         std::mem::replace(&mut *batch, Batch { is_over, ..Batch::default() })
     }
 

@@ -1,7 +1,7 @@
-//! inotify over folders that come and go.
+//! Watches folders with inotify.
 //!
 //! A scan watches each folder before it reads its names, so everything that appears afterwards is reported. A thread
-//! reads the events, and turns them into paths to look at.
+//! reads the events and turns them into paths to scan.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,10 +23,10 @@ use super::inbox::Inbox;
 /// Events read at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Files whose writers are remembered; over it they are taken for closed.
+/// Files with open writers that are remembered; further ones are treated as closed.
 const WRITTEN_MAX: usize = 65_536;
 
-/// A file that was written to and never closed: after so long without a write it is taken for closed. `truncate(2)` writes
+/// A written file that was not closed is treated as closed after this time without a write. `truncate(2)` writes
 /// without opening, and so without closing.
 pub(crate) const WRITTEN_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -47,15 +47,15 @@ struct Shared {
 struct State {
     /// Watched folders, relative to the root.
     folders: HashMap<i32, PathBuf>,
-    /// Files that were created or written to and not closed since, and when.
+    /// Files that were created or written and not closed since, with the time.
     written: HashMap<PathBuf, Instant>,
 }
 
 impl Inotify {
-    /// Starts a watch that watches nothing yet.
+    /// Starts inotify without any watches.
     ///
     /// # Errors
-    /// The limits of inotify instances, descriptors and threads.
+    /// A limit of inotify instances, descriptors or threads was reached.
     pub(crate) fn start(root: &Path, inbox: Arc<Inbox>) -> io::Result<Inotify> {
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -65,10 +65,10 @@ impl Inotify {
         Ok(Inotify { shared, _end: end })
     }
 
-    /// Watches a folder; everything that appears in it from now on is reported.
+    /// Watches a folder; everything that appears in it afterwards is reported.
     ///
     /// # Errors
-    /// `StorageFull`: the limit of watches. `NotFound` and the like: it is no folder any more.
+    /// `StorageFull`: the limit of watches was reached. `NotFound` and similar: it is not a folder any more.
     pub(crate) fn watch(&self, folder: &Path) -> io::Result<()> {
         let mut flags = WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
@@ -83,20 +83,20 @@ impl Inotify {
         if folder == Path::new("") {
             flags |= WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         }
-        // Events are given their paths under the same lock: none of a folder that has no path yet.
+        // Events are resolved to paths under the same lock, so each folder's path is known before its events.
         let mut state = self.shared.lock();
         let watch = add_watch(&self.shared.inotify, self.shared.root.join(folder), flags)?;
         state.folders.insert(watch, folder.to_owned());
         Ok(())
     }
 
-    /// Whether the file was created or written to and not closed since, as far as events tell.
+    /// Whether the file was created or written and not closed since, according to events.
     pub(crate) fn is_written(&self, file: &Path) -> bool {
         self.shared.lock().written.get(file).is_some_and(|since| since.elapsed() < WRITTEN_TIME_MAX)
     }
 }
 
-/// Whether the kernel watches no more folders for us.
+/// Whether this is the error of the watch limit.
 pub(crate) fn is_limit(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
 }
@@ -108,7 +108,7 @@ impl Shared {
         loop {
             let mut both = [
                 PollFd::new(&self.inotify, PollFlags::IN),
-                // There is no writer; the end of its other side is reported anyway.
+                // Nothing is written to it; the close of its other side is reported without a flag.
                 PollFd::new(ended, PollFlags::empty()),
             ];
             match poll(&mut both, None) {
@@ -165,8 +165,8 @@ impl Shared {
 }
 
 impl State {
-    /// Keeps in mind who writes, and returns whether there is something to look at. While a file is written there are many
-    /// events; the one that counts is that its writer has closed it.
+    /// Tracks writers, and returns whether there is something to scan. While a file is written there are many events;
+    /// only the close by its writer matters.
     fn note(&mut self, path: &Path, what: ReadFlags) -> bool {
         let is_file = !what.contains(ReadFlags::ISDIR);
         if is_file && what.intersects(ReadFlags::CREATE | ReadFlags::MODIFY) {

@@ -1,4 +1,4 @@
-//! The one thread that knows the folder: it looks, keeps within the memory ceiling, and publishes.
+//! The thread that scans the folder, keeps memory within its limit, and publishes the tree.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -22,23 +22,23 @@ use super::tree::{Known, Tree};
 use super::watch::Watching;
 use super::{Plan, Watch, press};
 
-/// How long changes are gathered before they are read: editors and deployments come in bursts.
+/// How long changes are gathered before a scan, because editors and deployments cause bursts.
 const GATHER_TIME: Duration = Duration::from_millis(50);
 
-/// How long an epoch is; what is least used is judged by epochs.
+/// The length of an epoch, the unit for how recently files were used.
 const EPOCH: Duration = Duration::from_secs(1);
 
-/// How long memory is filled before changes are looked at again.
+/// How long memory is filled before changes are handled again.
 const FILL_TIME: Duration = Duration::from_millis(20);
 
-/// How long opening a site waits for the first look, so that small ones are in memory from the first request on.
+/// How long opening a site waits for the first scan, so that a small site is in memory from the first request on.
 const FIRST_LOOK_TIME: Duration = Duration::from_millis(50);
 
-/// What workers see of a folder.
+/// The state of a folder that workers see.
 pub(crate) struct Site {
     pub(crate) tree: ArcSwap<Tree>,
     pub(crate) epoch: AtomicU32,
-    /// Opens what is not kept in memory.
+    /// Opens files that are not in memory.
     pub(crate) source: ArcSwap<Source>,
     pub(crate) plan: Plan,
     pub(crate) inbox: Arc<Inbox>,
@@ -46,14 +46,14 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A client asked for it, and it is not in memory.
+    /// A client requested it, and it is not in memory.
     pub(crate) fn ask_to_load(&self, entry: &Arc<Entry>) {
         if loadable_bytes(entry, self.plan.small_bytes_max).is_some() {
             self.inbox.ask(entry);
         }
     }
 
-    /// A client would have liked it compressed.
+    /// A client accepts a compressed form that does not exist yet.
     #[inline]
     pub(crate) fn ask_to_press(&self, entry: &Arc<Entry>) {
         if self.plan.compress {
@@ -78,22 +78,22 @@ pub(crate) struct Keeper {
     pub(crate) watching: Watching,
     known: Known,
     memory: Memory,
-    /// Names that are symbolic links: there is no notification when their targets change.
+    /// Symbolic links: changes of their targets are not reported.
     links: BTreeSet<PathBuf>,
-    /// Not in memory yet; what was asked for is taken first.
+    /// Not loaded yet; requested ones come first.
     to_load: VecDeque<Weak<Entry>>,
-    /// Was asked for, and there was no room; may be asked for again in the next epoch.
+    /// Requested, but not loaded; may be requested again in the next epoch.
     declined: Vec<Arc<Entry>>,
-    /// Looked at again in the next epoch: it could not be read, or is being written.
+    /// To be scanned again in the next epoch: unreadable, or being written.
     again: BTreeSet<PathBuf>,
     faults: Faults,
     pub(crate) next_epoch: Instant,
-    /// Whether the root's path leads nowhere.
+    /// Whether the root's path does not exist.
     is_away: bool,
     is_first: bool,
 }
 
-/// Starts the threads that look at the folder and keep up with it.
+/// Starts the threads that scan and watch the folder.
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
     let (site, keeper) = prepare(plan)?;
     let (queue, inbox) = (site.press.clone(), site.inbox.clone());
@@ -105,7 +105,7 @@ pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
     Ok(site)
 }
 
-/// A site that was not looked at yet, and its keeper.
+/// A site that was not scanned yet, and its keeper.
 pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<Site>, Keeper)> {
     let source = Source::open(plan.clone())?;
     let inbox = Arc::new(Inbox::default());
@@ -148,14 +148,14 @@ impl Keeper {
         while !batch.is_over {
             let Some(site) = self.site.upgrade() else { return };
             self.turn(&site, batch);
-            // No request may wait for it any more.
+            // Requests need not wait for the first scan any more.
             let _ = ready.try_send(());
             drop(site);
             batch = self.inbox.take(self.next_turn(), GATHER_TIME);
         }
     }
 
-    /// When there is something to do without a message.
+    /// The time of the next work without a message.
     fn next_turn(&self) -> Instant {
         if !self.to_load.is_empty() {
             return Instant::now();
@@ -163,7 +163,7 @@ impl Keeper {
         self.watching.due().map_or(self.next_epoch, |due| due.min(self.next_epoch))
     }
 
-    /// Does what has come and what is due.
+    /// Handles messages and timers.
     pub(crate) fn turn(&mut self, site: &Site, batch: Batch) {
         let epoch = site.epoch.load(Ordering::Relaxed);
         let mut paths = batch.changed;
@@ -184,7 +184,7 @@ impl Keeper {
         }
     }
 
-    /// What is due by the clock: an epoch, a sweep, another look at the root.
+    /// Handles timers: the epoch, a sweep, a check of the root.
     fn on_time(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) {
         if self.watching.on_time(&self.plan, site.source.load().root_path()) {
             paths.insert(PathBuf::new());
@@ -203,8 +203,9 @@ impl Keeper {
         }
     }
 
-    /// Where the root's path leads elsewhere now, that is served; where it leads nowhere, what was there is served until
-    /// it leads somewhere again. Either way, changes in the meantime were not reported.
+    /// If the root's path leads to another folder now, serves that; if it does not exist, keeps serving the old
+    /// contents until it exists again. In both cases changes in the meantime were not reported, so everything is
+    /// scanned.
     fn follow_root(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) {
         let is_current = site.source.load().is_current();
         if is_current && !self.is_away {
@@ -222,14 +223,14 @@ impl Keeper {
         paths.insert(PathBuf::new());
     }
 
-    /// Looks at these paths; returns whether anything changed.
+    /// Scans these paths; returns whether anything changed.
     fn look(&mut self, site: &Site, paths: BTreeSet<PathBuf>) -> bool {
         if paths.is_empty() {
             return false;
         }
         let source = site.source.load_full();
         if !source.is_current() {
-            // All of it is looked at when the root is back.
+            // Everything is scanned when the root is back.
             self.is_away = true;
             return false;
         }
@@ -301,7 +302,7 @@ impl Keeper {
             let Some(entry) = self.to_load.pop_front() else { return };
             let Some(entry) = entry.upgrade() else { continue };
             if self.memory.room() == 0 {
-                // The rest comes when it is asked for.
+                // The rest is loaded on request.
                 self.to_load.clear();
             } else if !entry.is_gone() && !entry.contents().is_in_memory() {
                 self.load(site, &entry);
@@ -316,11 +317,11 @@ impl Keeper {
                 self.press_later(entry);
             }
             Ok(Loaded::Nothing) => {}
-            // It is another version now, or will be.
+            // It is being replaced by another version.
             Ok(Loaded::Changed) => {
                 self.again.insert(entry.path.clone());
             }
-            // It is sent from disk, where that can be read.
+            // It is sent from disk, if it can be read there.
             Err(error) => self.faults.note_look(&entry.path, &[(entry.path.clone(), error)]),
         }
     }

@@ -1,4 +1,4 @@
-//! A folder as a page.
+//! The HTML listing of a folder.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ td+td,th+th{text-align:right;white-space:nowrap;font-variant-numeric:tabular-num
 a{color:light-dark(#0b57d0,#8ab4f8);text-decoration:none}a:hover,a:focus-visible{text-decoration:underline}\
 @media(max-width:32rem){td:last-child,th:last-child{display:none}}";
 
-/// The listing of the folder at `path`: folders first, each by name.
+/// The listing of the folder at `path`: folders first, each group by name.
 pub(crate) fn html(path: &Path, known: &Known) -> Bytes {
     let title = format!("/{}", escape(&path.to_string_lossy()));
     let mut page = format!(
@@ -77,7 +77,7 @@ fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// `2026-11-20 09:15`, out of the date that HTTP writes.
+/// `2026-11-20 09:15`, from the HTTP date.
 fn changed(modified: u64) -> String {
     let date = date::format(modified);
     let text = String::from_utf8_lossy(&date);

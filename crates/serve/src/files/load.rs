@@ -1,4 +1,4 @@
-//! Reading the bytes of a version into memory.
+//! Reads a version into memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,30 +11,31 @@ use super::entry::{Content, Entry};
 use super::source::{Fault, Source, fault};
 use super::whole::{Stamp, stamp};
 
-/// How often a file that changes while it is read is read again.
+/// How often to retry when a file changes while it is read.
 const READS_MAX: usize = 3;
 
-/// What loading came to.
+/// The result of loading.
 pub(crate) enum Loaded {
-    /// These, of which the first is identity.
+    /// The contents; the first is identity.
     Contents(Vec<(Coding, Content)>),
     /// The file is not this version any more, or is changing now.
     Changed,
-    /// Nothing of it is small enough, or there is no room.
+    /// Everything is too large, or there is no room.
     Nothing,
 }
 
-/// Whether anything of a version is small enough for memory; if so, how many bytes that may take.
+/// The bytes that this version may use in memory; `None` if everything is too large.
 pub(crate) fn loadable_bytes(entry: &Entry, small_bytes_max: u64) -> Option<u64> {
     let sizes = std::iter::once(entry.stamp.bytes).chain(entry.sidecars.iter().map(|(_, stamp)| stamp.bytes));
     let small = sizes.filter(|bytes| *bytes <= small_bytes_max);
     small.reduce(u64::saturating_add)
 }
 
-/// Reads what is small enough, and at most `room` bytes, each between two equal stamps, so that it is one version.
+/// Reads variants that are small enough, at most `room` bytes, each between two equal stamps, so that it is one
+/// version.
 ///
 /// # Errors
-/// The system's, where the file is there and cannot be read now.
+/// The file exists but cannot be read now.
 pub(crate) fn load(source: &Source, entry: &Entry, room: u64) -> io::Result<Loaded> {
     let small_bytes_max = source.plan.small_bytes_max;
     let mut left = room;
@@ -53,7 +54,7 @@ pub(crate) fn load(source: &Source, entry: &Entry, room: u64) -> io::Result<Load
     };
     let mut contents = vec![(Coding::Identity, plain)];
     for (coding, stamp) in &entry.sidecars {
-        // Of a large one the path would have to be kept too: rare enough to do without.
+        // The path of a large variant would have to be kept too; that is too rare to support.
         if fits(stamp.bytes)
             && let Some(bytes) = read(source, &sidecar(&entry.path, *coding), *stamp)?
         {
@@ -64,7 +65,7 @@ pub(crate) fn load(source: &Source, entry: &Entry, room: u64) -> io::Result<Load
     Ok(if is_loaded { Loaded::Contents(contents) } else { Loaded::Nothing })
 }
 
-/// The bytes of this version; `None` if it is not there any more, or not for long enough to be read.
+/// The bytes of this version; `None` if it is gone or was replaced during the read.
 fn read(source: &Source, path: &Path, version: Stamp) -> io::Result<Option<Bytes>> {
     for _ in 0..READS_MAX {
         let file = match source.open_beneath(path) {
@@ -85,7 +86,7 @@ fn read(source: &Source, path: &Path, version: Stamp) -> io::Result<Option<Bytes
 
 fn read_whole(file: &File, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(length as usize);
-    // One byte more than promised tells that it has grown.
+    // Read one byte more than expected, to notice growth.
     let mut limited = file.take(length + 1);
     limited.read_to_end(&mut bytes)?;
     bytes.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! One look at a part of the folder: what is there, each file as one whole version.
+//! Scans a part of the folder, and takes each file as one complete version.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{File, Metadata};
@@ -19,52 +19,52 @@ use super::source::{Fault, Source, fault, is_visible};
 use super::tree::{Known, Thing};
 use super::whole::{self, Stamp};
 
-/// Folders inside folders, so that what symbolic links make of a tree stays finite.
+/// The maximum nesting of folders, so that symbolic links cannot make the tree infinite.
 const DEPTH_MAX: usize = 64;
 
-/// Names beside its own under which a folder is served. Links that lead to folders with links can make millions.
+/// Additional names under which a folder is served. Links to folders that contain links can multiply into millions.
 const LINKED_NAMES_MAX: u32 = 16;
 
-/// A look in progress.
+/// A scan in progress.
 pub(crate) struct Look<'a> {
     source: &'a Source,
     known: &'a Known,
     inotify: Option<&'a Inotify>,
     is_first: bool,
     room: u64,
-    /// How many names of each folder lead through links.
+    /// The number of names of each folder that go through links.
     linked: HashMap<Identity, u32>,
     seen: Known,
     found: Found,
 }
 
-/// What a look came to.
+/// The result of a scan.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Whether anything changed.
     pub(crate) changed: bool,
     /// Versions that are new.
     pub(crate) new: Vec<Arc<Entry>>,
-    /// Versions that are no more.
+    /// Versions that no longer exist.
     pub(crate) gone: Vec<Arc<Entry>>,
-    /// Names at and below the path that are symbolic links: what they lead to may change without a word about them.
+    /// Symbolic links at and below the path: changes of their targets are not reported.
     pub(crate) links: BTreeSet<PathBuf>,
-    /// Files that are being written: what was known of them is kept.
+    /// Files that are being written: the known versions are kept.
     pub(crate) unsettled: BTreeSet<PathBuf>,
-    /// What cannot be read now, and why: what was known of it is kept.
+    /// Unreadable paths and their errors: the known versions are kept.
     pub(crate) unread: Vec<(PathBuf, io::Error)>,
-    /// inotify takes no more folders.
+    /// The error if inotify cannot watch more folders.
     pub(crate) blind: Option<io::Error>,
 }
 
 /// The device and the inode of a folder.
 type Identity = (u64, u64);
 
-/// Brings `known` up to date at `path` and everything below it. Entries of files that have not changed stay as they are.
-/// New versions of files that are in memory are read into memory, as long as they need at most `room` bytes more.
+/// Updates `known` at `path` and everything below it. Unchanged files keep their entries. New versions of files in
+/// memory are loaded too, while they need at most `room` more bytes.
 ///
 /// # Errors
-/// The system is out of descriptors or memory: what is there cannot be told, and `known` stays as it is.
+/// Out of descriptors or memory: nothing was learned, and `known` is unchanged.
 pub(crate) fn update(
     source: &Source,
     path: &Path,
@@ -124,13 +124,13 @@ fn merge(path: &Path, known: &mut Known, seen: Known, found: &mut Found) {
     }
 }
 
-/// What was known at and below a path.
+/// The known entries at and below a path.
 fn below<'k>(path: &'k Path, known: &'k Known) -> impl Iterator<Item = (&'k PathBuf, &'k Thing)> {
     known.range(path.to_path_buf()..).take_while(move |(this, _)| this.starts_with(path))
 }
 
 impl Look<'_> {
-    /// Looks at what is at `path`. `ancestors` are the folders above it, by which a loop is noticed.
+    /// Scans `path`. `ancestors` are the folders above it, for detecting loops.
     fn visit(&mut self, path: &Path, via_link: bool, ancestors: &mut Vec<Identity>) -> io::Result<()> {
         let source = self.source;
         let opened = source.open_beneath(path).and_then(|file| Ok((file.metadata()?, file)));
@@ -149,7 +149,7 @@ impl Look<'_> {
                 count => *count += 1,
             }
         } else {
-            // Before its names are read, so that no name falls in between.
+            // Watch before reading the names, so that no new name is missed.
             self.watch(path);
         }
         let Some(names) = self.present(path, names(&file))? else { return Ok(()) };
@@ -181,7 +181,7 @@ impl Look<'_> {
             if *kind == FileType::RegularFile && !has_sidecars && self.keep_unchanged(&path, folder, name) {
                 continue;
             }
-            // Where the file system does not tell, it may be a link.
+            // If the file system does not report the type, it may be a link.
             let is_link = matches!(kind, FileType::Symlink | FileType::Unknown);
             if is_link {
                 self.found.links.insert(path.clone());
@@ -201,7 +201,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Keeps a file of which nothing has changed since it was last opened for a look, without opening it.
+    /// Keeps a file without opening it, if it has not changed since a scan last opened it.
     fn keep_unchanged(&mut self, path: &Path, folder: &File, name: &Path) -> bool {
         let Some(old) = self.old(path).filter(|old| old.sidecars.is_empty()) else { return false };
         let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
@@ -224,7 +224,7 @@ impl Look<'_> {
         same
     }
 
-    /// Looks at a file: the entry that there was, if nothing has changed or a change is not whole yet.
+    /// Scans a file. Returns the old entry if nothing has changed, or if a change is incomplete.
     fn file(
         &mut self,
         path: &Path,
@@ -249,7 +249,7 @@ impl Look<'_> {
         let cache_control = self.source.plan.cache_control.as_deref();
         let entry = Entry::new(path.to_path_buf(), now, sidecars, cache_control);
         entry.set_checked(changed_ns);
-        // What was served from memory goes on to be, and is not replaced by what cannot be read.
+        // A file served from memory stays in memory, and is not replaced by one that cannot be read.
         let old_bytes = old.map_or(0, |old| old.contents().memory_bytes());
         if old_bytes > 0 {
             let loaded = load(self.source, &entry, self.room.saturating_add(old_bytes));
@@ -276,15 +276,15 @@ impl Look<'_> {
     fn is_half(&self, path: &Path, old: Option<&Entry>, file: &File, now: Stamp) -> bool {
         let is_written = || self.inotify.map(|inotify| inotify.is_written(path));
         match old {
-            // What lies beside it has changed.
+            // Only a file beside it has changed.
             Some(old) if old.stamp == now => false,
             Some(old) => whole::is_half(old, file, now, is_written),
-            // A log that is open all the time appears at last.
+            // A log that is always open must appear eventually.
             None => now.is_recent(WRITTEN_TIME_MAX) && !whole::is_closed(file, now, is_written),
         }
     }
 
-    /// Compressed variants that lie beside a file, are not older than it, and smaller.
+    /// Compressed variants beside a file that are smaller and not older.
     fn sidecars(&mut self, path: &Path, plain: Stamp) -> io::Result<Vec<(Coding, Stamp)>> {
         let mut found = Vec::new();
         for coding in [Coding::Brotli, Coding::Zstd, Coding::Gzip] {
@@ -292,7 +292,7 @@ impl Look<'_> {
             let metadata = match metadata {
                 Ok(metadata) if metadata.is_file() => metadata,
                 Err(error) if fault(&error) == Fault::Exhausted => return Err(error),
-                // One that cannot be read is done without.
+                // An unreadable variant is ignored.
                 Ok(_) | Err(_) => continue,
             };
             let stamp = Stamp::of(&metadata)?;
@@ -303,7 +303,7 @@ impl Look<'_> {
         Ok(found)
     }
 
-    /// `None` for what is not there, or cannot be read now; what was known of the latter is kept.
+    /// `None` if it does not exist or cannot be read now; in the second case the known entry is kept.
     fn present<T>(&mut self, path: &Path, found: io::Result<T>) -> io::Result<Option<T>> {
         match found {
             Ok(found) => Ok(Some(found)),
@@ -319,7 +319,7 @@ impl Look<'_> {
         }
     }
 
-    /// Keeps what was known at and below a path.
+    /// Keeps the known entries at and below a path.
     fn keep(&mut self, path: &Path) {
         let kept = below(path, self.known).map(|(path, thing)| (path.clone(), thing.clone()));
         self.seen.extend(kept);
@@ -342,7 +342,7 @@ impl Look<'_> {
         }
     }
 
-    /// Watches a folder that is not served, and those in it: what links lead to may be there.
+    /// Watches a folder that is not served, and its subfolders, because link targets may be there.
     fn watch_hidden(&mut self, path: &Path, depth: usize) {
         if self.inotify.is_none() || depth >= DEPTH_MAX || self.source.is_link(path) {
             return;

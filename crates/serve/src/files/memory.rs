@@ -7,8 +7,8 @@
 //!                            d was not: its bytes leave memory, it is sent from disk
 //! ```
 //!
-//! Each step of the hand is constant work. In one epoch it passes each entry once at most, so taking files into memory
-//! costs one round an epoch, however many are asked for.
+//! Each step of the hand is constant work. In one epoch it passes each entry at most once, so loading files costs at
+//! most one round per epoch, however many are requested.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -18,18 +18,18 @@ use flatout_wire::accept::Coding;
 
 use super::entry::{Content, Entry};
 
-/// Places in the clock that may belong to entries that are gone, before they are cleared away.
+/// Slots of the clock for dropped entries before they are cleaned up.
 const STALE_MAX: usize = 1024;
 
-/// The contents that are in memory.
+/// The contents in memory.
 pub(crate) struct Memory {
     bytes: u64,
     bytes_max: u64,
     cache_control: Option<String>,
     clock: VecDeque<Weak<Entry>>,
-    /// Entries of the clock that are in memory still.
+    /// Entries of the clock that are still in memory.
     resident_count: usize,
-    /// Steps that the hand has left in this epoch.
+    /// Steps that the hand may still take in this epoch.
     steps_left: usize,
     #[cfg(test)]
     steps: usize,
@@ -49,12 +49,12 @@ impl Memory {
         }
     }
 
-    /// Bytes that may still be taken without letting anything go.
+    /// Bytes that can be added without eviction.
     pub(crate) fn room(&self) -> u64 {
         self.bytes_max.saturating_sub(self.bytes)
     }
 
-    /// Counts an entry that came with its contents.
+    /// Counts an entry that already has its contents.
     pub(crate) fn add(&mut self, entry: &Arc<Entry>) {
         let bytes = entry.contents().memory_bytes();
         if bytes > 0 {
@@ -92,7 +92,7 @@ impl Memory {
         }
     }
 
-    /// Forgets an entry that is known no more. Those who still send it keep its bytes alive.
+    /// Removes a dropped entry. Responses in progress keep its bytes alive.
     pub(crate) fn forget(&mut self, entry: &Entry) {
         entry.leave();
         let bytes = entry.contents().memory_bytes();
@@ -102,13 +102,13 @@ impl Memory {
         }
     }
 
-    /// A new epoch: the hand may go round once more.
+    /// Starts an epoch: the hand may go round once more.
     pub(crate) fn begin_epoch(&mut self) {
         self.steps_left = self.clock.len();
     }
 
-    /// Lets go what was not asked for in this epoch or the one before, until there is room for so many bytes. Returns
-    /// whether there is.
+    /// Evicts files not used in this or the previous epoch, until there is room for this many bytes. Returns whether
+    /// there is.
     pub(crate) fn make_room(&mut self, bytes: u64, epoch: u32) -> bool {
         if bytes > self.bytes_max {
             return false;
@@ -125,7 +125,7 @@ impl Memory {
         if self.bytes <= self.bytes_max {
             return;
         }
-        // One round that spares what is in use, and another that does not.
+        // One round spares recently used files, the other does not.
         for spares in [true, false] {
             for _ in 0..self.clock.len() {
                 if self.bytes <= self.bytes_max {
@@ -136,7 +136,7 @@ impl Memory {
         }
     }
 
-    /// Moves the hand on by one.
+    /// Moves the hand by one step.
     fn step(&mut self, stays: impl Fn(&Entry) -> bool) {
         #[cfg(test)]
         {
@@ -161,7 +161,7 @@ impl Memory {
         self.resident_count -= 1;
     }
 
-    /// Clears away the places of entries that are gone; amortised over those that went.
+    /// Cleans up the slots of dropped entries, at an amortised constant cost.
     fn clear_stale(&mut self) {
         if self.clock.len() > 2 * self.resident_count + STALE_MAX {
             let is_here = |entry: Arc<Entry>| !entry.is_gone() && entry.contents().is_in_memory();
@@ -208,7 +208,7 @@ mod tests {
         assert!(!memory.make_room(2 * BYTES as u64, 7), "the others are in use");
     }
 
-    /// Every one of 100 000 files over the ceiling is asked for in each epoch.
+    /// 100 000 files over the limit are all requested in each epoch.
     #[test]
     fn a_hundred_thousand_over_the_ceiling_cost_one_round_an_epoch() {
         const COUNT: usize = 100_000;

@@ -1,4 +1,4 @@
-//! Static files: everything that can be computed in advance is computed in advance.
+//! Static files: everything that can be computed in advance is.
 //!
 //! ```text
 //! disk ── look ──> keeper (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
@@ -9,11 +9,12 @@
 //!           └── watch: inotify, or a sweep of times
 //! ```
 //!
-//! A worker looks a path up in the tree and finds an entry with encoded heads and the body. What is not in the tree is not
-//! there, once the folder was looked at. Small files are kept in memory, large ones are sent by the kernel. All opening goes
-//! through one function (`source.rs`), and no client's path leads out of the folder.
+//! A worker looks a path up in the tree and finds an entry with encoded heads and the body. After the first scan, a
+//! path that is not in the tree does not exist. Small files are kept in memory, large ones are sent by the kernel.
+//! All files are opened by one function (`source.rs`), and no path from a client leads out of the folder.
 //!
-//! A file is served as one whole version (`whole.rs`): between two equal stamps, and never while its writer is at it.
+//! Only complete versions of a file are served (`whole.rs`): read between two equal stamps, and never while a writer
+//! has it open.
 
 mod answer;
 mod disk;
@@ -49,9 +50,9 @@ use flatout_engine::Service;
 pub struct Plan {
     /// The folder.
     pub root: PathBuf,
-    /// The file that answers for a folder.
+    /// The file served for a folder.
     pub index: String,
-    /// Whether paths without a file and without an extension are answered with the root's index file.
+    /// Whether paths without a file and without an extension get the root's index file.
     pub spa: bool,
     /// Whether a folder without an index file is listed.
     pub listing: bool,
@@ -59,22 +60,22 @@ pub struct Plan {
     pub compress: bool,
     /// Files up to this size are kept in memory.
     pub small_bytes_max: u64,
-    /// Bytes of all files and their compressed variants that are kept; over it the least used are sent from disk.
+    /// The limit for files and their compressed variants in memory; beyond that the least used are sent from disk.
     pub memory_bytes_max: u64,
-    /// How changes are noticed.
+    /// How changes are detected.
     pub watch: Watch,
     /// The value of `Cache-Control`, if any.
     pub cache_control: Option<String>,
-    /// Ranges that one request may ask for; over it the whole is sent.
+    /// The most ranges of one request; beyond that the whole file is sent.
     pub ranges_max: usize,
 }
 
-/// How changes are noticed.
+/// How changes are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// By inotify. Where that is exhausted or not there, by a sweep.
+    /// By inotify. If it is exhausted or unavailable, by a sweep.
     Inotify,
-    /// By looking at all times and sizes every so often: for NFS, FUSE and the like, which tell nothing.
+    /// By a periodic comparison of all times and sizes: for NFS, FUSE and the like, which send no events.
     Sweep(Duration),
     /// Not at all.
     Off,
@@ -97,18 +98,18 @@ impl Default for Plan {
     }
 }
 
-/// A folder that is being served; clones are the same site. Its threads end with the last of them.
+/// A folder that is being served; clones share it. Its threads end when the last clone is dropped.
 #[derive(Clone)]
 pub struct Site {
     site: Arc<keeper::Site>,
 }
 
 impl Site {
-    /// Opens the folder and starts to look at it, with the rights of the moment. Waits 50 ms at most: of a large folder what
-    /// was not looked at yet is served from disk. Memory is filled and text compressed in the background.
+    /// Opens the folder and starts to scan it, with the current privileges. Waits 50 ms at most: files not scanned by
+    /// then are served from disk. Memory is filled and text compressed in the background.
     ///
     /// # Errors
-    /// A root that is no readable folder, or a thread that cannot be started.
+    /// The root is not a readable folder, or a thread cannot be started.
     pub fn open(plan: Plan) -> io::Result<Site> {
         Ok(Site { site: keeper::open(plan)? })
     }
@@ -118,12 +119,12 @@ impl Site {
         Box::new(answer::Files::new(self.site.clone()))
     }
 
-    /// How many files are known now.
+    /// The number of known files.
     pub fn files_count(&self) -> usize {
         self.site.tree.load().files_count()
     }
 
-    /// Bytes of files and of their compressed variants that are in memory now.
+    /// Bytes of files and compressed variants in memory.
     pub fn memory_bytes(&self) -> u64 {
         self.site.tree.load().files().map(|entry| entry.contents().memory_bytes()).sum()
     }

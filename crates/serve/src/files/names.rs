@@ -16,7 +16,7 @@ use super::whole::Stamp;
 /// A name in a folder.
 pub(crate) struct Name {
     pub(crate) name: PathBuf,
-    /// `Unknown` where the file system does not tell.
+    /// `Unknown` if the file system does not report it.
     pub(crate) kind: FileType,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn names(folder: &File) -> io::Result<Vec<Name>> {
 /// The files and folders directly in a folder, for a listing; `None` if there are more than `count_max`.
 ///
 /// # Errors
-/// The system's.
+/// The folder cannot be read.
 pub(crate) fn children(source: &Source, path: &Path, count_max: usize) -> io::Result<Option<Known>> {
     let folder = source.open_beneath(path)?;
     let mut known = Known::new();

@@ -11,14 +11,14 @@ use super::whole::{Samples, Stamp};
 /// Large files that one worker keeps open.
 const OPEN_FILES_MAX: usize = 16;
 
-/// Smaller files leave with one call as a rule, and need no witness.
+/// Smaller files are usually sent with one call and need no witness.
 const WITNESSED_BYTES_MIN: u64 = 64 << 10;
 
 /// An open file.
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) file: Arc<File>,
-    /// Recognises the version in a file that has grown since.
+    /// Recognises the version if the file has grown since.
     pub(crate) witness: Option<Arc<dyn Witness>>,
 }
 
@@ -30,7 +30,7 @@ impl Opened {
         Opened { file, witness }
     }
 
-    /// The same with a witness, if one could not be had before: what was sent in the meantime is in memory now.
+    /// The same with a witness, if none could be taken before: the data sent meanwhile is in memory now.
     pub(crate) fn with_witness(self, open: &mut OpenFiles, entry: &Arc<Entry>) -> Opened {
         if self.witness.is_some() || entry.stamp.bytes < WITNESSED_BYTES_MIN {
             return self;
@@ -41,23 +41,23 @@ impl Opened {
     }
 }
 
-/// The files that were used last; few enough to be looked through. The one used last is the first.
+/// The most recently used files, few enough for a linear search, the last used one first.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     files: Vec<(Arc<Entry>, Opened)>,
 }
 
 impl OpenFiles {
-    /// The open file of an entry, which is then the one used last.
+    /// The open file of an entry, which becomes the last used one.
     pub(crate) fn get(&mut self, entry: &Arc<Entry>) -> Option<Opened> {
         let at = self.files.iter().position(|(this, _)| Arc::ptr_eq(this, entry))?;
         self.files[..=at].rotate_right(1);
         self.files.first().map(|(_, opened)| opened.clone())
     }
 
-    /// Keeps the open file of an entry, instead of the one that was not used for longest.
+    /// Keeps the open file of an entry, and closes the least recently used one.
     pub(crate) fn put(&mut self, entry: &Arc<Entry>, opened: Opened) {
-        // A former version of it is of no use any more.
+        // An older version of it is not needed any more.
         self.files.retain(|(this, _)| this.path != entry.path);
         self.files.truncate(OPEN_FILES_MAX - 1);
         self.files.insert(0, (entry.clone(), opened));

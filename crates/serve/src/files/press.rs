@@ -1,4 +1,4 @@
-//! Compressing text in advance, on a thread with the lowest priority: what is asked for first.
+//! Compresses text in advance on a thread with the lowest priority, requested files first.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,10 +10,10 @@ use super::entry::Entry;
 use super::inbox::Inbox;
 use crate::compress::{compressed, give_way};
 
-/// Texts that were asked for and wait; over it they wait with the rest.
+/// Requested texts in the queue; further ones wait with the rest.
 const ASKED_MAX: usize = 4096;
 
-/// Texts that wait to be compressed. Each waits in one place of each queue at most, so there are never more than files.
+/// Texts to be compressed. Each is at most once in each queue, so the queues are bounded by the number of files.
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 impl Queue {
-    /// A client would have liked it compressed: it is next.
+    /// A client accepts a compressed form: it goes first.
     pub(crate) fn ask(&self, entry: &Arc<Entry>) {
         if entry.begin_asking_press() {
             let mut waiting = self.lock();
@@ -39,7 +39,7 @@ impl Queue {
         }
     }
 
-    /// It is compressed when nothing else is to be.
+    /// It is compressed when no requested text waits.
     pub(crate) fn add(&self, entry: &Arc<Entry>) {
         if entry.begin_queueing_press() {
             self.lock().rest.push_back(Arc::downgrade(entry));
@@ -53,7 +53,7 @@ impl Queue {
         self.came.notify_all();
     }
 
-    /// The next text and its plain bytes; waits for one. `None` when it has ended.
+    /// Waits for the next text: returns it with its plain bytes. `None` after the end.
     fn next(&self) -> Option<(Arc<Entry>, Bytes)> {
         loop {
             let is_idle = |waiting: &mut Waiting| {
@@ -94,7 +94,7 @@ pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
     }
 }
 
-/// The variants of a text that are clearly smaller than it.
+/// The compressed forms of a text that are clearly smaller than it.
 pub(crate) fn variants(plain: &Bytes) -> Vec<(Coding, Bytes)> {
     let of = |coding| Some((coding, compressed(coding, plain)?));
     [Coding::Brotli, Coding::Zstd, Coding::Gzip].into_iter().filter_map(of).collect()

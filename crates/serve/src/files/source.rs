@@ -1,4 +1,4 @@
-//! The root, and the one way to open what is below it.
+//! The root, and the only function that opens files below it.
 
 use std::fs::File;
 use std::io;
@@ -16,19 +16,19 @@ pub(crate) struct Source {
     root: OwnedFd,
     root_path: PathBuf,
     pub(crate) plan: Plan,
-    /// Errors that a test makes of paths.
+    /// Errors that a test injects for paths.
     #[cfg(test)]
     pub(crate) faults: std::sync::Mutex<std::collections::HashMap<PathBuf, Errno>>,
 }
 
-/// What an error says of the file that was asked for.
+/// What an error means for the requested file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is not there, or not for us.
+    /// It does not exist, or we must not read it.
     Absent,
-    /// The process or the host is out of descriptors or memory: nothing about any file.
+    /// The process or the host is out of descriptors or memory; this says nothing about the file.
     Exhausted,
-    /// It cannot be told now, and may be told later: a disk or network in trouble.
+    /// A temporary problem: a disk or network in trouble.
     Passing,
 }
 
@@ -36,7 +36,7 @@ impl Source {
     /// Opens the root.
     ///
     /// # Errors
-    /// The system's, where it is no readable folder.
+    /// The root is not a readable folder.
     pub(crate) fn open(plan: Plan) -> io::Result<Source> {
         let root_path = plan.root.canonicalize()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -54,7 +54,7 @@ impl Source {
         &self.root_path
     }
 
-    /// Whether the root's path leads to this very folder still: deployments rename folders and turn links.
+    /// Whether the root's path still leads to the same folder: deployments rename folders and switch links.
     pub(crate) fn is_current(&self) -> bool {
         let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
         let here = rustix::fs::fstat(&self.root).ok().map(|stat| (stat.st_dev, stat.st_ino));
@@ -69,11 +69,10 @@ impl Source {
         })
     }
 
-    /// Opens a path below the root, without blocking on what is no file. Symbolic links are followed as long as they
-    /// stay inside.
+    /// Opens a path below the root. Does not block on special files. Follows symbolic links that stay inside.
     ///
     /// # Source
-    /// openat2(2), Linux 5.6; on older kernels the canonical path is compared instead.
+    /// Uses openat2(2), Linux 5.6; older kernels compare the canonical path instead.
     pub(crate) fn open_beneath(&self, path: &Path) -> io::Result<File> {
         self.fail(path)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -83,8 +82,8 @@ impl Source {
             rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve)
         };
         let opened = match beneath(path) {
-            // An absolute link may still lead inside, and one that goes up cannot be followed while anybody renames: the
-            // canonical path tells, and is opened under the same rule.
+            // An absolute link may still lead inside, and a link with `..` fails during a concurrent rename. Open the
+            // canonical path instead, under the same rule.
             Err(Errno::XDEV | Errno::AGAIN) => beneath(&self.canonical(path)?),
             Err(Errno::NOSYS) => {
                 rustix::fs::openat(CWD, self.root_path.join(self.canonical(path)?), flags, Mode::empty())
@@ -114,7 +113,7 @@ impl Source {
     }
 }
 
-/// What this error says.
+/// Classifies this error.
 pub(crate) fn fault(error: &io::Error) -> Fault {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Fault::Exhausted,
@@ -134,12 +133,12 @@ pub(crate) fn fault(error: &io::Error) -> Fault {
             | Errno::INVAL,
         ) => Fault::Absent,
         Some(_) => Fault::Passing,
-        // Our own: a link that leads outside, a name with a zero byte.
+        // Our own errors: a link that leads outside, a name with a zero byte.
         None => Fault::Absent,
     }
 }
 
-/// Whether a path may be served: no part of it begins with a dot, but for `.well-known` (RFC 8615).
+/// Whether a path may be served: no part of it starts with a dot, except `.well-known` (RFC 8615).
 pub(crate) fn is_visible(path: &Path) -> bool {
     path.components().all(|part| {
         let name = part.as_os_str().as_encoded_bytes();

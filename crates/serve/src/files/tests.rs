@@ -16,7 +16,7 @@ use super::opened::OpenFiles;
 use super::tree::Node;
 use super::{Plan, Watch};
 
-/// A folder that goes away with its test.
+/// A folder that is removed with its test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -25,7 +25,7 @@ impl Folder {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("flatout-files-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        // What comes from the kernel has no links in it.
+        // Paths from the kernel contain no links.
         Folder(path.canonicalize().unwrap())
     }
 
@@ -42,7 +42,7 @@ impl Drop for Folder {
     }
 }
 
-/// A keeper that does only what the test makes it do.
+/// A keeper that the test drives step by step.
 struct Kept {
     folder: Folder,
     site: Arc<Site>,
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     fn sweeping(files: &[(&str, &str)]) -> Kept {
-        // None comes while the test runs.
+        // No sweep happens during the test.
         Kept::new(files, |plan| plan.watch = Watch::Sweep(Duration::from_secs(3600)))
     }
 
@@ -77,7 +77,7 @@ impl Kept {
         self.keeper.turn(&self.site, Batch::default());
     }
 
-    /// What has been told so far, and what comes of it.
+    /// Handles all messages so far.
     fn hear(&mut self) {
         let told = self.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
         self.keeper.turn(&self.site, told);
@@ -115,7 +115,7 @@ fn errors_that_pass_take_nothing_away() {
         let mut kept = Kept::sweeping(&[("a", "a"), ("sub/b", "b"), ("c", "c")]);
         kept.fail("a", errno);
         kept.fail("sub", errno);
-        // Else they would not even be opened.
+        // Otherwise they would not even be opened.
         for name in ["a", "sub/b", "c"] {
             kept.write(name, "changed");
         }
@@ -140,7 +140,7 @@ fn errors_that_pass_take_nothing_away() {
 #[test]
 fn a_version_that_cannot_be_read_replaces_none() {
     let mut kept = Kept::sweeping(&[("a", "a")]);
-    // It can be opened and looked at, and then not be read.
+    // Opening it and reading its metadata succeed, but reading it fails.
     kept.write("a", "longer");
     let a = kept.entry("/a").unwrap();
     let source = kept.site.source.load_full();
@@ -188,7 +188,7 @@ fn what_changed_while_the_root_was_away_is_looked_at_when_it_is_back() {
     kept.next_epoch();
     assert_eq!(kept.text("/a").as_deref(), Some("new"));
     assert_eq!(kept.text("/c").as_deref(), Some("c"), "nobody told of it");
-    // Deleted and created again: another folder.
+    // Delete and create it again: another folder.
     std::fs::remove_dir_all(&root).unwrap();
     kept.next_epoch();
     assert_eq!(kept.text("/a").as_deref(), Some("new"));
@@ -203,7 +203,7 @@ fn a_watcher_that_went_blind_is_replaced_by_looks() {
     let mut kept = Kept::new(&[("a", "a")], |_| {});
     assert!(kept.keeper.watching.inotify().is_some());
     kept.write("b", "b");
-    // The change was lost together with the watcher's sight.
+    // The change was lost together with the watch.
     kept.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
     kept.keeper.turn(&kept.site, Batch { blind: Some("a test".to_owned()), ..Batch::default() });
     assert_eq!(kept.text("/b").as_deref(), Some("b"));
@@ -214,7 +214,7 @@ fn a_watcher_that_went_blind_is_replaced_by_looks() {
 fn what_appears_in_a_new_folder_after_the_look_is_told() {
     let mut kept = Kept::new(&[("a", "a")], |_| {});
     kept.write("new/deep/first", "first");
-    // The look itself watches what it finds; it does not wait until the watcher has come so far.
+    // The scan itself watches what it finds, without waiting for the watcher.
     kept.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
     kept.look("new");
     assert_eq!(kept.text("/new/deep/first").as_deref(), Some("first"));

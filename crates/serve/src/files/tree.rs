@@ -1,4 +1,4 @@
-//! What workers look paths up in: made whole by the keeper, never changed.
+//! The tree in which workers look up paths: built by the keeper, never changed afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
@@ -11,17 +11,17 @@ use super::Plan;
 use super::entry::Entry;
 use super::listing;
 
-/// What a path leads to.
+/// What is at a path.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     File(Arc<Entry>),
-    /// A folder that was named without its slash.
+    /// A folder requested without a trailing slash.
     Folder,
     /// A folder's listing, as HTML.
     Listing(Bytes),
 }
 
-/// All paths that there are, decoded, beginning with a slash.
+/// All paths, decoded, starting with a slash.
 #[derive(Default)]
 pub(crate) struct Tree {
     nodes: HashMap<Box<[u8]>, Node, foldhash::fast::RandomState>,
@@ -29,7 +29,7 @@ pub(crate) struct Tree {
     is_complete: bool,
 }
 
-/// What the keeper knows, by path relative to the root; the root itself is the empty path.
+/// The keeper's entries, by path relative to the root; the root itself is the empty path.
 pub(crate) type Known = BTreeMap<PathBuf, Thing>;
 
 /// A file or folder on disk.
@@ -40,7 +40,7 @@ pub(crate) enum Thing {
 }
 
 impl Tree {
-    /// Derives the tree from what is known.
+    /// Builds the tree from the known entries.
     pub(crate) fn of(known: &Known, plan: &Plan) -> Tree {
         let mut tree = Tree { is_complete: true, ..Tree::default() };
         tree.nodes.reserve(known.len());
@@ -68,25 +68,25 @@ impl Tree {
         self.nodes.insert(key(path, true), node);
     }
 
-    /// What a decoded path leads to.
+    /// What is at a decoded path.
     #[inline]
     pub(crate) fn get(&self, path: &[u8]) -> Option<&Node> {
         self.nodes.get(path)
     }
 
-    /// Whether what is not in it is not there: not before the folder was looked at for the first time.
+    /// Whether a missing path does not exist: not before the first scan of the folder has ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// How many files there are.
+    /// The number of files.
     pub(crate) fn files_count(&self) -> usize {
         self.files_count
     }
 
     /// All files, each once.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        // A folder's index stands under the folder's name, too.
+        // A folder's index is also under the folder's name.
         self.nodes.iter().filter_map(|(path, node)| match node {
             Node::File(entry) if !path.ends_with(b"/") => Some(entry),
             _ => None,

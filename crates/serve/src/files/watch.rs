@@ -1,4 +1,4 @@
-//! Noticing changes: inotify's events, or a sweep where there are none.
+//! Detects changes: with inotify, or a sweep if there is no inotify.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::inbox::Inbox;
 use super::inotify::Inotify;
 use super::{Plan, Watch};
 
-/// How often times are looked at where inotify cannot be had.
+/// The sweep interval if inotify is unavailable.
 const FALLBACK_SWEEP: Duration = Duration::from_secs(5);
 
-/// After so long inotify is tried again.
+/// When inotify is tried again.
 const RETRY_TIME: Duration = Duration::from_secs(60);
 
-/// How changes are noticed now.
+/// How changes are detected at the moment.
 pub(crate) struct Watching {
     how: How,
     inbox: Arc<Inbox>,
     next_sweep: Option<Instant>,
     /// When inotify is tried again.
     next_try: Option<Instant>,
-    /// Whether it was said that inotify is lost.
+    /// Whether the loss of inotify was reported.
     is_lost: bool,
 }
 
@@ -34,7 +34,7 @@ enum How {
 }
 
 impl Watching {
-    /// Starts to watch, by what the plan says. The look that follows adds the folders.
+    /// Starts to watch, as the plan says. The following scan adds the folders.
     pub(crate) fn start(plan: &Plan, root: &Path, inbox: Arc<Inbox>) -> Watching {
         let mut watching =
             Watching { how: How::Off, inbox, next_sweep: None, next_try: None, is_lost: false };
@@ -42,7 +42,7 @@ impl Watching {
         watching
     }
 
-    /// Starts again, at another root or the same.
+    /// Restarts, at the same or another root.
     pub(crate) fn restart(&mut self, plan: &Plan, root: &Path) {
         self.next_try = None;
         match plan.watch {
@@ -63,7 +63,7 @@ impl Watching {
         self.next_sweep = Some(Instant::now() + time);
     }
 
-    /// inotify does not see everything any more: sweeps until it does, and reports that once.
+    /// inotify misses changes: sweeps until it works again, and reports that once.
     pub(crate) fn lose(&mut self, root: &Path, reason: &str) {
         if !self.is_lost {
             let (sweep, retry) = (FALLBACK_SWEEP.as_secs(), RETRY_TIME.as_secs());
@@ -77,7 +77,7 @@ impl Watching {
         self.next_try = Some(Instant::now() + RETRY_TIME);
     }
 
-    /// A whole look has come to its end with nothing lost.
+    /// A complete scan has ended without lost events.
     pub(crate) fn note_whole_look(&mut self, root: &Path) {
         if self.is_lost && matches!(self.how, How::Events(_)) {
             self.is_lost = false;
@@ -85,7 +85,7 @@ impl Watching {
         }
     }
 
-    /// What is due by the clock: returns whether everything is to be looked at.
+    /// Handles timers: returns whether everything is to be scanned.
     pub(crate) fn on_time(&mut self, plan: &Plan, root: &Path) -> bool {
         let now = Instant::now();
         if self.next_try.is_some_and(|due| due <= now) {
@@ -100,12 +100,12 @@ impl Watching {
         is_due
     }
 
-    /// When the clock is to be looked at next.
+    /// The time of the next timer.
     pub(crate) fn due(&self) -> Option<Instant> {
         [self.next_sweep, self.next_try].into_iter().flatten().min()
     }
 
-    /// inotify, where it is what notices changes.
+    /// inotify, if it is in use.
     pub(crate) fn inotify(&self) -> Option<&Inotify> {
         match &self.how {
             How::Events(inotify) => Some(inotify),

@@ -1,4 +1,4 @@
-//! Whether what is on disk is one whole version of a file: stamps, writers, and files that only grow.
+//! Determines whether a file on disk is one complete version, with stamps, writers, and files that only grow.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
@@ -11,20 +11,20 @@ use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::entry::Entry;
 
-/// After so long without a write, a file whose writers the kernel does not tell is taken for whole.
+/// A file whose writers the kernel does not report is considered complete after this time without a write.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// So long a former version is served, or none of a large file, for one that is being rewritten. Then it is taken for a log
-/// that was truncated and is never closed, and served as it is.
+/// How long the previous version is served, or a large file is refused, while the file is being rewritten. After that
+/// it is treated as a truncated log that is never closed, and served as it is.
 const HALF_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// Looks at a file that has grown while it was sent, spread over the promised bytes.
+/// Samples of a file that grows while it is sent, spread over the announced bytes.
 const SAMPLES: u64 = 4;
 
-/// Bytes of one such look.
+/// Bytes of one sample.
 const SAMPLE_BYTES: u64 = 256;
 
-/// What tells one version of a file from another.
+/// Distinguishes one version of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) device: u64,
@@ -43,17 +43,17 @@ impl Stamp {
         })
     }
 
-    /// Whether both are versions of one file, not two files that had the same name.
+    /// Whether both are versions of the same inode, not two files with the same name.
     pub(crate) fn is_same_file(&self, other: &Stamp) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Whether it was written to a moment ago.
+    /// Whether it was written a moment ago.
     pub(crate) fn is_recent(&self, settle_time: Duration) -> bool {
         SystemTime::now().duration_since(self.modified).is_ok_and(|age| age < settle_time)
     }
 
-    /// The time of change since 1970, if it was after it.
+    /// The modification time since 1970, if it is later than that.
     pub(crate) fn since_1970(&self) -> Option<Duration> {
         self.modified.duration_since(UNIX_EPOCH).ok()
     }
@@ -64,8 +64,8 @@ pub(crate) fn stamp(file: &File) -> io::Result<Stamp> {
     Stamp::of(&file.metadata()?)
 }
 
-/// Whether `file`, which is `now`, may be half of a version that is being written in the place of `former`. `is_written` is
-/// asked where the kernel does not tell of writers.
+/// Whether `file`, whose stamp is `now`, may be an incomplete version that is replacing `former`. `is_written` is
+/// called if the kernel does not report writers.
 pub(crate) fn is_half(
     former: &Entry,
     file: &File,
@@ -73,7 +73,7 @@ pub(crate) fn is_half(
     is_written: impl FnOnce() -> Option<bool>,
 ) -> bool {
     if !former.stamp.is_same_file(&now) {
-        // A file that was renamed into its place is whole, unless somebody is known to be writing it.
+        // A file that was renamed into place is complete, unless it is known to be open for writing.
         return has_writer(file, is_written) && is_worth_waiting(former);
     }
     if now.bytes < former.stamp.bytes {
@@ -87,17 +87,17 @@ fn is_worth_waiting(former: &Entry) -> bool {
     now_s.saturating_sub(former.half_since_s(now_s)) < HALF_TIME_MAX.as_secs()
 }
 
-/// Whether this file is not being written: by the kernel's word, else by inotify's, else by its age.
+/// Whether this file is not being written: according to the kernel, otherwise inotify, otherwise its age.
 pub(crate) fn is_closed(file: &File, now: Stamp, is_written: impl FnOnce() -> Option<bool>) -> bool {
     match writer(file) {
-        // Closed before the stamp was taken, if the stamp is still the same.
+        // It was closed before the stamp was taken, if the stamp is still the same.
         Writer::None => stamp(file).is_ok_and(|after| after == now),
         Writer::Some => false,
         Writer::Unknown => !is_written().unwrap_or_else(|| now.is_recent(SETTLE_TIME)),
     }
 }
 
-/// Whether somebody is known to be writing this file.
+/// Whether this file is known to be open for writing.
 fn has_writer(file: &File, is_written: impl FnOnce() -> Option<bool>) -> bool {
     match writer(file) {
         Writer::None => false,
@@ -106,8 +106,8 @@ fn has_writer(file: &File, is_written: impl FnOnce() -> Option<bool>) -> bool {
     }
 }
 
-/// Whether the former version is the beginning of what is there now, as with logs. For a version that is not in memory,
-/// the only sign of the opposite is that it was seen shorter.
+/// Whether the previous version is a prefix of the current file, as with logs. For a version that is not in memory,
+/// the only contrary evidence is that it was seen shorter.
 fn has_only_grown(former: &Entry, file: &File, now: Stamp) -> bool {
     if now.bytes <= former.stamp.bytes || former.is_torn() {
         return false;
@@ -120,8 +120,8 @@ fn has_only_grown(former: &Entry, file: &File, now: Stamp) -> bool {
 
 /// Samples of an announced version, to distinguish a file that has only grown from one that was rewritten.
 ///
-/// A writer that goes from the beginning to the end has passed all samples when the file is longer than promised. It goes
-/// unnoticed only if it has left every sample as it was.
+/// A writer that goes from start to end has passed all samples when the file is longer than announced. It is missed
+/// only if it left every sample unchanged.
 #[derive(Debug)]
 pub(crate) struct Samples {
     bytes: u64,
@@ -129,7 +129,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Takes them, if they can be had without waiting for the disk.
+    /// Takes the samples, if that is possible without waiting for the disk.
     pub(crate) fn take(file: &File, stamp: Stamp) -> Option<Samples> {
         let length = SAMPLE_BYTES.min(stamp.bytes);
         let last = stamp.bytes - length;
@@ -211,7 +211,7 @@ mod tests {
     fn another_file_in_its_place_is_whole_unless_it_is_being_written() {
         let folder = Folder::new();
         folder.write("file", "the former version");
-        // Keeps its inode from the next file.
+        // Keeps the inode from being reused by the next file.
         let kept = File::open(folder.0.join("file")).unwrap();
         let former = entry(&folder, true);
         std::fs::remove_file(folder.0.join("file")).unwrap();

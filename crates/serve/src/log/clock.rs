@@ -27,7 +27,7 @@ impl Clock {
 
     #[cold]
     fn set(&mut self, unix_seconds: u64) {
-        // `Sun, 06 Nov 1994 08:49:37 GMT` has all that both need.
+        // `Sun, 06 Nov 1994 08:49:37 GMT` has all parts of both formats.
         let date = flatout_wire::date::format(unix_seconds);
         let text = String::from_utf8_lossy(&date);
         let mut words = text.split_ascii_whitespace().skip(1);

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What a request has to be: `status>=500`, `status=404`, `time>=1s`.
+/// A condition on a request: `status>=500`, `status=404`, `time>=1s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
     what: What,
@@ -28,7 +28,7 @@ enum Compare {
     Greater,
 }
 
-/// The longer ones first: each is found by how the rest begins.
+/// The longer ones first, because they are compared by prefix.
 const COMPARES: [(&str, Compare); 6] = [
     ("<=", Compare::LessOrEqual),
     (">=", Compare::GreaterOrEqual),
@@ -39,7 +39,7 @@ const COMPARES: [(&str, Compare); 6] = [
 ];
 
 impl Condition {
-    /// Whether a request is so: its status, 0 where it had none, and how long it took.
+    /// Whether a request satisfies it: `status` is 0 if there was none.
     #[inline]
     pub(super) fn holds(self, status: u16, time_ns: u64) -> bool {
         let found = match self.what {

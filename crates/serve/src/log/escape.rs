@@ -1,16 +1,16 @@
-//! What a client sent, made harmless for a line: no byte of it can end the line, a field, or a terminal's colours.
+//! Escapes client data in a line: none of its bytes may end the line or a field, or control a terminal.
 
 /// How values are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Escape {
-    /// As nginx does by default: `"`, `\` and what is not printable ASCII as `\xXX`.
+    /// Like nginx by default: `"`, `\` and bytes that are not printable ASCII become `\xXX`.
     Text,
-    /// As within a JSON string. Bytes that are no UTF-8 are taken for Latin-1.
+    /// Like a JSON string. Bytes that are not UTF-8 are read as Latin-1.
     Json,
 }
 
 impl Escape {
-    /// Adds a value that has something odd.
+    /// Adds a value that contains bytes to escape.
     #[cold]
     pub(super) fn write_escaped(self, value: &[u8], out: &mut Vec<u8>) {
         match self {
@@ -22,7 +22,7 @@ impl Escape {
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Whether a byte has to be escaped in either way.
+/// Whether a byte has to be escaped in either format.
 #[inline]
 pub(super) fn is_odd(byte: u8) -> bool {
     (byte.wrapping_sub(b' ') > b'~' - b' ') | (byte == b'"') | (byte == b'\\')
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Bytes of every kind come back from a JSON parser as they were, or as Latin-1 where they are no UTF-8.
+    /// A JSON parser returns all bytes unchanged, or as Latin-1 if they are not UTF-8.
     #[test]
     fn json_is_json() {
         let mut seed = 7u64;

@@ -1,4 +1,4 @@
-//! One worker's lines: what can be written of them when a request begins is kept until it has ended; then they are left in the
+//! One worker's log lines. The parts known at the start of a request are kept until its end; then the lines go to the
 //! worker's buffers.
 
 use std::cell::RefCell;
@@ -14,11 +14,10 @@ use super::writer::{Buffer, Shared};
 use super::{Log, Plan};
 use crate::observed::Upstream;
 
-/// Requests of one worker that are under way and of which something is kept; lines of those over it lack what their heads
-/// said.
+/// Requests in progress on one worker whose data is kept; lines of further ones lack the values from their heads.
 const OPEN_MAX: usize = 64 << 10;
 
-/// Memory for what is kept of a request that stays for the next.
+/// Memory of a request's data that is kept for reuse.
 const OPEN_BYTES_KEPT: usize = 4 << 10;
 
 /// One worker's lines, of all logs.
@@ -32,7 +31,7 @@ struct OneLog {
     buffer: Arc<Buffer>,
     steps: Steps,
     escape: Escape,
-    /// Every request is logged.
+    /// All logs take every request.
     takes_all: bool,
 }
 
@@ -42,17 +41,17 @@ struct State {
     /// The data of lines for requests whose beginning was not seen.
     unseen: Open,
     clock: Clock,
-    /// Requests that were not logged since the last that was, for sampling, by log.
+    /// For sampling, by log: requests since the last one that was logged.
     skipped: Vec<u32>,
 }
 
-/// What is kept of a request that is under way.
+/// The data kept of a request in progress.
 struct Open {
-    /// The runs of all logs, one behind the other.
+    /// The runs of all logs, one after another.
     text: Vec<u8>,
     /// Where each of them ends.
     ends: Box<[usize]>,
-    /// The mark of the service that is observed.
+    /// The mark of the wrapped service.
     inner: u64,
 }
 
@@ -78,7 +77,8 @@ impl Lines {
         Lines { logs, state: RefCell::new(state) }
     }
 
-    /// Keeps what is wanted of a request. Returns the mark by which it is found when that has ended.
+    /// Keeps the data that the logs need of a request. Returns the mark under which it is found when the request
+    /// ends.
     #[inline]
     pub(crate) fn begun(&self, begun: &Begun<'_>, inner: u64) -> u64 {
         let state = &mut *self.state.borrow_mut();
@@ -88,8 +88,7 @@ impl Lines {
         u64::from(slot) + 1
     }
 
-    /// Writes the lines of a request into the buffers of those logs that want it. Returns the mark of the service that is
-    /// observed.
+    /// Writes a request's lines into the buffers of the logs that want it. Returns the mark of the wrapped service.
     #[inline]
     pub(crate) fn ended(&self, ended: &Ended, site: u16, upstream: Option<&Upstream>) -> u64 {
         let State { open, free, unseen, clock, skipped } = &mut *self.state.borrow_mut();
@@ -121,7 +120,7 @@ impl Lines {
 }
 
 impl State {
-    /// One more request that may be under way.
+    /// Adds room for another request in progress.
     #[cold]
     fn add(&mut self, logs: &[OneLog]) -> Option<u32> {
         let slot = u32::try_from(self.open.len()).ok().filter(|slot| (*slot as usize) < OPEN_MAX)?;
@@ -131,7 +130,7 @@ impl State {
 }
 
 impl OneLog {
-    /// Writes a line. Its runs stand in `kept` from `at` on, up to these ends.
+    /// Writes a line. Its runs are in `kept`, starting at `at`, each up to one of `ends`.
     #[inline]
     fn write(&self, kept: &[u8], mut at: usize, ends: &[usize], about: &About<'_>, out: &mut Vec<u8>) {
         let mut ends = ends.iter();
@@ -173,7 +172,7 @@ fn takes_all(plan: &Plan) -> bool {
     plan.sample == 1 && plan.only.is_empty() && plan.site.is_none()
 }
 
-/// Whether a log wants this request. Of what is sampled, errors are logged always.
+/// Whether a log wants this request. Sampling never drops errors.
 fn is_wanted(plan: &Plan, ended: &Ended, site: u16, skipped: &mut u32) -> bool {
     let status = ended.status.map_or(0, |status| status.code());
     let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);

@@ -1,4 +1,4 @@
-//! The access log: a line for each request, and never a request that waits for one.
+//! The access log: a line for each request. No request waits for the log.
 //!
 //! ```text
 //! begun ── what the head says, as text ──> kept ─┐
@@ -6,8 +6,9 @@
 //!                                                                └── flush, reopen, end: taken by the writer ┘
 //! ```
 //!
-//! A worker writes into a buffer of its own. One thread for each log writes buffers to the file, and it alone waits for a
-//! disk. What the disk does not take in time, or at all, is lost, counted and reported; a line is whole or not there.
+//! A worker writes into its own buffer. Each log has one thread that writes buffers to the file, and only this thread
+//! waits for the disk. Lines that the disk does not accept, or not in time, are lost, counted and reported; a line is
+//! written completely or not at all.
 
 mod clock;
 mod condition;
@@ -35,26 +36,26 @@ pub use template::Format;
 
 use writer::Shared;
 
-/// What is logged, where to, and how.
+/// The settings of a log.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The file; it is made where there is none.
+    /// The file; it is created if it does not exist.
     pub path: PathBuf,
-    /// How a line looks.
+    /// The format of a line.
     pub format: Format,
-    /// Bytes that a worker collects before they are written.
+    /// Bytes that a worker buffers before they are written.
     pub buffer_bytes: usize,
-    /// How long a line waits at most before it is written.
+    /// The longest time before a line is written.
     pub flush: Duration,
-    /// What a request has to be to be logged; all of it.
+    /// Conditions for logging a request; all must hold.
     pub only: Vec<Condition>,
-    /// One request in so many is logged; errors always are.
+    /// Logs one in this many requests, and all errors.
     pub sample: u32,
-    /// Requests of this site alone, by its number ([`Sites`](crate::observed::Sites)).
+    /// Logs only requests of this site, by its number ([`Sites`](crate::observed::Sites)).
     pub site: Option<u16>,
 }
 
-/// The least and the most of what a worker collects.
+/// The limits for a worker's buffer.
 const BUFFER_BYTES_MIN: usize = 1 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 
@@ -62,7 +63,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 20;
 const FLUSH_MAX: Duration = Duration::from_secs(3600);
 
 impl Plan {
-    /// To this file, with everything else as usual.
+    /// Logs to this file, with default settings.
     pub fn new(path: impl Into<PathBuf>) -> Plan {
         Plan {
             path: path.into(),
@@ -75,10 +76,10 @@ impl Plan {
         }
     }
 
-    /// Says what cannot be, in words for the person who configured it.
+    /// Checks the plan; errors are for the person who configured it.
     ///
     /// # Errors
-    /// A value out of its range.
+    /// A value is out of range.
     pub fn check(&self) -> Result<(), String> {
         if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&self.buffer_bytes) {
             return Err(format!("log buffer: got {} bytes, allowed 1KiB to 64MiB", self.buffer_bytes));
@@ -93,10 +94,10 @@ impl Plan {
     }
 }
 
-/// How a log has fared so far.
+/// The statistics of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Lines that the file has taken.
+    /// Lines written to the file.
     pub lines: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -104,43 +105,43 @@ pub struct Tally {
     pub lost: u64,
 }
 
-/// An open log; clones are the same log.
+/// An open log; clones share it.
 #[derive(Clone)]
 pub struct Log {
     shared: Arc<Shared>,
 }
 
 impl Log {
-    /// Opens the file and starts the thread that writes it, with the rights of the moment.
+    /// Opens the file with the current privileges, and starts the writer thread.
     ///
     /// # Errors
-    /// A file that cannot be opened, or a thread that cannot be started.
+    /// The file cannot be opened, or the thread cannot be started.
     pub fn open(plan: Plan) -> io::Result<Log> {
         Ok(Log { shared: writer::open(plan)? })
     }
 
-    /// Reopens the file by its name: it was renamed by a log rotation. What was logged before goes into the old one.
+    /// Reopens the file by name, after a log rotation renamed it. Lines logged before this call go to the old file.
     /// Returns at once.
     pub fn reopen(&self) {
         self.shared.reopen();
     }
 
-    /// Writes all that is there and ends the writer. Waits for a slow disk, but not long: five seconds.
+    /// Writes all buffered lines and ends the writer. Waits up to five seconds for a slow disk.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// How it has fared so far.
+    /// The statistics so far.
     pub fn tally(&self) -> Tally {
         self.shared.tally()
     }
 
-    /// Whether its lines say anything of upstreams.
+    /// Whether its format uses upstream values.
     pub(crate) fn wants_upstreams(&self) -> bool {
         self.shared.plan.format.wants_upstreams()
     }
 
-    /// Where it is written.
+    /// The file's path.
     pub fn path(&self) -> &std::path::Path {
         &self.shared.plan.path
     }

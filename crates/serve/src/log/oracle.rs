@@ -1,4 +1,4 @@
-//! Lines as the simple version writes them, from the template and with nothing prepared: what the fast one is held against.
+//! Test oracle: writes lines in a simple way, directly from the template, to compare with the fast implementation.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::escape::Escape;
 use super::{Format, Lines, Log, Plan};
 use crate::notes::{Attempt, Upstream};
 
-/// The names of variables that the simple version knows, and texts between them.
+/// The variables that the oracle knows, and texts between them.
 const PARTS: [&str; 26] = [
     "$remote_addr",
     "$remote_port",
@@ -40,7 +40,7 @@ const PARTS: [&str; 26] = [
     " a text that is longer than what is copied at a time, and then some ",
 ];
 
-/// What a request is about.
+/// The data of a request.
 struct Case<'a> {
     request: &'a str,
     fields: &'a [(&'a str, Vec<u8>)],
@@ -122,7 +122,7 @@ impl Random {
         of[self.below(of.len())].clone()
     }
 
-    /// What a field value may be; often nothing of it has to be escaped.
+    /// A random field value, often without bytes to escape.
     fn value(&mut self) -> Vec<u8> {
         let is_plain = self.below(3) > 0;
         let length = self.below(70);
@@ -160,7 +160,7 @@ fn the_fast_version_writes_what_the_simple_one_writes() {
         let lines = Lines::new(std::slice::from_ref(&log));
         let mut expected = Vec::new();
         let mut open = Vec::new();
-        // Requests end in another order than they begin in.
+        // Requests end in a different order than they begin.
         for _ in 0..20 {
             let fields: Vec<(&str, Vec<u8>)> =
                 [("Host", b"a.example".to_vec()), ("User-Agent", random.value())]

@@ -1,4 +1,4 @@
-//! The file behind a log: whole lines, whatever the disk does.
+//! The file of a log, which gets complete lines even if the disk fails.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -8,11 +8,11 @@ use std::path::Path;
 /// An open file.
 pub(super) struct Sink {
     file: File,
-    /// It ends in the middle of a line, and the beginning of that cannot be taken back: it is no regular file.
+    /// The file ends with a partial line that could not be removed, because it is not a regular file.
     is_torn: bool,
 }
 
-/// What became of some lines.
+/// The result of writing lines.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) lines: u64,
@@ -34,8 +34,8 @@ impl Sink {
         Ok(Sink { file: blocking(file)?, is_torn: false })
     }
 
-    /// Writes so many lines, each ended by a line feed. What the disk does not take is lost, whole lines of it: a line of
-    /// which it has only taken the beginning is taken back.
+    /// Writes this many lines, each ended by a line feed. If the disk does not accept everything, complete lines are
+    /// lost: a line that was written partially is removed again.
     pub(super) fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
         if std::mem::take(&mut self.is_torn) && write_all(&mut self.file, b"\n").1.is_some() {
             self.is_torn = true;
@@ -50,7 +50,7 @@ impl Sink {
         Written { lines: count(done), bytes: taken as u64 - kept, lost: count(rest), error }
     }
 
-    /// Takes bytes off the end of the file, which this program has just written there.
+    /// Removes bytes from the end of the file that were just written.
     fn take_back(&mut self, bytes: u64) -> bool {
         let found = self.file.metadata().ok().filter(|found| found.is_file());
         let is_cut = found.is_some_and(|found| self.file.set_len(found.len().saturating_sub(bytes)).is_ok());
@@ -59,7 +59,7 @@ impl Sink {
     }
 }
 
-/// Writes as much as it can: how many bytes, and why not all.
+/// Writes as much as possible: returns how many bytes, and the error if not all.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(sink.write(b"three\n", 1).lines, 1);
         assert_eq!(std::fs::read(&path).unwrap(), b"one\nthree\n");
         std::fs::remove_dir_all(&folder).unwrap();
-        // What is no file keeps what it has, and the next line begins on its own.
+        // A device cannot be truncated, so the next write starts with a line feed.
         let mut sink = Sink::open(Path::new("/dev/null")).unwrap();
         assert!(!sink.take_back(2) && sink.is_torn);
         assert_eq!(sink.write(b"four\n", 1).lines, 1);

@@ -1,5 +1,5 @@
-//! A format as a worker writes it. What a request's head says is written when the request begins, together with the text
-//! around it, in runs; the rest when it has ended.
+//! A format prepared for workers. Values from a request's head are written at its start, in runs with the text around
+//! them; the other values at its end.
 //!
 //! ```text
 //! $remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer"
@@ -13,22 +13,22 @@ use super::template::Format;
 use super::text::Text;
 use super::variable::{Early, Late, Variable};
 
-/// What is written, and when.
+/// The parts of a line, by the time of writing.
 pub(super) struct Steps {
-    /// At the beginning.
+    /// Written at the start of a request.
     pub(super) runs: Vec<Run>,
-    /// At the end.
+    /// Written at the end.
     pub(super) late: Vec<Step>,
 }
 
-/// What stands in a line without a break, and is known when the request begins.
+/// A contiguous part of a line that is known when the request starts.
 #[derive(Default)]
 pub(super) struct Run {
     values: Vec<(Text, Early)>,
     behind: Text,
 }
 
-/// A step of what is written at the end.
+/// A step of writing a line at the end.
 pub(super) enum Step {
     /// The next run.
     Run,

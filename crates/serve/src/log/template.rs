@@ -1,24 +1,24 @@
-//! How a line looks: a template with nginx's variables, taken apart once.
+//! The format of a line: a template with nginx's variables, parsed once.
 
 use super::escape::Escape;
 use super::text::Text;
 use super::variable::Variable;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     pub(super) parts: Vec<Part>,
     pub(super) escape: Escape,
 }
 
-/// A piece of a line: text, and a value behind it unless it is the last.
+/// A piece of a line: text, followed by a value except in the last piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) text: Text,
     pub(super) value: Option<Variable>,
 }
 
-/// Parts that one format may have.
+/// The most parts of one format.
 const PARTS_MAX: usize = 200;
 
 const COMMON: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
@@ -50,7 +50,7 @@ impl Format {
         Format::built_in(JSON, Escape::Json)
     }
 
-    /// Whether it has anything of upstreams.
+    /// Whether it uses upstream values.
     pub(super) fn wants_upstreams(&self) -> bool {
         let is_of_upstream =
             |part: &Part| matches!(&part.value, Some(Variable::Late(late)) if late.is_of_upstream());
@@ -58,15 +58,15 @@ impl Format {
     }
 
     fn built_in(text: &str, escape: Escape) -> Format {
-        // That the texts above can be read is a test's to show.
+        // A test shows that the texts above are valid.
         read(text, escape).unwrap_or(Format { parts: Vec::new(), escape })
     }
 
-    /// `common`, `combined`, `json`, or a template: text with variables as nginx names them, `$status` or `${status}`. One
-    /// that begins with `{` is taken for JSON, and its values are escaped for that.
+    /// `common`, `combined`, `json`, or a template: text with nginx's variables, `$status` or `${status}`. A template
+    /// that starts with `{` is JSON, and its values are escaped for that.
     ///
     /// # Errors
-    /// A variable that is not known.
+    /// An unknown variable.
     pub fn parse(text: &str) -> Result<Format, String> {
         match text {
             "common" => Ok(Format::common()),
@@ -84,7 +84,7 @@ impl Format {
     }
 }
 
-/// Takes a template apart.
+/// Parses a template.
 fn read(text: &str, escape: Escape) -> Result<Format, String> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -100,7 +100,7 @@ fn read(text: &str, escape: Escape) -> Result<Format, String> {
     Ok(Format { parts, escape })
 }
 
-/// The name at the start of `text`, with or without braces, and what follows it.
+/// Splits the name at the start of `text`, with or without braces, from the rest.
 fn name(text: &str) -> Result<(&str, &str), String> {
     if let Some(inner) = text.strip_prefix('{') {
         return inner.split_once('}').ok_or_else(|| "a `${` in a log template has no `}`".to_owned());

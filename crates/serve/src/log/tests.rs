@@ -8,7 +8,7 @@ use flatout_wire::Status;
 use super::*;
 use crate::observed::{Attempt, Notes, Observers, Upstream};
 
-/// Answers with the status that the path names, and notes an upstream where it is asked to.
+/// Responds with the status in the path, and notes an upstream if asked to.
 struct Named(std::rc::Rc<Notes>);
 
 impl Service for Named {
@@ -85,7 +85,7 @@ impl Logged {
         ));
     }
 
-    /// Ends the server, and what it has logged.
+    /// Ends the server, and returns its log.
     fn end(mut self) -> String {
         self.stop();
         self.log.close();
@@ -169,7 +169,7 @@ fn what_is_hostile_stays_in_its_field() {
     assert!(lines[4].contains(" 414 ") && lines[4].len() < 1300, "{}", lines[4]);
 }
 
-/// Whatever is sent, each line is one JSON object, and says what was sent.
+/// Whatever a client sends, each line is one JSON object that contains what was sent.
 #[test]
 fn json_lines_are_json() {
     let logged = Logged::new(|plan| plan.format = Format::json());
@@ -181,7 +181,7 @@ fn json_lines_are_json() {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            // What a field value may have: everything but control characters, and tabs.
+            // Characters allowed in a field value: all but control characters, and tabs.
             match (seed >> 16) as u8 {
                 byte @ (b'\t' | b' '..=0x7e | 0x80..) => agent.push(byte),
                 _ => agent.extend_from_slice("é€😀\"\\".as_bytes()),
@@ -252,7 +252,7 @@ fn a_full_disk_costs_lines_and_no_request() {
     assert_eq!(log.tally(), Tally { lines: 0, bytes: 0, lost: 300 });
 }
 
-/// While the writer cannot write, lines are lost over the limit, and none of them in parts.
+/// While the writer cannot write, lines over the limit are lost, each of them completely.
 #[test]
 fn a_slow_disk_costs_whole_lines() {
     use std::os::unix::fs::OpenOptionsExt;
@@ -308,7 +308,7 @@ fn a_slow_disk_costs_whole_lines() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// A request whose beginning was not seen.
+/// A request whose start was not seen.
 fn ended() -> flatout_engine::Ended {
     flatout_engine::Ended {
         status: Some(Status::OK),

@@ -1,21 +1,21 @@
-//! Text that is being written: parts of templates, and values of what clients sent.
+//! Writes text: parts of templates, and client values.
 
 use std::net::SocketAddr;
 
 use super::escape::{Escape, is_odd};
 
-/// Bytes of a value that are looked at at a time.
+/// Bytes of a value examined at a time.
 const BLOCK: usize = 16;
 
-/// Text of a template up to this is copied as one piece of this size, and what is too much of it is cut off again: a copy of
-/// a size that is known costs a few instructions, a call many.
+/// Template text up to this size is copied as one piece of this size, and the excess is cut off: a copy of constant
+/// size takes a few instructions, a call takes many.
 const PIECE: usize = 32;
 
-/// Text of a template. What is short lies in one piece.
+/// Text of a template. Short text is stored in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text {
     piece: [u8; PIECE],
-    /// Bytes of the piece that are not the text's.
+    /// Unused bytes of the piece.
     spare: usize,
     long: Box<[u8]>,
 }
@@ -53,14 +53,14 @@ impl Text {
     }
 }
 
-/// Adds the beginning of a few bytes.
+/// Adds the first bytes of `text`.
 #[inline]
 fn short(text: [u8; 4], bytes: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&text);
     out.truncate(out.len() - 4 + bytes);
 }
 
-/// Adds what stands for a value that is not there.
+/// Adds the placeholder for a missing value.
 #[inline]
 pub(super) fn nothing(escape: Escape, out: &mut Vec<u8>) {
     if escape == Escape::Text {
@@ -68,7 +68,7 @@ pub(super) fn nothing(escape: Escape, out: &mut Vec<u8>) {
     }
 }
 
-/// Adds what a client sent.
+/// Adds a client value.
 #[inline]
 pub(super) fn value(value: &[u8], escape: Escape, out: &mut Vec<u8>) {
     match is_plain(value) {
@@ -95,7 +95,7 @@ pub(super) fn seconds(ns: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
-/// Adds three digits, as nginx has them for a status; in JSON a number has no zeros before it.
+/// Adds three digits, like nginx for a status; in JSON a number has no leading zeros.
 #[inline]
 pub(super) fn status(code: u16, escape: Escape, out: &mut Vec<u8>) {
     if code == 0 && escape == Escape::Json {
@@ -110,7 +110,7 @@ pub(super) fn status(code: u16, escape: Escape, out: &mut Vec<u8>) {
 pub(super) fn address(peer: Option<SocketAddr>, out: &mut Vec<u8>) {
     match peer {
         Some(SocketAddr::V4(peer)) => {
-            // Each octet overwrites what the one before has left behind its dot.
+            // Each octet overwrites the unused bytes after the previous octet's dot.
             let mut text = [0; 16];
             let mut at = 0;
             for octet in peer.ip().octets() {
@@ -120,7 +120,7 @@ pub(super) fn address(peer: Option<SocketAddr>, out: &mut Vec<u8>) {
                 }
                 at += usize::from(bytes);
             }
-            // Without the dot behind the last.
+            // Omit the last dot.
             out.extend_from_slice(&text);
             out.truncate(out.len() - 16 + at - 1);
         }
@@ -134,7 +134,7 @@ fn digit(number: u64) -> u8 {
     b'0' + (number % 10) as u8
 }
 
-/// Each octet with a dot behind it, and how long that is.
+/// Each octet followed by a dot, and the length of both.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut all = [([b'.'; 4], 2); 256];
     let mut octet = 0;
@@ -151,10 +151,11 @@ static OCTETS: [([u8; 4], u8); 256] = {
     all
 };
 
-/// Whether nothing of a value is odd: all of it is printable ASCII without `"` and `\`.
+/// Whether a value needs no escaping: all of it is printable ASCII without `"` and `\`.
 ///
-/// Sixteen bytes are looked at at a time, which the compiler turns into vectors: a byte of `odd` remembers what was seen at its
-/// place of each block. The last block overlaps the one before. Of what is shorter the first and the last bytes are put together.
+/// It examines sixteen bytes at a time, which the compiler vectorises: each byte of `odd` collects the results for
+/// its position in all blocks. The last block overlaps the one before. In shorter values, the first and the last
+/// bytes are examined together.
 #[inline]
 fn is_plain(value: &[u8]) -> bool {
     let mut odd = [0; BLOCK];
@@ -198,7 +199,7 @@ fn has_odd(word: &[u8; 8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Wherever it stands, and however long what is around it is.
+    /// At each position, in values of each length.
     #[test]
     fn no_odd_byte_is_overlooked() {
         for length in 0..70usize {

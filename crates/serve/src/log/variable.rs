@@ -1,4 +1,4 @@
-//! The values of a line, by the names that nginx gives them.
+//! The values of a line, with nginx's names.
 
 use flatout_engine::{Begun, Ended, Outcome};
 use flatout_wire::head::Version;
@@ -16,7 +16,7 @@ pub(super) enum Variable {
     Late(Late),
 }
 
-/// What is known when a request begins.
+/// Values known when a request starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Early {
     RemoteAddr,
@@ -37,7 +37,7 @@ pub(super) enum Early {
     Pid,
 }
 
-/// What is known when it has ended.
+/// Values known when it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Late {
     Status,
@@ -93,10 +93,10 @@ const LATE: [(&str, Late); 15] = [
     ("upstream_response_time", Late::UpstreamResponseTime),
 ];
 
-/// Makes a variable of the name of something.
+/// Makes a variable from a name in the request.
 type Named = fn(String) -> Early;
 
-/// Names whose rest is the name of something in the request.
+/// Prefixes that are followed by a name in the request.
 const PREFIXES: [(&str, Named); 3] = [
     ("http_", |name| Early::Field(name.replace('_', "-"))),
     ("arg_", Early::Argument),
@@ -136,7 +136,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// How many letters have to be changed, left out or put in to make one of the other.
+/// The edit distance of two names.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.bytes().enumerate() {
@@ -156,7 +156,7 @@ fn distance(one: &str, other: &str) -> usize {
 }
 
 impl Early {
-    /// Adds the value of a request as it was sent, or what stands for none.
+    /// Adds the value of a request as it was sent, or the placeholder.
     #[inline]
     pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         let Some(head) = begun.head else {
@@ -199,7 +199,7 @@ impl Early {
         write(value, escape, out);
     }
 
-    /// Of a request that was refused only its first line is known, or what has come of it.
+    /// A refused request has only its request line and its results.
     #[cold]
     fn write_refused(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         match self {
@@ -212,7 +212,7 @@ impl Early {
         }
     }
 
-    /// What has nothing to do with the head.
+    /// Values that do not depend on the head.
     fn write_common(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         match self {
             Early::RemoteAddr => text::address(begun.peer, out),
@@ -225,7 +225,7 @@ impl Early {
     }
 }
 
-/// Bytes that are logged of what was refused.
+/// Bytes that are logged of a refused request.
 const REFUSED_BYTES_MAX: usize = 1 << 10;
 
 #[inline]
@@ -236,7 +236,7 @@ fn write(value: Option<&[u8]>, escape: Escape, out: &mut Vec<u8>) {
     }
 }
 
-/// The user of basic authentication, as nginx has it: whether the password is right is not looked at.
+/// The user name of basic authentication, like nginx: without checking the password.
 #[cold]
 fn user(credentials: &[u8]) -> Option<Vec<u8>> {
     let (scheme, token) = credentials.split_at_checked(6)?;
@@ -249,7 +249,7 @@ fn user(credentials: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Decodes as much as is base64.
+/// Decodes the valid start of a base64 text.
 fn base64(text: &[u8]) -> Vec<u8> {
     let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0u32);
     for &byte in text {
@@ -296,7 +296,7 @@ fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
     })
 }
 
-/// What a late value is written from.
+/// The input for late values.
 pub(super) struct About<'a> {
     pub(super) ended: &'a Ended,
     pub(super) upstream: Option<&'a Upstream>,
@@ -318,7 +318,7 @@ impl Late {
         }
     }
 
-    /// Those that fewer formats have. Inlined, the digits of all of them would be worked out for each line.
+    /// Values that few formats use. If this were inlined, the digits of all of them would be computed for each line.
     #[inline(never)]
     fn write_other(self, about: &About<'_>, escape: Escape, out: &mut Vec<u8>) {
         let ended = about.ended;
@@ -346,7 +346,7 @@ impl Late {
         )
     }
 
-    /// What was noted of an upstream. If several servers were tried, all of them, with commas between them.
+    /// What was noted of an upstream: all servers that were tried, separated by commas.
     fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, out: &mut Vec<u8>) {
         let Some(upstream) = upstream else {
             return text::nothing(escape, out);
@@ -370,7 +370,7 @@ impl Late {
         };
         match time {
             Some(ns) => text::seconds(ns, out),
-            // Also in JSON: each of several has its place.
+            // Also in JSON: each attempt keeps its position.
             None => out.extend_from_slice(b"-"),
         }
     }

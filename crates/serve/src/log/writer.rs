@@ -1,7 +1,7 @@
-//! The thread that writes a log, and the buffers through which workers reach it.
+//! The thread that writes a log, and the buffers between workers and this thread.
 //!
-//! A worker locks its buffer for each line. Only this thread does too: it takes the buffer every few seconds, and holds
-//! the lock while it swaps two pointers.
+//! A worker locks its buffer for each line. The only other user of the lock is this thread, every few seconds, for
+//! the time it takes to swap two pointers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use flatout_engine::say;
 use super::sink::Sink;
 use super::{Plan, Tally};
 
-/// Full buffers of one worker that wait for the disk; while there are so many, lines are lost.
+/// Full buffers of one worker that wait for the disk; beyond that lines are lost.
 const FULL_MAX: usize = 8;
 
-/// How long the end of the server waits for the disk.
+/// How long the shutdown waits for the disk.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How often at most lost lines are reported.
+/// The shortest interval between reports of lost lines.
 const COMPLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A log that is open.
+/// An open log.
 pub(super) struct Shared {
     pub(super) plan: Plan,
     buffers: Mutex<Vec<Arc<Buffer>>>,
@@ -44,25 +44,25 @@ pub(super) struct Buffer(Mutex<Pages>);
 
 #[derive(Default)]
 struct Pages {
-    /// What the worker writes into.
+    /// The buffer that the worker writes to.
     filling: Page,
-    /// What waits for the disk.
+    /// Buffers that wait for the disk.
     full: VecDeque<Page>,
-    /// An empty one for the next exchange.
+    /// An empty buffer for the next swap.
     spare: Option<Page>,
 }
 
-/// Lines, and how many they are.
+/// Lines and their number.
 #[derive(Default)]
 struct Page {
     text: Vec<u8>,
-    /// Where the last whole line ends.
+    /// The end of the last complete line.
     bytes: usize,
     lines: u64,
 }
 
 impl Buffer {
-    /// Adds the line that `write` writes. Where the disk has not kept up, it is lost.
+    /// Adds the line that `write` writes. It is lost if the disk has not kept up.
     #[inline]
     pub(super) fn add(&self, shared: &Shared, write: impl FnOnce(&mut Vec<u8>)) {
         let mut pages = self.lock();
@@ -71,14 +71,14 @@ impl Buffer {
             return;
         }
         let page = &mut pages.filling;
-        // Of a line whose writing panicked nothing stays.
+        // Remove a partial line, left by a panic during writing.
         page.text.truncate(page.bytes);
         write(&mut page.text);
         page.bytes = page.text.len();
         page.lines += 1;
     }
 
-    /// Takes what is there: full buffers, and if asked also what is being filled.
+    /// Takes the full buffers, and with `all` also the one being filled.
     fn take(&self, all: bool, into: &mut Vec<Page>) {
         let mut pages = self.lock();
         into.extend(pages.full.drain(..));
@@ -88,7 +88,7 @@ impl Buffer {
         }
     }
 
-    /// Gives an empty one back.
+    /// Returns an empty buffer.
     fn give_back(&self, mut page: Page) {
         page.text.clear();
         (page.bytes, page.lines) = (0, 0);
@@ -96,13 +96,13 @@ impl Buffer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // Whoever panicked in it has left whole lines.
+        // A panic leaves complete lines.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pages {
-    /// Hands a full buffer over. `false` where too many wait.
+    /// Queues a full buffer. `false` if too many are queued.
     #[cold]
     fn turn(&mut self, shared: &Shared) -> bool {
         if self.full.len() >= FULL_MAX {
@@ -139,7 +139,7 @@ pub(super) fn open(plan: Plan) -> io::Result<Arc<Shared>> {
 }
 
 impl Shared {
-    /// A buffer for one more worker.
+    /// A buffer for another worker.
     pub(super) fn buffer(&self) -> Arc<Buffer> {
         let buffer: Arc<Buffer> = Arc::default();
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer.clone());
@@ -181,11 +181,11 @@ impl Shared {
 struct Writer {
     shared: Arc<Shared>,
     sink: Sink,
-    /// Tells that it has ended, by being dropped too.
+    /// Reports its end, also by being dropped.
     tell: Sender<()>,
-    /// Lines that were lost when that was last reported, and when.
+    /// The number of lost lines at the last report, and its time.
     reported: (u64, Option<Instant>),
-    /// Why the last ones were.
+    /// The reason for the last loss.
     reason: Option<io::Error>,
 }
 
@@ -217,7 +217,7 @@ impl Writer {
         }
     }
 
-    /// Writes what the workers have left, each one's in its order.
+    /// Writes all workers' buffers, each worker's in order.
     fn write_out(&mut self, all: bool) {
         let buffers = self.shared.buffers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut pages = Vec::new();
@@ -252,7 +252,7 @@ impl Writer {
         }
     }
 
-    /// Reports lines that were lost since the last report, once a while.
+    /// Reports lines lost since the last report, at most once per interval.
     fn complain(&mut self, is_last: bool) {
         let lost = self.shared.lost.load(Ordering::Relaxed);
         let (before, at) = self.reported;

@@ -1,5 +1,5 @@
-//! Latencies in buckets whose width grows with them: eight to each power of two, so that a latency is known within 12.5 %,
-//! from a microsecond to a minute and more.
+//! Latencies in buckets of growing width: eight for each power of two, which gives a precision of 12.5 %, from a
+//! microsecond to more than a minute.
 //!
 //! ```text
 //! µs (of 1024 ns):  0 1 2 … 15 | 16 18 20 … 30 | 32 36 … 60 | 64 72 …
@@ -12,27 +12,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PER_POWER: usize = 8;
 const PER_POWER_BITS: u32 = PER_POWER.trailing_zeros();
 
-/// What latencies are counted in: 2^10 ns.
+/// The unit of latencies: 2^10 ns.
 const UNIT_BITS: u32 = 10;
 
 /// Powers of two of the unit that have buckets: up to 2^27 units, 137 s.
 const POWERS: usize = 27;
 
-/// Buckets. The last one has all that is longer.
+/// The number of buckets. The last one also has all longer latencies.
 pub(super) const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
 
 /// The bucket of a latency. Some ten instructions.
 #[inline]
 pub(super) fn bucket(ns: u64) -> usize {
     let units = ns >> UNIT_BITS;
-    // Below eight units each has a bucket of its own: their power is taken for that of eight.
+    // Below eight units each unit has its own bucket: treat them like the power of eight.
     let power = (units | PER_POWER as u64).ilog2();
     let shift = power - PER_POWER_BITS;
     let at = (shift as usize) * PER_POWER + (units >> shift) as usize;
     at.min(BUCKETS - 1)
 }
 
-/// Where a bucket ends, in nanoseconds: what it has is less.
+/// The exclusive upper bound of a bucket, in nanoseconds.
 fn ends_ns(bucket: usize) -> u64 {
     let next = bucket + 1;
     if next < 2 * PER_POWER {
@@ -42,7 +42,7 @@ fn ends_ns(bucket: usize) -> u64 {
     ((PER_POWER + next % PER_POWER) as u64) << (shift as u32 + UNIT_BITS)
 }
 
-/// Latencies that are counted: by one worker, whose plain loads and stores suffice, or by many threads.
+/// Counts latencies: from one worker, with plain loads and stores, or from many threads.
 pub(crate) struct Counted {
     counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
@@ -61,7 +61,7 @@ impl Counted {
         }
     }
 
-    /// The same where other threads count too.
+    /// The same when other threads count too.
     pub(crate) fn record_shared(&self, ns: u64) {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         if let Some(counter) = self.counts.get(bucket(ns)) {
@@ -81,7 +81,7 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-/// Latencies that were counted.
+/// Counted latencies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     counts: [u64; BUCKETS],
@@ -95,7 +95,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Counts one.
+    /// Counts a latency.
     pub fn record(&mut self, ns: u64) {
         self.add(bucket(ns), 1, ns);
     }
@@ -107,13 +107,13 @@ impl Latency {
         }
     }
 
-    /// Adds those of another.
+    /// Adds the latencies of another.
     pub fn merge(&mut self, other: &Latency) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
         self.sum_ns += other.sum_ns;
     }
 
-    /// Those that came since an earlier moment of the same.
+    /// The latencies since an earlier snapshot.
     #[must_use]
     pub fn since(&self, before: &Latency) -> Latency {
         let counts = std::array::from_fn(|at| {
@@ -123,7 +123,7 @@ impl Latency {
         Latency { counts, sum_ns: self.sum_ns.saturating_sub(before.sum_ns) }
     }
 
-    /// How many.
+    /// Their number.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -133,14 +133,14 @@ impl Latency {
         self.sum_ns
     }
 
-    /// Of so many percent the latency is not longer, within 12.5 %; 0 without any.
+    /// The latency that this percentage of requests does not exceed, within 12.5 %; 0 if there are none.
     pub fn percentile_ns(&self, percent: f64) -> u64 {
         let wanted = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                // The middle of the bucket is wrong by half of its width at most.
+                // The middle of the bucket is wrong by at most half its width.
                 let starts_ns = if bucket == 0 { 0 } else { ends_ns(bucket - 1) };
                 return starts_ns.midpoint(ends_ns(bucket));
             }
@@ -148,7 +148,7 @@ impl Latency {
         0
     }
 
-    /// For OpenMetrics: buckets by powers of two, each with its end in seconds and its own count.
+    /// For OpenMetrics: buckets by powers of two, each with its upper bound in seconds and its own count.
     pub(super) fn by_power(&self) -> Vec<(f64, u64)> {
         let mut buckets = Vec::new();
         let mut count = 0;

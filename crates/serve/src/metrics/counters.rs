@@ -1,4 +1,4 @@
-//! What each worker counts: on its own cache lines, with plain loads and stores, because no other thread writes there.
+//! Each worker's counters, on its own cache lines, written with plain loads and stores.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,19 @@ use super::buckets::{Counted, Latency, count};
 use super::{Family, Kind, Value};
 use crate::notes::SITES_MAX;
 
-/// Status classes: none, 1xx to 5xx, and what is no class.
+/// Status classes: none, 1xx to 5xx, and other.
 const CLASSES: usize = 7;
 const CLASS_NAMES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx", "other"];
 
 const OUTCOMES: usize = Outcome::ALL.len();
 
-/// One worker's counters, of each site: those of a site are made when it is first asked for.
+/// One worker's counters for each site, which are created at the first request for the site.
 #[derive(Default)]
 pub(super) struct Counters {
     sites: Mutex<Vec<Arc<Site>>>,
 }
 
-/// Those of one site.
+/// The counters of one site.
 #[repr(align(128))]
 struct Site {
     /// Requests by outcome, and within that by status class.
@@ -58,7 +58,7 @@ impl Site {
 /// Counts the requests of one worker.
 pub struct Recorder {
     counters: Arc<Counters>,
-    /// The same sites, as far as they were asked for: no lock is taken for them.
+    /// Sites used so far, which can be read without the lock.
     sites: RefCell<Vec<Arc<Site>>>,
 }
 
@@ -76,7 +76,7 @@ impl Recorder {
         self.record_first(ended, site);
     }
 
-    /// Counts the first request of a site, or one of a site that is counted with the last.
+    /// Counts the first request for a site, or one for a site that shares the last counters.
     #[cold]
     fn record_first(&self, ended: &Ended, site: u16) {
         let last = usize::from(site).min(SITES_MAX - 1);
@@ -92,17 +92,17 @@ impl Recorder {
     }
 }
 
-/// What all workers have counted, by site.
+/// The totals of all workers, by site.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// One for each site that was asked for, by its number.
+    /// One for each site that had requests, by its number.
     pub sites: Vec<SiteTotals>,
 }
 
-/// What was counted of one site.
+/// The totals of one site.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SiteTotals {
-    /// Requests by the first digit of their status; 0 is without a response, 6 anything else.
+    /// Requests by the first digit of their status; 0 is no response, 6 is other.
     pub classes: [u64; CLASSES],
     /// Requests by outcome, in the order of [`Outcome::ALL`].
     pub outcomes: [u64; OUTCOMES],
@@ -120,14 +120,14 @@ impl SiteTotals {
         self.classes.iter().sum()
     }
 
-    /// Those that went wrong on our side: 5xx, no response, or one that broke off.
+    /// Requests that failed on our side: 5xx, no response, or an incomplete one.
     pub fn errors(&self) -> u64 {
         let of = |outcome: Outcome| self.outcomes.get(outcome as usize).copied().unwrap_or(0);
         let [_, _, _, _, _, server, _] = self.classes;
         server + of(Outcome::Failed) + of(Outcome::TimedOut)
     }
 
-    /// Adds those of another.
+    /// Adds the totals of another.
     pub fn merge(&mut self, other: &SiteTotals) {
         self.classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum += more);
         self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, more)| *sum += more);

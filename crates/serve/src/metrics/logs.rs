@@ -1,4 +1,4 @@
-//! Figures of a log as metrics.
+//! Metrics of a log.
 
 use super::{Family, Kind, Source, Value};
 use crate::log::Log;

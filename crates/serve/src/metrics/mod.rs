@@ -1,4 +1,4 @@
-//! Figures of a running server: counted by each worker separately, added up when they are read.
+//! Metrics of a running server: each worker counts separately, and readers add up.
 //!
 //! ```text
 //! ended ──> Recorder (cache lines of its worker's own) ──┐
@@ -30,29 +30,29 @@ pub use tls::TlsSource;
 use crate::notes::Sites;
 use counters::Counters;
 
-/// Something that has figures: it is called whenever figures are read.
+/// A source of metrics, called whenever they are read.
 pub trait Source: Send + Sync {
-    /// Adds its families. Called on the control plane; it may take a lock, but must not wait.
+    /// Adds its families. Called on the control plane; it may take a lock, but must not block.
     fn collect(&self, into: &mut Vec<Family>);
 }
 
-/// Figures of one name.
+/// Metrics with the same name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// The name, without the ending that its kind or unit gives it: `flatout_requests`.
+    /// The name, without the suffix for its kind or unit: `flatout_requests`.
     pub name: &'static str,
-    /// What it counts, in a sentence without a full stop.
+    /// What it measures, in a sentence without a full stop.
     pub help: &'static str,
-    /// What kind of figure it is.
+    /// The kind of metric.
     pub kind: Kind,
-    /// Each with its labels.
+    /// The samples with their labels.
     pub samples: Vec<Sample>,
 }
 
-/// Kinds of figures.
+/// Kinds of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// Only increases.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -60,16 +60,16 @@ pub enum Kind {
     Histogram,
 }
 
-/// One figure.
+/// One sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Names and values.
     pub labels: Vec<(&'static str, String)>,
-    /// The figure.
+    /// The value.
     pub value: Value,
 }
 
-/// The value of a figure.
+/// The value of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A whole number.
@@ -81,18 +81,18 @@ pub enum Value {
 }
 
 impl Family {
-    /// One without figures so far.
+    /// A family without samples.
     pub fn new(name: &'static str, kind: Kind, help: &'static str) -> Family {
         Family { name, help, kind, samples: Vec::new() }
     }
 
-    /// Adds a figure.
+    /// Adds a sample.
     pub fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         self.samples.push(Sample { labels, value });
     }
 
-    /// It with one figure more.
+    /// The family with another sample.
     #[must_use]
     pub fn with(mut self, labels: &[(&'static str, &str)], value: Value) -> Family {
         self.add(labels, value);
@@ -100,7 +100,7 @@ impl Family {
     }
 }
 
-/// All figures of a server; clones are the same.
+/// All metrics of a server; clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -111,17 +111,17 @@ struct Inner {
 }
 
 impl Metrics {
-    /// For these sites, whose requests are counted apart by the numbers in their notes.
+    /// For these sites, whose requests are counted separately by the numbers in their notes.
     pub fn new(sites: Sites) -> Metrics {
         Metrics(Arc::new(Inner { sites, workers: Mutex::default(), sources: Mutex::default() }))
     }
 
-    /// Has the figures of one more source shown.
+    /// Adds a source.
     pub fn add(&self, source: Arc<dyn Source>) {
         self.0.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// What one more worker counts with.
+    /// The counters for another worker.
     pub fn recorder(&self) -> Recorder {
         let counters = Arc::new(Counters::default());
         self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
@@ -133,13 +133,13 @@ impl Metrics {
         self.0.sites.names()
     }
 
-    /// What was counted so far, by site.
+    /// The totals so far, by site.
     pub fn totals(&self) -> Totals {
         let workers = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner);
         Totals::of(workers.iter().map(Arc::as_ref))
     }
 
-    /// All figures. One whose source panics is left out.
+    /// All metrics. A source that panics is left out.
     pub fn collect(&self) -> Vec<Family> {
         let mut families = self.totals().families(&self.sites());
         let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -153,7 +153,7 @@ impl Metrics {
         families
     }
 
-    /// All figures in the text format of OpenMetrics.
+    /// All metrics in the text format of OpenMetrics.
     pub fn text(&self) -> String {
         text::text(self.collect())
     }

@@ -1,4 +1,4 @@
-//! Figures that an application counts itself.
+//! Metrics of an application.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,11 +8,10 @@ use std::time::Duration;
 use super::buckets::{Counted, Latency};
 use super::{Family, Kind, Source, Value};
 
-/// Figures of an application, each with other labels; further ones count, and are not shown.
+/// The most metrics of an application, counting each set of labels; further ones work but are not shown.
 const FIGURES_MAX: usize = 10_000;
 
-/// The figures of an application; clones are the same. Each is asked for once, when the application is made, and counted with
-/// from any thread.
+/// The metrics of an application; clones share them. Create each metric once at the start; any thread can update it.
 #[derive(Clone, Default)]
 pub struct Figures(Arc<Mutex<Known>>);
 
@@ -35,37 +34,37 @@ enum Of {
     Histogram(Histogram),
 }
 
-/// Counts what only grows; clones are the same. To count costs one atomic addition.
+/// A counter that only increases; clones share it. An update costs one atomic addition.
 #[derive(Debug, Clone, Default)]
 pub struct Counter(Arc<AtomicU64>);
 
-/// A number that goes up and down; clones are the same.
+/// A number that goes up and down; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Gauge(Arc<AtomicI64>);
 
-/// How long something took, in buckets; clones are the same. To count costs two atomic additions.
+/// Durations in buckets; clones share them. An update costs two atomic additions.
 #[derive(Clone)]
 pub struct Histogram(Arc<Counted>);
 
 impl Counter {
-    /// Counts so many more.
+    /// Adds to the counter.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The count so far.
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Gauge {
-    /// Makes it this number.
+    /// Sets the number.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Changes it by so much.
+    /// Adds `change` to the number.
     pub fn add(&self, change: i64) {
         self.0.fetch_add(change, Ordering::Relaxed);
     }
@@ -77,12 +76,12 @@ impl Gauge {
 }
 
 impl Histogram {
-    /// Counts something that took so long.
+    /// Counts a duration.
     pub fn record(&self, took: Duration) {
         self.0.record_shared(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// All so far.
+    /// All durations so far.
     pub fn latency(&self) -> Latency {
         self.0.read()
     }
@@ -101,12 +100,12 @@ impl fmt::Debug for Histogram {
 }
 
 impl Figures {
-    /// Without any so far.
+    /// Without metrics.
     pub fn new() -> Figures {
         Figures::default()
     }
 
-    /// A counter. `name` is its name without `_total`, which the format adds; `labels` tell those of one name apart.
+    /// A counter. `name` is without `_total`, which the format adds; `labels` distinguish counters of the same name.
     pub fn counter(
         &self,
         name: &'static str,
@@ -125,7 +124,7 @@ impl Figures {
         gauge
     }
 
-    /// A histogram of times; its name ends in `_seconds` by custom.
+    /// A histogram of durations; its name should end in `_seconds`.
     pub fn histogram(
         &self,
         name: &'static str,
@@ -137,10 +136,10 @@ impl Figures {
         histogram
     }
 
-    /// Says what is wrong with a name that was given: what reads the figures would refuse all of them.
+    /// Checks the names: a reader would reject all metrics for a single invalid one.
     ///
     /// # Errors
-    /// A name that OpenMetrics does not allow, is `flatout`'s own, or has two kinds.
+    /// A name is not allowed by OpenMetrics, is reserved for `flatout`, or has two kinds.
     pub fn check(&self) -> Result<(), String> {
         self.known().fault.clone().map_or(Ok(()), Err)
     }
@@ -182,7 +181,7 @@ impl Figure {
         }
     }
 
-    /// What is wrong with it beside those that there are.
+    /// What is wrong with it, also in relation to existing metrics.
     fn fault(&self, others: &[Figure]) -> Option<String> {
         let name = self.name;
         if !is_name(name) || name.ends_with("_total") {
@@ -213,7 +212,7 @@ impl Figure {
     }
 }
 
-/// A name of OpenMetrics, without the colon that is for rules.
+/// Whether it is an OpenMetrics name, without a colon, which is reserved for rules.
 fn is_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     name.bytes().next().is_some_and(is_letter)

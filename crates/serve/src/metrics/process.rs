@@ -1,39 +1,39 @@
-//! What the kernel knows of this process: CPU time of its threads, memory, descriptors.
+//! Kernel statistics of this process: CPU time of its threads, memory, descriptors.
 
 use std::fs;
 
-/// Figures of the process.
+/// Statistics of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
     /// Its threads.
     pub threads: Vec<Thread>,
-    /// Memory that is there (`VmRSS`).
+    /// Resident memory (`VmRSS`).
     pub resident_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
-    /// How many there may be.
+    /// The limit of open descriptors.
     pub descriptors_max: u64,
 }
 
-/// Figures of one thread.
+/// Statistics of one thread.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Thread {
     /// Its name.
     pub name: String,
-    /// How long it was on a CPU.
+    /// Its CPU time.
     pub cpu_ns: u64,
 }
 
-/// Threads that are looked at; a server has one for each CPU and a few more.
+/// The most threads that are read; a server has one for each CPU and a few more.
 const THREADS_MAX: usize = 4096;
 
 impl Process {
-    /// Reads them from `/proc`; what cannot be read is 0.
+    /// Reads them from `/proc`; unreadable values are 0.
     pub fn read() -> Process {
         let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().take(THREADS_MAX);
         let threads = tasks.filter_map(|task| {
             let name = fs::read_to_string(task.path().join("comm")).ok()?;
-            // Where the kernel keeps no such statistics there is the coarser clock of `stat`.
+            // If the kernel has no such statistics, use the coarser clock of `stat`.
             let cpu_ns = fs::read_to_string(task.path().join("schedstat"))
                 .ok()
                 .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())?;
@@ -49,12 +49,12 @@ impl Process {
         }
     }
 
-    /// CPU time of the threads of this name and a number.
+    /// CPU time of all threads with this name plus a number.
     pub fn cpu_ns_of(&self, name: &str) -> u64 {
         self.workers(name).map(|(_, cpu_ns)| cpu_ns).sum()
     }
 
-    /// The threads of this name and a number: the number, and their CPU time.
+    /// The threads with this name plus a number: the number and the CPU time.
     pub fn workers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (usize, u64)> + 'a {
         self.threads.iter().filter_map(move |thread| {
             let number = thread.name.strip_prefix(name)?.strip_prefix('-')?.parse().ok()?;
@@ -70,7 +70,7 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Since Linux 6.2 the folder says how many there are by its size; before, they are counted.
+/// Since Linux 6.2 the size of the folder is their number; on older kernels they are counted.
 fn descriptors() -> u64 {
     match fs::metadata("/proc/self/fd").map(|found| found.len()) {
         Ok(count @ 1..) => count,

@@ -1,18 +1,18 @@
-//! Figures of the engine and of the process as metrics.
+//! Metrics of the engine and of the process.
 
 use flatout_engine::{Handle, State};
 
 use super::{Family, Kind, Process, Source, Value};
 
-/// What the engine and the kernel know of a server.
+/// Reports what the engine and the kernel know of a server.
 pub struct ServerSource {
     handle: Handle,
-    /// What its workers' threads are called.
+    /// The name of its workers' threads.
     thread_name: String,
 }
 
 impl ServerSource {
-    /// Of this server, whose workers are called by its plan's name.
+    /// Reports this server, whose workers' threads have this name.
     pub fn new(handle: Handle, thread_name: &str) -> ServerSource {
         ServerSource { handle, thread_name: thread_name.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! Figures as text, in the format of OpenMetrics 1.0.
+//! Metrics as text, in the format of OpenMetrics 1.0.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::{Family, Kind, Sample, Value};
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text of families. Two of one name are put together.
+/// The text of families. Families with the same name are merged.
 pub(super) fn text(families: Vec<Family>) -> String {
     let mut joined: Vec<Family> = Vec::with_capacity(families.len());
     for family in families {

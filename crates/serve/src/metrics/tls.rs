@@ -1,4 +1,4 @@
-//! Figures of TLS as metrics.
+//! Metrics of TLS.
 
 use std::time::SystemTime;
 

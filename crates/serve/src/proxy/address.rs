@@ -1,4 +1,4 @@
-//! Servers as people write them.
+//! Server addresses as people write them.
 
 use std::str::FromStr;
 
@@ -46,7 +46,7 @@ impl FromStr for Server {
     }
 }
 
-/// Over TLS its certificate is checked against the name that it has here.
+/// With TLS, the certificate is checked against the name in the address.
 fn server(address: Address, is_tls: bool) -> Server {
     let tls = is_tls.then_some(Tls { name: None, authorities: None, verify: true, certificate: None });
     Server { tls, ..Server::new(address) }

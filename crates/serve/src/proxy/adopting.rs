@@ -1,5 +1,4 @@
-//! Connections that outlive a reload: the part of the proxy that takes another's place takes over its connections to servers that
-//! both have.
+//! Connections that outlive a reload: the new proxy takes over the old one's connections to servers that both have.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use super::link::{Link, Place};
 use super::links::{Links, State};
 
 impl Links {
-    /// Takes the place of `former`: its idle connections at once, those in use as they become idle.
+    /// Takes over from `former`: its idle connections now, those in use when they become idle.
     pub(super) fn succeed(self: &Rc<Self>, former: &Links) {
         let newest = former.newest.borrow().clone();
         newest.replace(Rc::downgrade(self));
@@ -27,7 +26,7 @@ impl Links {
         }
     }
 
-    /// Gives a connection that has become idle to the part that is in this one's place by now. Returns whether that has it.
+    /// Passes a connection that has become idle to this part's successor. Returns whether the successor took it.
     pub(super) fn hand_on(&self, state: &mut State, at: usize) -> bool {
         let newest = self.newest.borrow().borrow().upgrade();
         let (Some(newest), Some(link)) = (newest, state.table.get(at)) else { return false };
@@ -62,7 +61,7 @@ impl Links {
         self.lane.set_deadline(guest, idle_time);
     }
 
-    /// Where the server of a place of `former` is here: it is the same one, not one that is alike.
+    /// The place here of a server of `former`. It has to be the same server object, not just an equal one.
     fn place_after(&self, former: &Links, place: Place) -> Option<Place> {
         let server = former.upstreams.get(place.upstream)?.servers.get(place.server)?;
         let name = &former.upstreams.get(place.upstream)?.plan.name;
@@ -73,7 +72,7 @@ impl Links {
     }
 }
 
-/// Takes an idle connection out, open as it is.
+/// Removes an idle connection without closing it.
 fn leave(state: &mut State, at: usize) -> Option<Box<Link>> {
     let link = state.table.remove(at)?;
     let group = state.groups.get_mut(link.place.upstream);

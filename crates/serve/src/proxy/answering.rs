@@ -1,4 +1,4 @@
-//! From a server's bytes to the client's response.
+//! Receives an upstream response and passes it to the client.
 
 use bytes::Bytes;
 use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, Response};
@@ -17,34 +17,34 @@ use super::waiter::{Told, Waiter};
 use super::watch::Watch;
 use crate::site::MadeBy;
 
-/// Reads of one connection before others have their turn.
+/// Reads of one connection before others get their turn.
 const READS_PER_CALL: usize = 8;
 
-/// From this size on, the rest of a body is received into memory of its own, or goes through a pipe.
+/// From this size on, the rest of a body is received into its own memory, or goes through a pipe.
 const PASSED_BYTES_MIN: u64 = 64 << 10;
 
-/// What the bytes of a server amount to.
+/// The result of reading from a server.
 enum Came {
-    /// The response goes on; or the client has to take what came first.
+    /// The response continues, or the client has to read the data so far first.
     More,
-    /// The response is whole.
+    /// The response is complete.
     Whole,
-    /// It is of no use: malformed, or broken off.
+    /// The response is malformed or incomplete.
     Bad,
-    /// What follows is another protocol.
+    /// The connection switches to another protocol.
     Switch(Box<Response>),
-    /// The response was replaced by ours: what is left of it is of no use.
+    /// Our own response has replaced it; the rest is discarded.
     Replaced,
 }
 
 impl Links {
-    /// Receives what a server has sent, as far as its client takes it.
+    /// Receives what a server has sent, while its client has room for it.
     pub(super) fn receive(&self, state: &mut State, at: usize) {
         for _ in 0..READS_PER_CALL {
             let State { table, fields, told, .. } = &mut *state;
             let Some(link) = table.get(at) else { return };
             let Some(job) = &link.job else {
-                // Unexpected bytes, or the end; or a TLS record without data.
+                // Unexpected bytes, EOF, or a TLS record without data.
                 if link.is_readable && self.has_closed(link) {
                     return self.close(state, at);
                 }
@@ -76,7 +76,7 @@ impl Links {
                     drop(buffer);
                     return self.ended(state, at);
                 }
-                // What broke is not whole, even where its end alone says how long it is.
+                // A broken connection does not complete a response, not even one delimited by EOF.
                 Moved::Broken => {
                     drop(buffer);
                     return self.broken(state, at);
@@ -114,13 +114,14 @@ impl Links {
                 came => return self.came(state, at, came),
             }
         }
-        // There may be more, and no new edge would report it: others first, then this one again.
+        // There may be more data without another edge: let others run first, then call this one again.
         if let Some(link) = state.table.get(at) {
             self.lane.call_again(link.guest);
         }
     }
 
-    /// Moves a large part of a response's body on without looking at it. `None` if it is to be received into the lane's buffer.
+    /// Moves a large part of a response's body without looking at it. `None` if it has to be received into the lane's
+    /// buffer.
     fn pass(&self, link: &mut Link, told: &mut Told) -> Option<Came> {
         let plain = link.machine.plain_bytes();
         if plain < PASSED_BYTES_MIN || !link.held.is_empty() {
@@ -179,7 +180,7 @@ impl Links {
         }
     }
 
-    /// Acts on what the bytes amounted to.
+    /// Acts on the result of a read.
     fn came(&self, state: &mut State, at: usize, came: Came) {
         match came {
             Came::More => {}
@@ -190,7 +191,7 @@ impl Links {
         }
     }
 
-    /// The server has closed its side.
+    /// The server has closed its side (EOF).
     fn ended(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         link.is_readable = false;
@@ -208,7 +209,7 @@ impl Links {
     }
 }
 
-/// Writes the head of a response that is not an interim one.
+/// Writes the head of a final response.
 #[inline]
 pub(super) fn write_response(
     received: &Received<'_>,
@@ -219,7 +220,7 @@ pub(super) fn write_response(
     response: &mut Response,
 ) {
     received.write(job.via.as_deref(), job.sent.is_head, response);
-    // A stored response leads nobody to a server.
+    // No sticky cookie in a response that may be stored.
     if job.stuck_to != Some(server) && !matches!(job.waiter, Waiter::Taker(_)) {
         sticky::set(upstream, server, response);
     }
@@ -228,7 +229,8 @@ pub(super) fn write_response(
     }
 }
 
-/// The first `count` bytes of a piece; where these are few, in memory of their own, since what waits is counted by its length.
+/// The first `count` bytes of a piece. A short piece is copied into its own memory, because queued data is counted by
+/// its length.
 fn fitted(mut piece: Vec<u8>, count: usize) -> Bytes {
     if count < piece.len() / 2 {
         return Bytes::copy_from_slice(piece.get(..count).unwrap_or_default());
@@ -237,7 +239,7 @@ fn fitted(mut piece: Vec<u8>, count: usize) -> Bytes {
     piece.into()
 }
 
-/// What reading a response takes besides its connection.
+/// What reading a response needs besides its connection.
 struct Reader<'a> {
     lane: &'a Lane,
     guest: GuestKey,
@@ -248,7 +250,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a response: how many bytes were used, and what they came to.
+    /// Reads a response. Returns how many bytes were used, and the result.
     fn consume(&mut self, link: &mut Link, bytes: &[u8]) -> (usize, Came) {
         let mut used = 0;
         loop {
@@ -265,7 +267,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A response's head, interim ones included, and its body where that has come with it. `None` goes on.
+    /// Reads a response's head, also an interim one, and any of its body in the same bytes. `None` means continue.
     fn head(
         &mut self,
         machine: &mut Client,
@@ -285,7 +287,7 @@ impl Reader<'_> {
         let received = Received { status: answer.status, version: "1.1", head_bytes: used, bytes, fields };
         match event {
             AnswerEvent::Interim(_) => {
-                // The client has got one from us already.
+                // We have sent the client a 100 already.
                 if answer.status != Status::CONTINUE && !job.waiter.is_rule() {
                     job.waiter.inform(lane, answer.status, &received.interim_lines());
                 }
@@ -321,7 +323,7 @@ impl Reader<'_> {
                 let goes_on = job.waiter.answer(lane, Some(*guest), response, MadeBy::Upstream);
                 match whole {
                     Some(body) => {
-                        // Of everybody else's response, all is said.
+                        // Other waiters already have the complete response.
                         if job.waiter.is_rule() {
                             job.waiter.end(lane, b"", told);
                         }
@@ -334,10 +336,10 @@ impl Reader<'_> {
         }
     }
 
-    /// A piece of a response's body. `None` goes on.
+    /// Reads a piece of a response's body. `None` means continue.
     fn body(&mut self, machine: &mut Client, job: &mut Job, bytes: &[u8]) -> (usize, Option<Came>) {
         let Reader { lane, told, .. } = self;
-        // The end takes no room, and no later event would report it.
+        // The end needs no room, and no later event would report it.
         if !bytes.is_empty() && !job.waiter.has_room(lane) {
             return (0, Some(Came::More));
         }

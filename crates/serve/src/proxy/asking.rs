@@ -1,4 +1,4 @@
-//! From a request to a server: which, over which connection, and the bytes.
+//! Sends a request to an upstream: chooses the server and the connection, and writes the bytes.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::response::trailer_lines;
 /// Pieces of a body up to this size are copied together with their framing.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
-/// How often a queue is searched for requests that have waited too long.
+/// How often a queue is checked for requests that have waited too long.
 const QUEUE_LOOK: Duration = Duration::from_millis(100);
 
 impl Links {
@@ -52,7 +52,7 @@ impl Links {
             {
                 pool.counts.down(|counts| &counts.idle);
                 match self.begin(state, link, job) {
-                    // It was closed meanwhile; nothing of the request was seen.
+                    // It had been closed; the server saw nothing of the request.
                     Some(back) => job = back,
                     None => return,
                 }
@@ -68,7 +68,7 @@ impl Links {
             let Some(owner) = self.owner() else { return };
             let remote = server.remote();
             let address = match &remote {
-                // Which of the addresses of a name it is.
+                // Log which of the name's addresses it is.
                 Some(remote) if self.watch.notes.is_some() && server.dns_name().is_some() => {
                     remote.to_string().into()
                 }
@@ -93,14 +93,14 @@ impl Links {
                 }
                 job.retries_left -= 1;
                 pool.counts.up(|counts| &counts.retries);
-                // A single server is asked again.
+                // A single server is tried again.
                 job.tried = if upstream.servers.len() == 1 { 0 } else { job.tried };
                 continue;
             };
             pool.open += 1;
             pool.counts.up(|counts| &counts.open);
             let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
-            // A Unix socket is connected at once, or not at all; a handshake comes behind that.
+            // A Unix socket connects at once or fails; a TLS handshake comes after that.
             let is_connecting = is_tcp || server.is_secure();
             let is_piped = is_tcp && !server.is_secure();
             let link = state.table.insert(Link::new(guest, place, address, is_connecting, is_piped));
@@ -125,7 +125,7 @@ impl Links {
     pub(super) fn connected(&self, state: &mut State, at: usize) -> bool {
         let Some(link) = state.table.get(at) else { return false };
         if link.is_full && !link.is_read_closed {
-            // The event was about something else.
+            // The event was for something else.
             return false;
         }
         if let Err(error) = self.lane.outcome(link.guest) {
@@ -146,12 +146,13 @@ impl Links {
         true
     }
 
-    /// Sends a request over a connection. It comes back if the connection turns out to be closed before anything was sent.
+    /// Sends a request over a connection. Returns the request if the connection turns out to be closed before
+    /// anything was sent.
     fn begin(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
         let Some(link) = state.table.get(at) else { return Some(job) };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return Some(job) };
-        // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent
-        // before it is known that it has not closed yet.
+        // A server that closes while we send may or may not have seen the request. Before sending a request that must
+        // not be repeated, check that the server has not closed the connection yet.
         if link.uses > 0 && !job.is_idempotent && self.has_closed(link) {
             self.close(state, at);
             job.wants_new = true;
@@ -192,13 +193,13 @@ impl Links {
         None
     }
 
-    /// Whether the server has closed an idle connection, as far as this machine knows. One system call.
+    /// Whether the server has closed an idle connection, as far as the kernel knows. One system call.
     pub(super) fn has_closed(&self, link: &Link) -> bool {
         let mut byte = [0];
         !matches!(self.lane.receive(link.guest, &mut byte), Moved::WouldBlock)
     }
 
-    /// Has a request wait for a connection.
+    /// Queues a request until a connection is free.
     fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
         let index = job.upstream;
         let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
@@ -225,7 +226,7 @@ impl Links {
         }
     }
 
-    /// Answers the requests that have waited too long. Returns whether others still wait.
+    /// Refuses requests that have waited too long. Returns whether others are still queued.
     fn expire_queue(&self, index: usize) -> bool {
         self.with_state(|state| {
             let Some(upstream) = self.upstreams.get(index) else { return false };
@@ -260,19 +261,19 @@ impl Links {
         })
     }
 
-    /// The next request that waits, if a server that it may go to has room.
+    /// Dispatches the next queued request, if a server that it may use has room.
     pub(super) fn dequeue(&self, state: &mut State, upstream: usize) {
         while let Some(group) = state.groups.get_mut(upstream) {
             let Some(job) = group.queue.pop_front() else { return };
             group.counts.down(|counts| &counts.queued);
-            // Its client may have gone meanwhile.
+            // Its client may have disconnected meanwhile.
             if job.waiter.is_open(&self.lane) {
                 return self.dispatch(state, job);
             }
         }
     }
 
-    /// Moves what can be moved, both ways.
+    /// Moves data in both directions.
     pub(super) fn pump(&self, state: &mut State, at: usize) {
         if state.table.get(at).is_none_or(|link| link.is_connecting || link.is_switching) {
             return;
@@ -283,12 +284,13 @@ impl Links {
         self.receive(state, at);
     }
 
-    /// Sends what waits, and what more of the request's body has come. Returns whether the connection still takes it.
+    /// Sends queued bytes, and newly arrived parts of the request's body. Returns whether the connection still
+    /// accepts data.
     fn send_body(&self, state: &mut State, at: usize) -> bool {
         let State { table, scratch, .. } = state;
         let Some(link) = table.get(at) else { return true };
         if link.flush(&self.lane) == Flushed::Broken {
-            // What it has said before it closed may be its response.
+            // The server may have sent a response before it closed.
             return link.is_readable;
         }
         while link.out.is_empty() && !link.is_full {
@@ -319,7 +321,7 @@ impl Links {
                         link.out.push_back(Out::Bytes(Bytes::copy_from_slice(scratch)));
                     }
                 }
-                // The engine has refused the rest of it, and the request with it.
+                // The engine has refused the rest of the body, and so the request.
                 Pull::Fault(_) => {
                     self.give_up(state, at);
                     return true;

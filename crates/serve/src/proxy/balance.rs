@@ -1,18 +1,18 @@
-//! Which server of an upstream gets a request.
+//! Chooses the server of an upstream for a request.
 
 use super::plan::Balance;
 use super::upstream::Upstream;
 
-/// What one worker knows of the requests that it has given to an upstream's servers.
+/// One worker's counts for the servers of an upstream.
 pub(super) struct Shares {
-    /// Requests under way, of each server.
+    /// Requests in progress at each server.
     busy: Vec<u32>,
-    /// The credit of each server in weighted turns.
+    /// The credit of each server in weighted round robin.
     credit: Vec<i64>,
     random: u64,
 }
 
-/// Servers that can be told apart as tried; requests to more are retried without that knowledge.
+/// Servers whose failed attempts are recorded; retries treat further servers as untried.
 const TRIED_MAX: usize = 64;
 
 impl Shares {
@@ -20,27 +20,28 @@ impl Shares {
         Shares { busy: vec![0; servers], credit: vec![0; servers], random: seed | 1 }
     }
 
-    /// A request was given to a server.
+    /// A request was assigned to a server.
     pub(super) fn begin(&mut self, server: usize) {
         if let Some(busy) = self.busy.get_mut(server) {
             *busy += 1;
         }
     }
 
-    /// It is over.
+    /// A request at a server has ended.
     pub(super) fn end(&mut self, server: usize) {
         if let Some(busy) = self.busy.get_mut(server) {
             *busy = busy.saturating_sub(1);
         }
     }
 
-    /// Requests under way at a server.
+    /// Requests in progress at a server.
     pub(super) fn busy(&self, server: usize) -> u32 {
         self.busy.get(server).copied().unwrap_or(0)
     }
 
-    /// Chooses a server for a request whose key has this hash, and that was `tried` at those; `wanted` is the one that its cookie
-    /// names. `None` where none is up. Costs one look at each server, and next to nothing where there is only one.
+    /// Chooses a server for a request whose key has this hash, and that was already `tried` at some; `wanted` is the
+    /// server in its cookie. `None` if no server is up. Costs one look at each server, and almost nothing for a
+    /// single server.
     pub(super) fn choose(
         &mut self,
         upstream: &Upstream,
@@ -49,7 +50,7 @@ impl Shares {
         wanted: Option<usize>,
     ) -> Option<usize> {
         let servers = &upstream.servers;
-        // If it were considered down, there would be no other server.
+        // Considering it down would leave no server.
         if servers.len() == 1 {
             return (tried == 0 && servers.first()?.is_checked_up()).then_some(0);
         }
@@ -81,7 +82,8 @@ impl Shares {
         }
     }
 
-    /// Smooth weighted turns, as nginx takes them: each gains its weight, the one with the most credit is chosen and pays for all.
+    /// Smooth weighted round robin, as in nginx: each server gains its weight, the one with the most credit is chosen
+    /// and pays for all.
     fn by_turns(&mut self, open: &[(usize, u64)]) -> Option<usize> {
         let mut best: Option<(usize, i64)> = None;
         let mut total = 0;
@@ -98,7 +100,7 @@ impl Shares {
         Some(at)
     }
 
-    /// The one with the fewest requests for its weight; among equals by turns.
+    /// The server with the fewest requests for its weight; round robin among equals.
     fn least(&mut self, open: &[(usize, u64)]) -> Option<usize> {
         let load = |&(at, weight): &(usize, u64)| u64::from(self.busy(at)) * 1_000_000 / weight;
         let least = open.iter().map(load).min()?;
@@ -124,11 +126,11 @@ impl Shares {
     }
 }
 
-/// Weighted rendezvous hashing: each server draws a number for the key, and the best draw wins. When a server comes or goes, only the
-/// keys move that it wins.
+/// Weighted rendezvous hashing: each server draws a number for the key, and the best draw wins. When a server is
+/// added or removed, only the keys that it wins move.
 fn by_hash(upstream: &Upstream, open: &[(usize, u64)], hash: u64) -> Option<usize> {
     let draw = |&(at, weight): &(usize, u64)| {
-        // By its address: it keeps its keys where others are added or removed in the site file.
+        // By its address: a server keeps its keys when others are added to or removed from the site file.
         let mixed = mix(hash ^ mix(upstream.servers.get(at).map_or(0, |server| server.number)));
         let unit = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         weight as f64 / -unit.ln()
@@ -144,7 +146,7 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The hash of a key: the same on every worker, every machine and after every start (FNV-1a).
+/// The hash of a key: the same on every worker, every host and after every start (FNV-1a).
 pub(super) fn hash(key: &[u8]) -> u64 {
     key.iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -154,7 +156,7 @@ fn was_tried(tried: u64, server: usize) -> bool {
     server < TRIED_MAX && tried & (1 << server) != 0
 }
 
-/// `tried` with one more.
+/// `tried` with this server added.
 pub(super) fn with_tried(tried: u64, server: usize) -> u64 {
     if server < TRIED_MAX { tried | (1 << server) } else { tried }
 }

@@ -1,26 +1,27 @@
-//! How many retries an upstream's requests may take: a share of them, so that a server in trouble is not asked ever more.
+//! The retry budget: retries are limited to a share of an upstream's requests, so that they do not overload a server
+//! in trouble.
 
-/// Retries that can be saved up.
+/// Retries that can be saved.
 const SAVED_MAX: f64 = 20.0;
 
-/// What one worker may retry at one upstream.
+/// One worker's retry budget for one upstream.
 pub(super) struct Budget {
     share: f64,
     saved: f64,
 }
 
 impl Budget {
-    /// For retries that are this share of all requests.
+    /// Allows this share of all requests as retries.
     pub(super) fn new(share: f64) -> Budget {
         Budget { share, saved: SAVED_MAX }
     }
 
-    /// A request has come.
+    /// Counts a request.
     pub(super) fn earn(&mut self) {
         self.saved = (self.saved + self.share).min(SAVED_MAX);
     }
 
-    /// Takes a retry, if there is one.
+    /// Takes a retry from the budget, if one is left.
     pub(super) fn spend(&mut self) -> bool {
         let may = self.saved >= 1.0;
         if may {

@@ -1,4 +1,4 @@
-//! What is done for upstreams beside the workers, by one thread: their names are looked up, and their health is asked.
+//! Background work for upstreams, on one thread besides the workers: name resolution and health checks.
 
 use std::io;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::health;
 use super::names::{Names, Resolver};
 use super::upstream::{Server, Upstream};
 
-/// How long a start waits for names to be found.
+/// How long the start waits for names to resolve.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The thread; it ends when this is dropped.
@@ -20,7 +20,7 @@ pub(super) struct Control {
     _ends: oneshot::Sender<()>,
 }
 
-/// Starts it, if there is anything for it to do, and waits until names were looked up once.
+/// Starts the thread, if there is work for it, and waits until each name was looked up once.
 pub(super) fn start(upstreams: &Arc<[Upstream]>, resolver: &Resolver) -> io::Result<Option<Control>> {
     let has_names = upstreams.iter().flat_map(|upstream| &upstream.servers).any(|it| it.dns_name().is_some());
     let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
@@ -40,12 +40,12 @@ pub(super) fn start(upstreams: &Arc<[Upstream]>, resolver: &Resolver) -> io::Res
             }
         });
     })?;
-    // Addresses that were known before a reload are used until there are others.
+    // Addresses known before a reload are used until there are new ones.
     let is_missing = |server: &Arc<Server>| server.dns_name().is_some() && server.remote().is_none();
     if !waiting.iter().flat_map(|upstream| &upstream.servers).any(is_missing) {
         return Ok(Some(Control { _ends: ends }));
     }
-    // A name that is not found by then is looked up again; until then its server has no address.
+    // A name that does not resolve by then is retried; until it resolves its server has no address.
     let _ = is_found.recv_timeout(START_TIME_MAX);
     Ok(Some(Control { _ends: ends }))
 }

@@ -1,4 +1,4 @@
-//! How requests to an upstream end, and what becomes of their connections.
+//! How requests to an upstream end, and what happens to their connections.
 
 use flatout_wire::Status;
 
@@ -8,13 +8,13 @@ use super::links::{Links, State};
 use crate::site::MadeBy;
 
 impl Links {
-    /// The response is whole: the connection carries the next request, or is closed.
+    /// The response is complete: the connection carries the next request, or is closed.
     pub(super) fn complete(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let (place, guest, is_reusable) = (link.place, link.guest, link.is_reusable());
         if let Some(job) = state.take_job(at) {
             job.trail.ended(&self.watch, state.counts_of(place));
-            // What is still to be sent to the client is no business of this connection's.
+            // Data still to be sent to the client does not concern this connection.
             if let Some(exchange) = job.waiter.exchange() {
                 self.lane.detach(exchange);
             }
@@ -45,7 +45,7 @@ impl Links {
         self.dequeue(state, place.upstream);
     }
 
-    /// Closes a connection, and forgets its request if it has one.
+    /// Closes a connection, and drops its request if it has one.
     pub(super) fn close(&self, state: &mut State, at: usize) {
         let had_job = state.take_job(at).is_some();
         let Some(link) = state.table.remove(at) else { return };
@@ -69,15 +69,15 @@ impl Links {
         }
     }
 
-    /// The connection has ended, or broken, while a request was under way or while it was idle.
+    /// The connection was closed or reset, during a request or while it was idle.
     pub(super) fn broken(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
-        // After earlier requests, the server has most likely closed it while it was idle.
+        // After earlier requests, the server most likely closed it while it was idle.
         let was_idle = link.uses > 1 && link.held.is_empty();
         self.lost(state, at, was_idle, Status::BAD_GATEWAY);
     }
 
-    /// The response is malformed: the server may have done anything.
+    /// The response is malformed: the server may have processed the request.
     pub(super) fn failed(&self, state: &mut State, at: usize) {
         if let Some(link) = state.table.get(at)
             && let Some(job) = link.job.as_mut()
@@ -87,7 +87,7 @@ impl Links {
         self.lost(state, at, false, Status::BAD_GATEWAY);
     }
 
-    /// There was no connection: nothing of the request was seen.
+    /// The connection failed, so the server saw nothing of the request.
     pub(super) fn not_connected(&self, state: &mut State, at: usize, status: Status) {
         let Some(link) = state.table.get(at) else { return };
         let place = link.place;
@@ -100,7 +100,7 @@ impl Links {
         self.dequeue(state, place.upstream);
     }
 
-    /// A connection is of no use any more; its request is asked again where that is safe.
+    /// Closes a connection that cannot be used any more; its request is repeated if that is safe.
     fn lost(&self, state: &mut State, at: usize, was_idle: bool, status: Status) {
         let Some(link) = state.table.get(at) else { return };
         let place = link.place;
@@ -113,7 +113,7 @@ impl Links {
             return self.dequeue(state, place.upstream);
         }
         if was_idle && !job.wants_new {
-            // A new connection is no retry: the server has not refused anything.
+            // This is no retry: the server has refused nothing.
             job.wants_new = true;
             job.retries_left += 1;
         } else {
@@ -123,7 +123,7 @@ impl Links {
         self.dequeue(state, place.upstream);
     }
 
-    /// Asks once more what has failed at `place`, where that is safe.
+    /// Repeats a request that failed at `place`, if that is safe.
     pub(super) fn repeat_or_refuse(
         &self,
         state: &mut State,
@@ -150,7 +150,7 @@ impl Links {
         self.refuse(state, job, status, reason);
     }
 
-    /// Takes a retry out of the budget. A connection in the place of one that had been idle needs none.
+    /// Takes a retry from the budget. Replacing a connection that had been idle costs none.
     fn has_budget(&self, state: &mut State, job: &Job, place: Place) -> bool {
         if job.wants_new {
             return true;
@@ -173,7 +173,7 @@ impl Links {
         }
     }
 
-    /// A deadline has come.
+    /// A deadline has passed.
     pub(super) fn overdue(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
@@ -181,7 +181,7 @@ impl Links {
             return self.not_connected(state, at, Status::GATEWAY_TIMEOUT);
         }
         let Some(job) = &link.job else { return self.close(state, at) };
-        // A server that waits for the client, in either direction, is not slow.
+        // A server is not slow while it waits for the client, in either direction.
         let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && link.out.is_empty();
         if awaits_body || (job.is_answered && !job.waiter.has_room(&self.lane)) {
             return self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
@@ -189,7 +189,7 @@ impl Links {
         self.lost(state, at, false, Status::GATEWAY_TIMEOUT);
     }
 
-    /// The client's body turned out to be malformed or too large while it was sent on.
+    /// The client's body turned out to be malformed or too large while it was being sent.
     pub(super) fn give_up(&self, state: &mut State, at: usize) {
         let job = state.take_job(at);
         self.close(state, at);
@@ -198,7 +198,7 @@ impl Links {
         }
     }
 
-    /// The same of a request that was taken off its connection.
+    /// The same for a request that was already taken off its connection.
     pub(super) fn refuse_body(&self, state: &mut State, mut job: Box<Job>) {
         match job.is_answered {
             true => job.waiter.cut(&self.lane, &mut state.told),
@@ -206,7 +206,7 @@ impl Links {
         }
     }
 
-    /// Answers in the upstream's place.
+    /// Sends an error response in place of the upstream's.
     pub(super) fn refuse(&self, state: &mut State, mut job: Box<Job>, status: Status, reason: &str) {
         if job.waiter.is_rule() {
             return job.waiter.cut(&self.lane, &mut state.told);

@@ -1,5 +1,4 @@
-//! What workers count of upstreams: each on its own cache lines, with plain loads and stores, because no other thread
-//! writes there.
+//! Counters for upstreams: each worker has its own, on its own cache lines, written with plain loads and stores.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::{Counted, Latency, count};
 
-/// The figures of all upstreams. They outlive plans: a server that stays goes on counting after a reload. Clones are the same.
+/// The counters of all upstreams. They outlive plans: a server that stays keeps its counters after a reload. Clones
+/// share them.
 #[derive(Clone, Default)]
 pub struct Figures(Arc<Mutex<Kept>>);
 
@@ -21,8 +21,8 @@ struct Kept {
 /// One worker's counters each, under the worker's index.
 type PerWorker<T> = Vec<(usize, Arc<T>)>;
 
-/// Servers and upstreams of which figures are kept; over it those that no plan has any more are forgotten, and what finds no
-/// place is counted for nobody.
+/// Servers and upstreams whose counters are kept. Beyond that, those in no current plan are dropped; if none can be
+/// dropped, a new one is not counted.
 const KEPT_MAX: usize = 4096;
 
 /// What one worker counts of a server.
@@ -31,7 +31,7 @@ pub(super) struct OfServer {
     pub(super) requests: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) retries: AtomicU64,
-    /// These three go up and down.
+    /// Gauges: these three go up and down.
     pub(super) active: AtomicU64,
     pub(super) open: AtomicU64,
     pub(super) idle: AtomicU64,
@@ -42,7 +42,7 @@ pub(super) struct OfServer {
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct OfUpstream {
-    /// Goes up and down.
+    /// A gauge.
     pub(super) queued: AtomicU64,
     pub(super) queue_full: AtomicU64,
     pub(super) queue_time: AtomicU64,
@@ -68,17 +68,17 @@ impl Default for OfServer {
 /// What all workers have counted of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFigures {
-    /// Requests that it was sent.
+    /// Requests sent to it.
     pub requests: u64,
-    /// Those among them that failed, and attempts to connect that did.
+    /// Failed requests, and failed attempts to connect.
     pub failures: u64,
-    /// Requests that were sent once more, to any server, after they had failed here.
+    /// Requests repeated, at any server, after they had failed here.
     pub retries: u64,
-    /// Requests that it is serving.
+    /// Requests in progress.
     pub active: u64,
     /// Open connections.
     pub open: u64,
-    /// Those among them that wait for a request.
+    /// Open connections that are idle.
     pub idle: u64,
     /// From the start of an attempt to the end of its response.
     pub responses: Latency,
@@ -89,29 +89,29 @@ pub struct ServerFigures {
 pub struct UpstreamFigures {
     /// Requests that wait for a connection.
     pub queued: u64,
-    /// Requests that were refused because too many waited.
+    /// Requests refused because the queue was full.
     pub queue_full: u64,
-    /// Requests that have waited too long.
+    /// Requests refused because they waited too long.
     pub queue_time: u64,
-    /// Requests that were refused because no server was up.
+    /// Requests refused because no server was up.
     pub no_server: u64,
-    /// Retries that were not made because the budget for them was used up.
+    /// Retries not made because the retry budget was used up.
     pub no_budget: u64,
 }
 
 impl Figures {
-    /// What a worker counts of a server with.
+    /// A worker's counters for a server.
     pub(super) fn of_server(&self, worker: usize, upstream: &str, server: &str) -> Arc<OfServer> {
         let servers = &mut self.lock().servers;
         own(servers, (upstream.to_owned(), server.to_owned()), worker)
     }
 
-    /// What a worker counts of an upstream with.
+    /// A worker's counters for an upstream.
     pub(super) fn of_upstream(&self, worker: usize, upstream: &str) -> Arc<OfUpstream> {
         own(&mut self.lock().upstreams, upstream.to_owned(), worker)
     }
 
-    /// What was counted of a server so far.
+    /// The totals of a server so far.
     pub fn server(&self, upstream: &str, server: &str) -> ServerFigures {
         let mut sum = ServerFigures::default();
         let kept = self.lock();
@@ -127,7 +127,7 @@ impl Figures {
         sum
     }
 
-    /// What was counted of an upstream so far.
+    /// The totals of an upstream so far.
     pub fn upstream(&self, upstream: &str) -> UpstreamFigures {
         let mut sum = UpstreamFigures::default();
         for (_, one) in self.lock().upstreams.get(upstream).into_iter().flatten() {
@@ -145,7 +145,7 @@ impl Figures {
     }
 }
 
-/// A worker's own counters under a key; the same ones whenever it asks.
+/// A worker's own counters under a key; later calls return the same ones.
 fn own<K: Ord, T: Default>(all: &mut BTreeMap<K, PerWorker<T>>, key: K, worker: usize) -> Arc<T> {
     if all.len() >= KEPT_MAX && !all.contains_key(&key) {
         all.retain(|_, workers| workers.iter().any(|(_, counters)| Arc::strong_count(counters) > 1));
@@ -166,13 +166,13 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// One more.
+/// Adds one.
 #[inline]
 pub(super) fn up(counter: &AtomicU64) {
     count(counter, 1);
 }
 
-/// One less, of what goes up and down.
+/// Subtracts one from a gauge.
 #[inline]
 pub(super) fn down(counter: &AtomicU64) {
     count(counter, u64::MAX);

@@ -1,4 +1,4 @@
-//! Health checks: a request to each server every so often, over a connection of its own.
+//! Health checks: periodic requests to each server, each over its own connection.
 
 use std::io;
 
@@ -14,14 +14,14 @@ use super::plan::{Active, Protocol};
 use super::secure::Secure;
 use super::upstream::{Server, Upstream};
 
-/// Bytes of a response in which its head has to end.
+/// The head of a response must fit in this many bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Asks a server for ever, and notes what becomes of it.
+/// Checks a server periodically, for ever, and records its state.
 pub(super) async fn watch(upstreams: &[Upstream], upstream: usize, server: usize, active: &Active) {
     let Some(upstream) = upstreams.get(upstream) else { return };
     let Some(server) = upstream.servers.get(server) else { return };
-    // What was found before a reload holds.
+    // The state from before a reload is kept.
     let mut count = Count { is_up: server.is_checked_up(), row: 0 };
     let mut ticks = interval(active.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,15 +44,15 @@ pub(super) async fn watch(upstreams: &[Upstream], upstream: usize, server: usize
     }
 }
 
-/// What a row of answers says.
+/// The state of a server, and the number of results in a row that contradict it.
 struct Count {
     is_up: bool,
-    /// Answers in a row that speak against it.
+    /// Results in a row that contradict it.
     row: u32,
 }
 
 impl Count {
-    /// Notes an answer. Returns whether it has changed the state.
+    /// Counts a result. Returns whether it has changed the state.
     fn note(&mut self, is_good: bool, active: &Active) -> bool {
         if is_good == self.is_up {
             self.row = 0;

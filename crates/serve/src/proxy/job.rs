@@ -8,67 +8,67 @@ use flatout_wire::h1::{Length, Sent};
 use super::waiter::Waiter;
 use super::watch::Trail;
 
-/// A request that an upstream is asked, from the moment in which it was read to the end of its response.
+/// A request to an upstream, from when it was read to the end of its response.
 pub(super) struct Job {
     /// Who gets the response.
     pub(super) waiter: Waiter,
-    /// Which upstream is asked.
+    /// The upstream's index.
     pub(super) upstream: usize,
     pub(super) sent: Sent,
     /// Request line and field lines, without the end of the head.
     pub(super) head: Vec<u8>,
-    /// The body, where it was whole; of one that is pulled, what was taken already and has to be sent once more.
+    /// The body, if it was complete; of a pulled one, the part to send again.
     pub(super) body: Bytes,
     /// The body's length, as sent to the upstream.
     pub(super) length: Option<Length>,
-    /// How far the body got that is pulled.
+    /// How much of a pulled body was read.
     pub(super) pulled: Pulled,
-    /// Asking twice does no more than asking once (RFC 9110 section 9.2.2).
+    /// Repeating it has the same effect as sending it once (RFC 9110 section 9.2.2).
     pub(super) is_idempotent: bool,
-    /// Further attempts that it may take.
+    /// Further attempts that it may make.
     pub(super) retries_left: u32,
-    /// How often it may still be turned away by servers that have not looked at it.
+    /// How often it may still be refused by servers that have not processed it.
     pub(super) refusals_left: u8,
-    /// The servers that were tried, one bit each, as far as there are bits.
+    /// The servers tried, one bit each, as far as there are bits.
     pub(super) tried: u64,
-    /// Who made the connection that it came over.
+    /// The peer of the client's connection.
     pub(super) peer: Option<SocketAddr>,
-    /// What its balancing hashes.
+    /// The hash for balancing.
     pub(super) hash: u64,
-    /// The response was begun: its client must not get another.
+    /// The response has started: its client must not get another.
     pub(super) is_answered: bool,
     /// What the upstream is to make of the key that we have added.
     pub(super) accept: Option<Box<str>>,
     /// Our name in `Via`.
     pub(super) via: Option<String>,
-    /// A connection that had been idle was found closed: the next one is to be new.
+    /// An idle connection turned out to be closed: the next one must be new.
     pub(super) wants_new: bool,
-    /// The server that its cookie names.
+    /// The server in its cookie.
     pub(super) stuck_to: Option<usize>,
-    /// `Host` is to be the server's address, which stands behind the head.
+    /// `Host` is the server's address, which is written after the head.
     pub(super) names_server: bool,
-    /// When it began to wait in the queue.
+    /// When it entered the queue.
     pub(super) queued_ns: Option<u64>,
     /// The attempts at it so far.
     pub(super) trail: Trail,
 }
 
-/// A request body that is pulled.
+/// The state of a pulled request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pulled {
-    /// There is none, or it is whole.
+    /// There is none, or it is complete.
     Not,
-    /// Nothing of it was taken yet.
+    /// Nothing of it was read yet.
     Waiting,
-    /// Some of it was: it cannot be sent again.
+    /// Part of it was read: it cannot be sent again.
     Begun,
-    /// All of it was.
+    /// All of it was read.
     Whole,
 }
 
 impl Job {
-    /// Whether another server, or the same one, may be asked after this attempt has failed. `was_seen`: the server may have begun to
-    /// act on it.
+    /// Whether the request may be repeated, at this or another server, after this attempt has failed. `was_seen`: the
+    /// server may have started to process it.
     pub(super) fn may_repeat(&self, was_seen: bool) -> bool {
         let is_there = matches!(self.pulled, Pulled::Not | Pulled::Waiting);
         !self.is_answered && is_there && self.retries_left > 0 && (self.is_idempotent || !was_seen)

@@ -18,38 +18,38 @@ pub(super) struct Place {
     pub(super) server: usize,
 }
 
-/// A connection, and what it is used for.
+/// A connection and its state.
 pub(super) struct Link {
     pub(super) guest: GuestKey,
     pub(super) place: Place,
-    /// Where it leads to, for logs.
+    /// The server's address, for logs.
     pub(super) address: Rc<str>,
-    /// Where the conversation is.
+    /// The HTTP/1 state machine.
     pub(super) machine: Client,
-    /// It is not known yet what the attempt to connect comes to.
+    /// The attempt to connect is still in progress.
     pub(super) is_connecting: bool,
-    /// Large parts of bodies go through a pipe. Out of a Unix socket these would be small
-    /// pieces, and dearer than a copy; what is encrypted has to pass through the program.
+    /// Large parts of bodies go through a pipe. Not from a Unix socket, where a pipe carries only small pieces and
+    /// costs more than a copy, and not with TLS, which has to pass through the program.
     pub(super) is_piped: bool,
-    /// Requests that it has carried before.
+    /// Requests that it carried before.
     pub(super) uses: u32,
-    /// The request in hand; none while it is idle.
+    /// The current request; `None` while idle.
     pub(super) job: Option<Box<Job>>,
-    /// It has changed to another protocol, and waits for its client's connection or has it.
+    /// It has switched to another protocol, and waits for the client's connection or is joined to it.
     pub(super) is_switching: bool,
     /// Both connections, once they are joined.
     pub(super) tunnel: Option<Tunnel>,
-    /// The conversation where it is HTTP/2, which carries many requests; then there is nothing in `machine`, `job` and `out`.
+    /// The HTTP/2 session, if any, which carries many requests; `machine`, `job` and `out` are then unused.
     pub(super) session: Option<Box<Session>>,
-    /// What the socket has not taken of the request.
+    /// Bytes of the request not sent yet.
     pub(super) out: VecDeque<Out>,
-    /// The socket takes no more for now; it will say when it does.
+    /// The socket accepts no more for now; an event will report when it does.
     pub(super) is_full: bool,
-    /// What was received and not used yet.
+    /// Bytes received but not used yet.
     pub(super) held: Vec<u8>,
-    /// The socket may have bytes: an edge came, and no read has come up short since.
+    /// The socket may have data: an edge was reported, and no read has come up short since.
     pub(super) is_readable: bool,
-    /// The server has closed its side; reads go on until they say so.
+    /// The server has closed its side; reads continue until they report EOF.
     pub(super) is_read_closed: bool,
 }
 
@@ -59,11 +59,11 @@ pub(super) enum Out {
     Pipe(PooledPipe),
 }
 
-/// What became of an attempt to send.
+/// The result of an attempt to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
     All,
-    /// The socket takes no more.
+    /// The socket accepts no more.
     Full,
     Broken,
 }
@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Sends bytes, behind those that wait.
+    /// Sends bytes, after those already queued.
     pub(super) fn send(&mut self, lane: &Lane, bytes: &[u8]) -> Flushed {
         if !self.out.is_empty() || self.is_full {
             self.out.push_back(Out::Bytes(Bytes::copy_from_slice(bytes)));
@@ -117,7 +117,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits.
+    /// Sends queued bytes.
     pub(super) fn flush(&mut self, lane: &Lane) -> Flushed {
         while let Some(front) = self.out.front_mut() {
             if self.is_full {
@@ -144,7 +144,8 @@ impl Link {
         Flushed::All
     }
 
-    /// Whether it can carry the next request: the response has ended, the request was wholly sent, and nothing came behind.
+    /// Whether it can carry the next request: the response has ended, the request was sent completely, and nothing
+    /// followed the response.
     pub(super) fn is_reusable(&self) -> bool {
         self.machine.is_idle() && self.out.is_empty() && self.held.is_empty() && !self.is_read_closed
     }

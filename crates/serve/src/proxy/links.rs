@@ -29,13 +29,13 @@ use super::waiter::{Asker, Taker, Told, Waiter};
 use super::watch::{ServerCounts, Trail, UpstreamCounts, Watch};
 use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
-/// Bodies up to this size are sent with their head, once they are complete.
+/// Bodies up to this size are sent together with their head, once they are complete.
 const WHOLE_BYTES_MAX: u64 = 16 << 10;
 
-/// Requests whose memory is kept for others.
+/// Unused request objects that are kept for reuse.
 const JOBS_KEPT: usize = 64;
 
-/// Bytes of a head that are kept with them.
+/// Bytes of a head buffer that are kept for reuse.
 const HEAD_BYTES_KEPT: usize = 4 << 10;
 
 /// A worker's part of the proxy.
@@ -45,40 +45,40 @@ pub struct Links {
     pub(super) upstreams: Arc<[Upstream]>,
     pub(super) watch: Watch,
     pub(super) state: RefCell<State>,
-    /// The newest of the parts that have taken each other's place.
+    /// The newest of the parts that have replaced each other.
     pub(super) newest: RefCell<Rc<RefCell<Weak<Links>>>>,
-    /// Another has taken the place of this one.
+    /// Another part has replaced this one.
     pub(super) is_retired: Cell<bool>,
 }
 
-/// What changes.
+/// The mutable part.
 pub(super) struct State {
     pub(super) table: Table,
-    /// Of each upstream.
+    /// One for each upstream.
     pub(super) groups: Vec<Group>,
-    /// The fields of the response head in hand.
+    /// The fields of the current response head.
     pub(super) fields: Vec<Field>,
     /// What is being encoded.
     pub(super) scratch: Vec<u8>,
-    /// Where heads of HTTP/2 are put together.
+    /// Scratch space in which HTTP/2 heads are assembled.
     pub(super) room: Room,
-    /// What rules are to be told.
+    /// Results for rules, to be delivered.
     pub(super) told: Told,
-    /// Requests that are over, for their memory.
+    /// Finished requests, kept for their memory.
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     spare: Vec<Box<Job>>,
 }
 
-/// What a worker has of one upstream.
+/// A worker's state for one upstream.
 pub(super) struct Group {
     pub(super) shares: Shares,
     pub(super) budget: Budget,
-    /// Of each server.
+    /// One for each server.
     pub(super) pools: Vec<Pool>,
-    /// Requests that wait for a connection, those that came first at the front.
+    /// Requests that wait for a connection, the oldest at the front.
     pub(super) queue: VecDeque<Box<Job>>,
     pub(super) counts: UpstreamCounts,
-    /// A task searches it for requests that have waited too long.
+    /// A task checks it for requests that have waited too long.
     pub(super) is_watched: bool,
 }
 
@@ -87,15 +87,15 @@ pub(super) struct Pool {
     /// The server's address, for logs.
     pub(super) address: Rc<str>,
     pub(super) counts: ServerCounts,
-    /// Those that can carry a request, the one used last at the end.
+    /// Idle connections that can carry a request, the one used last at the end.
     pub(super) idle: Vec<usize>,
-    /// Those of HTTP/2 that carry requests and have room for more.
+    /// HTTP/2 connections that carry requests and have room for more.
     pub(super) shared: Vec<usize>,
-    /// How many there are in all.
+    /// Open connections in all.
     pub(super) open: usize,
 }
 
-/// The connections, by index: a guest's tag.
+/// The connections, by index; the index is a guest's tag.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Option<Box<Link>>>,
@@ -136,7 +136,7 @@ impl Table {
 }
 
 impl Group {
-    /// What is counted of a server.
+    /// The counters of a server.
     #[inline]
     pub(super) fn counts_of(&self, server: usize) -> &ServerCounts {
         const NOBODYS: &ServerCounts = &ServerCounts(None);
@@ -145,14 +145,14 @@ impl Group {
 }
 
 impl State {
-    /// What is counted of a server.
+    /// The counters of a server.
     #[inline]
     pub(super) fn counts_of(&self, place: Place) -> &ServerCounts {
         const NOBODYS: &ServerCounts = &ServerCounts(None);
         self.groups.get(place.upstream).map_or(NOBODYS, |group| group.counts_of(place.server))
     }
 
-    /// Gives a connection a request, which counts for its server.
+    /// Assigns a request to a connection, and counts it for the server.
     pub(super) fn give_job(&mut self, at: usize, job: Box<Job>) {
         let Some(link) = self.table.get(at) else { return };
         link.job = Some(job);
@@ -160,7 +160,7 @@ impl State {
         self.count_in(place);
     }
 
-    /// A request was given to a server.
+    /// A request was assigned to a server.
     #[inline]
     pub(super) fn count_in(&mut self, place: Place) {
         if let Some(group) = self.groups.get_mut(place.upstream) {
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// A request was taken off a server.
+    /// Counts that a request has left a server.
     #[inline]
     pub(super) fn count_out(&mut self, place: Place) {
         if let Some(group) = self.groups.get_mut(place.upstream) {
@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    /// Takes a connection's request, which does not count any more.
+    /// Takes a connection's request, which is no longer counted.
     pub(super) fn take_job(&mut self, at: usize) -> Option<Box<Job>> {
         let link = self.table.get(at)?;
         let job = link.job.take()?;
@@ -189,7 +189,7 @@ impl State {
 
     /// Ends a request, and keeps its memory for another.
     pub(super) fn end_job(&mut self, mut job: Box<Job>) {
-        // What its route holds for it is given back now.
+        // This releases what its route holds for it.
         job.waiter = Waiter::nobody();
         if self.spare.len() < JOBS_KEPT && job.head.capacity() <= HEAD_BYTES_KEPT {
             self.spare.push(job);
@@ -212,7 +212,7 @@ impl Links {
             open: 0,
         };
         let group = |upstream: &Upstream| Group {
-            // Workers begin their turns at different servers.
+            // Workers start round robin at different servers.
             shares: Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
             budget: Budget::new(upstream.plan.retry_budget),
             pools: upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
@@ -246,7 +246,7 @@ impl Links {
         self.me.upgrade()
     }
 
-    /// A request as it is passed on. Its head is written here, while the client's is at hand.
+    /// Builds the request to forward. Its head is written here, while the client's head is still available.
     fn job(&self, request: &Request<'_>, what: &Forwarded<'_>, waiter: Waiter) -> Option<Box<Job>> {
         let Request { head, body, peer, .. } = request;
         let upstream = self.upstreams.get(what.forward.upstream)?;
@@ -306,7 +306,7 @@ impl Links {
     }
 }
 
-/// Hands rules the answers to their questions.
+/// Delivers the results of questions to rules.
 #[cold]
 fn tell(told: Told) {
     for (then, opinion) in told {
@@ -316,7 +316,7 @@ fn tell(told: Told) {
     }
 }
 
-/// Whether asking twice does no more than asking once (RFC 9110 section 9.2.2).
+/// Whether repeating has the same effect as sending once (RFC 9110 section 9.2.2).
 fn is_idempotent(method: Method) -> bool {
     matches!(
         method,
@@ -324,7 +324,7 @@ fn is_idempotent(method: Method) -> bool {
     )
 }
 
-/// Whether the body behind this head is sent on as it comes.
+/// Whether the body after this head is streamed.
 fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
     match head.framing {
         Framing::None => false,
@@ -334,7 +334,7 @@ fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
 }
 
 impl Forward {
-    /// How the body behind this head is to be read; `bytes_max` is the route's limit, `None` the server's.
+    /// How the body after this head is to be read; `bytes_max` is the route's limit, `None` the server's.
     pub fn body(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         match is_pulled(self, head) {
             true => BodyPlan::Pull { bytes_max },
@@ -365,7 +365,7 @@ impl Forwarding for Links {
     }
 
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {
-        // A tunnel to an address of the client's choice is a forward proxy's job.
+        // A tunnel to an address that the client chooses is the job of a forward proxy.
         if request.head.method == Method::Connect {
             response.set_status(Status::NOT_IMPLEMENTED).close();
             what.finish.finish(response, MadeBy::Here);
@@ -421,16 +421,16 @@ impl Guests for Links {
     }
 }
 
-/// A request that is ready to be passed on, and waits for it to be known who is to have the response.
+/// A request ready to be forwarded, without the receiver of its response.
 pub(crate) struct Prepared(Box<Job>);
 
 impl Prepared {
-    /// More lines for the head, each ended by CRLF.
+    /// Adds lines to the head, each ended by CRLF.
     pub(crate) fn add_lines(&mut self, lines: &[u8]) {
         self.0.head.extend_from_slice(lines);
     }
 
-    /// The same request, to be passed on besides.
+    /// A copy of the request, to forward a second time.
     pub(crate) fn again(&self) -> Prepared {
         let Job { upstream, sent, length, pulled, is_idempotent, retries_left, peer, hash, .. } = *self.0;
         let Job { stuck_to, names_server, refusals_left, .. } = *self.0;
@@ -461,7 +461,7 @@ impl Prepared {
 }
 
 impl Links {
-    /// Prepares a request without a body. `None` where there is no such upstream.
+    /// Prepares a request without a body. `None` if there is no such upstream.
     pub(crate) fn prepare(&self, request: &Request<'_>, what: &Forwarded<'_>) -> Option<Prepared> {
         self.job(request, what, Waiter::nobody()).map(Prepared)
     }
@@ -483,8 +483,8 @@ impl Links {
         self.upstreams.get(upstream).map_or("", |upstream| &upstream.plan.name)
     }
 
-    /// Runs `act` on the connections, then hands rules the answers to their questions. That happens outside of the borrow, because
-    /// a rule may forward its request at once.
+    /// Runs `act` on the connections, then delivers results to rules. Delivery happens outside the borrow, because a
+    /// rule may forward its request at once.
     pub(super) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let (done, told) = {
             let state = &mut *self.state.borrow_mut();
@@ -542,9 +542,9 @@ impl Links {
                 self.pump(state, at);
             }
             GuestEvent::Room(key) | GuestEvent::Body(key) if is_of(key) => self.pump(state, at),
-            // Its client is gone.
+            // Its client has disconnected.
             GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
-            // Who waits for a response gets it, and tunnels go on until the drain's deadline.
+            // Waiting clients get their responses, and tunnels continue until the drain's deadline.
             GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
             GuestEvent::Again => self.pump(state, at),
             GuestEvent::Deadline => self.overdue(state, at),

@@ -7,9 +7,9 @@
 //! client <── Lane: answer, push <── receive: head, body <── Link ───────┘<── ready (the lane's events)
 //! ```
 //!
-//! A request is parked, and its head written anew from what was parsed. Its connection to the upstream is a guest of the lane, so
-//! that there is neither a task nor a future for it. Bodies are pulled and pushed by the exchange's key, no faster than the other
-//! side takes them, and large ones go through a pipe without passing through the program.
+//! A request is parked, and its head rewritten from what was parsed. Its upstream connection is a guest of the lane,
+//! so it needs neither a task nor a future. Bodies are pulled and pushed by the exchange's key, no faster than the
+//! receiving side accepts them. Large ones go through a pipe without passing through the program.
 
 mod address;
 mod adopting;
@@ -53,7 +53,7 @@ pub use upstream::ServerState;
 pub(crate) use waiter::{Asker, Taken, Taker};
 pub use watch::Watch;
 
-/// The upstreams of a server, the same for all its workers. Clones are the same proxy.
+/// The upstreams of a server, shared by all its workers. Clones are the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
     upstreams: Arc<[upstream::Upstream]>,
@@ -61,19 +61,19 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy to these upstreams, which routes name by their index. If some have names, it waits a while for these to be found:
-    /// those that are not are looked up again and again.
+    /// A proxy to these upstreams, which routes name by index. If some have names, it waits a while for them to
+    /// resolve; names that do not are looked up again periodically.
     ///
     /// # Errors
-    /// A thread that cannot be started, a configuration of names or a certificate that cannot be read.
+    /// The thread cannot be started, or the resolver's configuration or a certificate cannot be read.
     pub fn open(upstreams: Vec<Upstream>, resolver: &Resolver) -> io::Result<Proxy> {
         Proxy::open_after(upstreams, resolver, None)
     }
 
-    /// The same in the place of another: what is known of servers that both have stays known, and only new names are waited for.
+    /// Like `open`, replacing `former`: state of servers that both have is kept, and it waits only for new names.
     ///
     /// # Errors
-    /// As [`Proxy::open`].
+    /// See [`Proxy::open`].
     pub fn open_after(
         upstreams: Vec<Upstream>,
         resolver: &Resolver,
@@ -92,12 +92,12 @@ impl Proxy {
         self.watched_links(worker, Watch::default())
     }
 
-    /// The same, watched.
+    /// The same, observed by `watch`.
     pub fn watched_links(&self, worker: &Worker, watch: Watch) -> Rc<Links> {
         Links::new(worker, self.upstreams.clone(), watch)
     }
 
-    /// How its upstreams are now.
+    /// The state of its upstreams.
     pub(crate) fn states(&self) -> Vec<UpstreamState> {
         let of = |upstream: &upstream::Upstream| UpstreamState {
             name: upstream.plan.name.clone(),
@@ -110,8 +110,8 @@ impl Proxy {
         self.upstreams.iter().map(of).collect()
     }
 
-    /// The same in the place of another part of this worker's: connections to servers that both have are taken over, those in
-    /// use when they become idle.
+    /// Like `links`, replacing this worker's `former` part: it takes over connections to servers that both have,
+    /// those in use when they become idle.
     pub fn links_after(&self, worker: &Worker, former: &Links) -> Rc<Links> {
         let links = self.watched_links(worker, former.watch.clone());
         links.succeed(former);
@@ -119,7 +119,7 @@ impl Proxy {
     }
 }
 
-/// How an upstream is.
+/// The state of an upstream.
 pub(crate) struct UpstreamState {
     pub(crate) name: String,
     /// Each with its name in figures.

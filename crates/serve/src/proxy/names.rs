@@ -1,4 +1,4 @@
-//! Names of servers, looked up again whenever their time to live ends.
+//! Server names, looked up again whenever their TTL expires.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use tokio::sync::oneshot;
 
 use super::upstream::Upstream;
 
-/// How long an address is used at least and at the most, whatever its time to live says.
+/// The minimum and the maximum time that an address is used, whatever its TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// How long it takes until a name that was not found is looked up again.
+/// How soon a name that did not resolve is looked up again.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who is asked for names.
+/// Which DNS servers are used.
 #[derive(Debug, Clone, Default)]
 pub enum Resolver {
-    /// Those that `/etc/resolv.conf` lists, behind `/etc/hosts`.
+    /// `/etc/hosts`, then the servers in `/etc/resolv.conf`.
     #[default]
     System,
-    /// These.
+    /// These servers.
     Servers(Vec<SocketAddr>),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Names(TokioResolver);
 
 impl Names {
     /// # Errors
-    /// A configuration of the system that cannot be read.
+    /// The system's configuration cannot be read.
     pub(super) fn new(resolver: &Resolver) -> io::Result<Names> {
         let built = match resolver {
             Resolver::System => TokioResolver::builder_tokio(),
@@ -77,7 +77,7 @@ impl Names {
                     let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
                     left.clamp(TTL_MIN, TTL_MAX)
                 }
-                // The addresses that were found before go on being used.
+                // The previous addresses stay in use.
                 Err(error) => {
                     if was_found {
                         say(format_args!("upstream server {name}: not found: {error}"));

@@ -1,4 +1,4 @@
-//! What a proxied route and its upstream are set to.
+//! The settings of a proxied route and its upstream.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ pub use flatout_wire::proxy_protocol::Version as ProxyProtocol;
 /// A named group of servers that answer the same requests.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// How it is called in the site file, in logs and in metrics.
+    /// Its name in the site file, in logs and in metrics.
     pub name: String,
     /// Its servers; at least one.
     pub servers: Vec<Server>,
-    /// How they are spoken to.
+    /// The protocol of its servers.
     pub protocol: Protocol,
     /// How one of them is chosen.
     pub balance: Balance,
@@ -22,59 +22,59 @@ pub struct Upstream {
     pub idle_max: usize,
     /// How long an idle connection is kept.
     pub idle_time_max: Duration,
-    /// Connections of one worker to each server; requests over it wait in the queue.
+    /// Connections of one worker to each server; beyond that requests wait in the queue.
     pub connections_max: usize,
-    /// Requests of one worker that wait for a connection; over it the response is 503.
+    /// Requests of one worker that wait for a connection; beyond that the response is 503.
     pub queue_max: usize,
     /// How long a request waits for a connection before the response is 503.
     pub queue_time_max: Duration,
-    /// How long a connection may take to be made.
+    /// How long connecting may take.
     pub connect_time_max: Duration,
     /// How long a send may make no progress.
     pub send_time_max: Duration,
-    /// How long the upstream may send nothing while a response is awaited or under way.
+    /// How long the upstream may send nothing while a response is expected or in progress.
     pub read_time_max: Duration,
     /// How long a tunnel (WebSocket) may be silent.
     pub tunnel_time_max: Duration,
-    /// Further attempts that one request may take, where that is safe.
+    /// Further attempts of one request, if safe.
     pub retries_max: u32,
-    /// Retries as a share of all requests of the last seconds, over which none is made.
+    /// The limit of retries, as a share of recent requests.
     pub retry_budget: f64,
-    /// When a server counts as down because of how it answers.
+    /// When a server is considered down because of its responses.
     pub passive: Passive,
-    /// Whether and how servers are asked for their health.
+    /// Active health checks, if any.
     pub active: Option<Active>,
-    /// How long a server that has come back takes to get its whole share; zero gives it at once.
+    /// How long a recovered server takes to get its full share; zero gives it at once.
     pub slow_start: Duration,
-    /// What is said before the first request of a connection.
+    /// The PROXY protocol header sent before the first request of a connection.
     pub send_proxy_protocol: Option<ProxyProtocol>,
 }
 
-/// How servers are spoken to.
+/// The protocol of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// One request at a time on each connection.
+    /// One request at a time per connection.
     Http1,
-    /// HTTP/2 without TLS, of which the server is known to know.
+    /// HTTP/2 without TLS, with prior knowledge.
     H2c {
-        /// Requests at a time on each connection; the server may take fewer.
+        /// Concurrent requests per connection; the server may allow fewer.
         streams_max: u32,
     },
-    /// HTTP/2 over TLS, agreed on by ALPN.
+    /// HTTP/2 over TLS, negotiated by ALPN.
     H2 {
-        /// Requests at a time on each connection; the server may take fewer.
+        /// Concurrent requests per connection; the server may allow fewer.
         streams_max: u32,
     },
 }
 
 impl Protocol {
-    /// Requests at a time on each connection, unless usually one.
+    /// Default number of concurrent requests per connection.
     pub const STREAMS_MAX: u32 = 100;
 
-    /// More cannot be set.
+    /// The largest value that can be set.
     pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
 
-    /// Requests at a time on a connection of HTTP/2; `None` for HTTP/1.
+    /// Concurrent requests per HTTP/2 connection; `None` for HTTP/1.
     pub(super) fn streams_max(self) -> Option<u32> {
         match self {
             Protocol::Http1 => None,
@@ -88,9 +88,9 @@ impl Protocol {
 pub struct Server {
     /// Where it listens.
     pub address: Address,
-    /// Its share beside the others; at least 1.
+    /// Its weight relative to the others; at least 1.
     pub weight: u32,
-    /// Whether it is used only where all that are no backups are down.
+    /// Whether it is used only if all non-backup servers are down.
     pub backup: bool,
     /// TLS to it; `None` is plain.
     pub tls: Option<Tls>,
@@ -99,9 +99,9 @@ pub struct Server {
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// An address that is known.
+    /// A fixed address.
     Socket(SocketAddr),
-    /// A name, which is looked up again when its time to live ends.
+    /// A name and a port; the name is looked up again when its TTL expires.
     Name(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
@@ -110,35 +110,35 @@ pub enum Address {
 /// TLS to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// The name that its certificate must have, and that is sent as SNI; `None` is the address's.
+    /// The name for SNI that its certificate must have; `None` uses the name in the address.
     pub name: Option<String>,
-    /// Certificates of authorities to trust instead of the system's (PEM).
+    /// CA certificates to trust instead of the system's (PEM).
     pub authorities: Option<PathBuf>,
     /// Whether its certificate is checked.
     pub verify: bool,
-    /// What it is shown if it asks for a certificate.
+    /// The client certificate, if the server requests one.
     pub certificate: Option<Identity>,
 }
 
 /// How a server is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Balance {
-    /// One after the other, by weight.
+    /// Weighted round robin.
     RoundRobin,
-    /// The one with the fewest requests under way for its weight.
+    /// The one with the fewest requests in progress for its weight.
     LeastConnections,
-    /// The better of two drawn at random.
+    /// The better of two chosen at random.
     TwoChoices,
-    /// By consistent hash of a key, so that few keys move when a server comes or goes.
+    /// By consistent hash of a key, so that few keys move when a server is added or removed.
     Hash(Key),
-    /// The one that a cookie names; it is set by the first response.
+    /// The one in a cookie, which the first response sets.
     Sticky {
         /// The cookie's name.
         cookie: String,
     },
 }
 
-/// What of a request is hashed.
+/// The part of a request that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key {
     /// The client's address.
@@ -147,41 +147,41 @@ pub enum Key {
     Path,
     /// Path and query as they were sent.
     Target,
-    /// The field of that name.
+    /// The field of this name.
     Header(String),
-    /// The cookie of that name.
+    /// The cookie of this name.
     Cookie(String),
 }
 
-/// When a server counts as down because of how it answers.
+/// Passive health checks: when a server is considered down because of its responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passive {
     /// Failures within `window` after which it is down; 0 never.
     pub failures_max: u32,
-    /// In which they are counted.
+    /// The time in which failures are counted.
     pub window: Duration,
-    /// How long it is down before one request tries it again.
+    /// How long it stays down before one request tries it again.
     pub down_time: Duration,
 }
 
-/// How servers are asked for their health.
+/// Active health checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Active {
     /// The target of the request.
     pub path: String,
-    /// How often.
+    /// The time between checks.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// How long a response may take.
     pub time_max: Duration,
-    /// Good answers in a row after which a server is up.
+    /// Good responses in a row after which a server is up.
     pub rise: u32,
-    /// Bad ones after which it is down.
+    /// Bad responses in a row after which it is down.
     pub fall: u32,
-    /// The statuses of good answers.
+    /// The statuses of good responses.
     pub statuses: std::ops::RangeInclusive<u16>,
 }
 
-/// How the requests of one route are passed on.
+/// How the requests of one route are forwarded.
 #[derive(Debug, Clone)]
 pub struct Forward {
     /// The index of the upstream in the plan.
@@ -192,17 +192,17 @@ pub struct Forward {
     pub x_forwarded: bool,
     /// Whether `Forwarded` (RFC 7239) is sent.
     pub forwarded: bool,
-    /// The name that `Via` gets in both directions; `None` leaves it out.
+    /// Our name in `Via`, in both directions; `None` sends none.
     pub via: Option<String>,
-    /// Whether a request's body is collected before the upstream is asked.
+    /// Whether a request's body is collected before the upstream is contacted.
     pub buffer_requests: bool,
     /// Whether the upstream gets the path in its normal form instead of as the client sent it.
     pub normal_path: bool,
-    /// Whether `Upgrade` is passed on, and the connection becomes a tunnel where the upstream agrees.
+    /// Whether `Upgrade` is forwarded, and the connection becomes a tunnel if the upstream agrees.
     pub upgrade: bool,
 }
 
-/// The value of `Host` that an upstream gets.
+/// The value of `Host` for an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
     /// The client's.
@@ -214,7 +214,7 @@ pub enum Host {
 }
 
 impl Upstream {
-    /// An upstream of these servers, with everything else as usual.
+    /// An upstream of these servers with default settings.
     pub fn new(name: &str, servers: Vec<Server>) -> Upstream {
         Upstream {
             name: name.to_owned(),
@@ -245,10 +245,10 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// Whether its settings go together.
+    /// Checks that the settings are compatible.
     ///
     /// # Errors
-    /// Those that do not, and what to do.
+    /// The incompatible settings, and what to do.
     pub fn check(&self) -> Result<(), String> {
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
@@ -259,7 +259,7 @@ impl Upstream {
             Protocol::H2c { .. } if self.servers.iter().any(has_tls) => {
                 "protocol h2c is without TLS: servers cannot be https://; with TLS use h2"
             }
-            // A PROXY header names one client.
+            // A PROXY header names a single client.
             _ if self.send_proxy_protocol.is_some() => {
                 "send-proxy needs protocol http/1.1: with HTTP/2 many clients share a connection"
             }
@@ -277,7 +277,7 @@ impl Server {
 }
 
 impl Forward {
-    /// To this upstream, with everything else as usual.
+    /// To this upstream with default settings.
     pub fn to(upstream: usize) -> Forward {
         Forward {
             upstream,

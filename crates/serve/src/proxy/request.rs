@@ -1,4 +1,4 @@
-//! The head of a request as the upstream gets it: rewritten from the parsed request, never copied.
+//! Writes the head of a request for the upstream, from the parsed request; the client's head is never copied.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -35,7 +35,7 @@ fn is_ours(name: &[u8]) -> bool {
         "upgrade",
         "expect",
     ];
-    // By its length alone most are let through.
+    // The length alone excludes most names.
     NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }
 
@@ -68,16 +68,16 @@ pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = imp
     })
 }
 
-/// What a client asks to change to, where that can be passed on.
+/// The protocol that a client asks to upgrade to, if that can be forwarded.
 fn upgrade<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
     let asks = is_nominated(b"upgrade", head.field_all("Connection"));
     (asks && head.framing == Framing::None).then(|| head.field("Upgrade")).flatten()
 }
 
-/// The length of a request's body as it is framed for the upstream; `None` where there is none and nothing is to be said.
+/// The length of a request's body as framed for the upstream; `None` if there is no body and no length is sent.
 pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -> Option<Length> {
     match head.framing {
-        // Without the field, some servers take these for requests whose length is missing.
+        // Without the field, some servers refuse these as requests without a length.
         Framing::None if matches!(head.method, Method::Post | Method::Put | Method::Patch) => {
             Some(Length::Known(0))
         }
@@ -89,8 +89,8 @@ pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -
 }
 
 /// Writes request line and field lines, without the end of the head. `peer` is the peer of the downstream connection.
-/// `Host` is left out where it is to be the server's address: which server is not known yet. Returns whether the request
-/// asks for a change of protocols.
+/// `Host` is left out if it is to be the server's address, because the server is not known yet. Returns whether the
+/// request asks for an upgrade.
 pub(super) fn write_head(
     head: &Head<'_>,
     what: &Forwarded<'_>,
@@ -171,7 +171,7 @@ pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
     let wanted = &authority.request_fields;
     for (name, value) in head.fields() {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
-        // The authority must not decide by what a client claims about itself.
+        // The auth service must not decide by what a client claims about itself.
         if is_wanted && !is_ours(name) && !is_forwarded(name) && !is_about_body(name) {
             write_line(name, value, out);
         }
@@ -188,7 +188,7 @@ fn is_about_body(name: &[u8]) -> bool {
     name.len() > 8 && name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"))
 }
 
-/// Who the client is, behind what a trusted proxy before us has said.
+/// Sends the client's address, after what a trusted proxy before us has sent.
 fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"X-Forwarded-For: ");
     if client.is_from_proxy {
@@ -211,7 +211,7 @@ fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out
     }
 }
 
-/// The same by RFC 7239.
+/// The same as `Forwarded` (RFC 7239).
 fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"Forwarded: ");
     for value in head.field_all("Forwarded").filter(|_| client.is_from_proxy) {
@@ -232,7 +232,7 @@ fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: 
     out.extend_from_slice(scheme(client).as_bytes());
     let host = head.authority();
     if !host.is_empty() {
-        // A host has none of the bytes that end a quoted string.
+        // A host contains none of the bytes that end a quoted string.
         out.extend_from_slice(b";host=\"");
         out.extend_from_slice(host);
         out.push(b'"');
@@ -240,15 +240,15 @@ fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// The address that is added: that of the connection's peer, if a trusted proxy has given the client; else the client's.
+/// The address to append: the connection's peer if a trusted proxy named the client, otherwise the client's.
 fn address(client: &Client, peer: Option<IpAddr>) -> Option<IpAddr> {
     if client.is_from_proxy { peer } else { client.address }
 }
 
-/// As `Display` writes it. IPv4 without the formatting machinery, which costs as much as the rest of the head.
+/// Like `Display`, but without the formatting machinery for IPv4, which costs as much as the rest of the head.
 fn write_address(address: IpAddr, out: &mut Vec<u8>) {
     let IpAddr::V4(address) = address else {
-        // Writing into memory does not fail.
+        // Writing to memory does not fail.
         return drop(write!(out, "{address}"));
     };
     for (at, octet) in address.octets().into_iter().enumerate() {

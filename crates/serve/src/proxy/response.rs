@@ -1,4 +1,4 @@
-//! The head of a response, from the upstream's to ours.
+//! Rewrites the upstream's response head into ours.
 
 use flatout_engine::Response;
 use flatout_wire::Status;
@@ -6,17 +6,17 @@ use flatout_wire::field::{Field, Lines, write_line};
 
 use super::request::is_nominated;
 
-/// Field lines of one response head.
+/// The most field lines in one response head.
 pub(super) const FIELDS_MAX: usize = 200;
 
 /// Bytes of one response head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// An upstream's head: the bytes, and where its fields are in them.
+/// An upstream's head: its bytes, and the positions of its fields.
 #[derive(Clone, Copy)]
 pub(super) struct Received<'a> {
     pub(super) status: Status,
-    /// The version that the upstream speaks, for `Via`.
+    /// The upstream's HTTP version, for `Via`.
     pub(super) version: &'static str,
     pub(super) head_bytes: usize,
     pub(super) bytes: &'a [u8],
@@ -33,12 +33,12 @@ impl<'a> Received<'a> {
         self.all().filter(move |(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// What `Content-Length` says; the parser has checked it.
+    /// The value of `Content-Length`, which the parser has checked.
     fn said_length(&self) -> Option<u64> {
         std::str::from_utf8(self.field_all(b"content-length").next()?).ok()?.parse().ok()
     }
 
-    /// The fields that are passed on: not those of the connection, nor those that frame the body.
+    /// The fields to pass on: not the connection's, nor those that frame the body.
     fn passed(&self) -> impl Iterator<Item = Field> + use<'a> {
         let this = *self;
         let names_options = self.field_all(b"connection").next().is_some();
@@ -49,7 +49,8 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// Writes our head for it, without a body yet. Where the upstream's said a length that nothing follows (HEAD, 304), ours says it too.
+    /// Writes our head for it, without a body yet. If the upstream's head has a length without a body (HEAD, 304),
+    /// ours has it too.
     pub(super) fn write(&self, via: Option<&str>, is_head: bool, response: &mut Response) {
         response.set_status(self.status);
         response.reserve_fields(self.fields.len(), self.head_bytes);
@@ -73,7 +74,7 @@ impl<'a> Received<'a> {
         out
     }
 
-    /// Writes our head for a change of protocols, with what the upstream changes to.
+    /// Writes our head for a protocol switch, with the upstream's new protocol.
     pub(super) fn write_switching(&self, response: &mut Response) {
         self.write(None, false, response);
         response.encoded_fields(b"Connection: upgrade\r\n");
@@ -88,7 +89,7 @@ impl<'a> Received<'a> {
 fn is_ours(name: &[u8]) -> bool {
     const NAMES: [&str; 6] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "upgrade"];
-    // By its length alone most are let through.
+    // The length alone excludes most names.
     NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }
 
@@ -99,7 +100,7 @@ pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     lines
 }
 
-/// The trailer fields that may be behind a body (RFC 9110 section 6.5.1).
+/// The trailer fields that may follow a body (RFC 9110 section 6.5.1).
 pub(super) fn passed_trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = (&[u8], &[u8])> {
     const NEVER: [&str; 8] = [
         "authorization",

@@ -1,4 +1,4 @@
-//! TLS connections to upstream servers outside of a worker's lane, which the health checks use.
+//! TLS connections to upstream servers outside a worker's lane, for the health checks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,23 +10,23 @@ use tokio::net::TcpStream;
 
 use super::upstream::Server;
 
-/// A connection, watched by the runtime.
+/// A connection registered with the runtime.
 pub(super) struct Secure {
     channel: Channel,
-    /// Another descriptor of its socket, of whatever kind that is: only its readiness is asked.
+    /// A duplicate of the socket's descriptor, whatever its type: used for readiness only.
     watched: TcpStream,
 }
 
 impl Secure {
-    /// Makes the handshake.
+    /// Does the handshake.
     ///
     /// # Errors
-    /// Why the server is not trusted, or does not answer as TLS asks.
+    /// The handshake failed, or the server's certificate is not trusted.
     pub(super) async fn open(server: &Server, socket: OwnedFd) -> io::Result<Secure> {
         let watched = TcpStream::from_std(socket.try_clone()?.into())?;
         let Ok(channel) = server.secure(socket)? else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut secure = Secure { channel, watched };
-        // The hello waits for nobody.
+        // Send the ClientHello without waiting for an event.
         let mut shake = secure.channel.shake();
         loop {
             match shake {
@@ -52,7 +52,7 @@ impl Secure {
         Ok(())
     }
 
-    /// Adds what comes next to `into`: how many bytes, 0 at the end.
+    /// Appends the next data to `into`: returns how many bytes, 0 at EOF.
     pub(super) async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         let mut buffer = [0; 4096];
         let count = self.moved(Interest::READABLE, |channel| channel.receive(&mut buffer)).await?;
@@ -65,7 +65,7 @@ impl Secure {
         interest: Interest,
         mut call: impl FnMut(&mut Channel) -> Moved,
     ) -> io::Result<usize> {
-        // What is left of an earlier record has no event.
+        // The rest of an earlier record causes no event.
         let mut moved = call(&mut self.channel);
         loop {
             match moved {

@@ -1,4 +1,4 @@
-//! Clients that stay with one server, by a cookie.
+//! Sticky sessions: a cookie keeps a client at one server.
 
 use flatout_engine::Response;
 use flatout_wire::Head;
@@ -16,20 +16,20 @@ pub(super) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
     })
 }
 
-/// The server that the cookie names.
+/// The server named by the cookie.
 pub(super) fn server(head: &Head<'_>, name: &str, upstream: &Upstream) -> Option<usize> {
     let value = cookie(head, name)?;
     (0..upstream.servers.len()).find(|&at| value_of(upstream, at).as_bytes() == value)
 }
 
-/// What the cookie says for a server: nothing that tells its address.
+/// The cookie's value for a server, which does not reveal its address.
 pub(super) fn value_of(upstream: &Upstream, server: usize) -> String {
-    // Not by its place in the file: clients stay where they are when another server is added or removed.
+    // Not its position in the file: clients keep their server when another is added or removed.
     let number = upstream.servers.get(server).map_or(0, |server| server.number);
     format!("{:016x}", hash(format!("{} {number}", upstream.plan.name).as_bytes()))
 }
 
-/// Tells a client which server it is to stay with.
+/// Sets the cookie in a response.
 pub(super) fn set(upstream: &Upstream, server: usize, response: &mut Response) {
     if let Balance::Sticky { cookie } = &upstream.plan.balance {
         let value = value_of(upstream, server);

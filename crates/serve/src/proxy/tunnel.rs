@@ -1,4 +1,4 @@
-//! Connections that have changed to another protocol: bytes both ways, short messages by copying, the rest through pipes.
+//! Upgraded connections: bytes in both directions, small amounts by copying, the rest through pipes.
 
 use std::rc::{Rc, Weak};
 
@@ -8,13 +8,13 @@ use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Respon
 use super::links::{Links, State};
 use crate::site::MadeBy;
 
-/// What tells the client's side of a tunnel from its upstream's, in a guest's tag.
+/// Marks the client's side of a tunnel in a guest's tag.
 pub(super) const CLIENT_SIDE: u64 = 1 << 63;
 
-/// Moves of one way before others have their turn.
+/// Moves in one direction before others get their turn.
 const MOVES_PER_CALL: usize = 8;
 
-/// A client's connection and an upstream's, joined.
+/// A client's connection joined to an upstream's.
 pub(super) struct Tunnel {
     client: GuestKey,
     there: Way,
@@ -23,32 +23,32 @@ pub(super) struct Tunnel {
     _seat: Seat,
 }
 
-/// One way through a tunnel.
+/// One direction of a tunnel.
 #[derive(Default)]
 struct Way {
-    /// What was received and not sent; at first what came before the tunnel was one.
+    /// Received bytes that were not sent; initially those that arrived before the tunnel was opened.
     held: Bytes,
-    /// What was received by `splice` and not sent; none while there is nothing.
+    /// Bytes received by `splice` that were not sent; `None` if there are none.
     pipe: Option<PooledPipe>,
     is_readable: bool,
-    /// The sender has sent more at once than the lane's buffer takes, and more may follow.
+    /// The last receive filled the lane's buffer, so more may follow.
     is_large: bool,
-    /// The sender's end is behind what can be read.
+    /// The sender's end of stream is behind the readable bytes.
     is_read_closed: bool,
     /// The sender has closed its side.
     has_ended: bool,
-    /// The receiver takes no more for now.
+    /// The receiver accepts no more for now.
     is_full: bool,
-    /// The receiver has seen the end.
+    /// EOF was passed to the receiver.
     is_over: bool,
 }
 
-/// How a way got on.
+/// The progress of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Went {
     /// It waits for one of its ends.
     Waits,
-    /// There is more than fitted its turn.
+    /// There is more to move than its turn allows.
     More,
     Broken,
 }
@@ -99,14 +99,14 @@ impl Way {
         }
     }
 
-    /// Receives and sends at once: two system calls, where a pipe takes three and two descriptors.
+    /// Receives and sends at once: two system calls. A pipe takes three, and two descriptors.
     fn copy(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
         let mut buffer = lane.buffer();
         match lane.receive(from, &mut buffer) {
             Moved::Bytes(0) => self.has_ended = true,
             Moved::Bytes(count) => {
                 self.is_large = count == buffer.len();
-                // A read that came up short emptied the socket: only the end may have come with the same edge.
+                // A short read emptied the socket: at most the end of stream can still follow.
                 self.is_readable = self.is_large || self.is_read_closed;
                 let bytes = buffer.get(..count).unwrap_or_default();
                 let sent = match lane.send(to, bytes) {
@@ -145,7 +145,7 @@ impl Way {
     }
 }
 
-/// A tunnel whose client's connection has not come yet; dropped, its upstream's is closed.
+/// A tunnel that waits for the client's connection; dropping it closes the upstream's.
 struct Waiting {
     links: Weak<Links>,
     at: usize,
@@ -179,7 +179,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(links) = self.links.upgrade() else { return };
-        // Who drops it is the engine, or the end of `join`.
+        // It is dropped by the engine, or at the end of `join`.
         let Ok(mut state) = links.state.try_borrow_mut() else { return };
         let is_left =
             state.table.get(self.at).is_some_and(|link| link.guest == self.guest && link.tunnel.is_none());
@@ -190,7 +190,7 @@ impl Drop for Waiting {
 }
 
 impl Links {
-    /// The upstream changes protocols: so does the client's connection, after it has seen the end.
+    /// The upstream switches protocols; the client's connection switches after its response was sent.
     pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
         let Some(mut job) = state.take_job(at) else { return };
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
@@ -204,7 +204,7 @@ impl Links {
         job.waiter.answer(&self.lane, None, response, MadeBy::Upstream);
     }
 
-    /// Something happened at one end of a tunnel.
+    /// An event at one end of a tunnel.
     pub(super) fn tunnel_ready(
         &self,
         state: &mut State,
@@ -221,13 +221,13 @@ impl Links {
                 from.is_readable |= ready.readable() || from.is_read_closed;
                 to.is_full &= !ready.writable();
             }
-            // What an encrypted end holds has no event of its own.
+            // No event reports the end of stream that TLS holds.
             None => from.is_readable = true,
         }
         self.tunnel(state, at);
     }
 
-    /// Moves what can be moved through a tunnel.
+    /// Moves data through a tunnel, in both directions.
     fn tunnel(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };

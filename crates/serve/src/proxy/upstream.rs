@@ -1,4 +1,4 @@
-//! What all workers know of an upstream: its servers, and whether they are up.
+//! What all workers know of an upstream: its servers and their state.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,65 +16,65 @@ use flatout_lane::connect::Remote;
 use super::balance::hash;
 use super::plan::{self, Address, Protocol};
 
-/// HTTP/2 over TLS, in ALPN.
+/// The ALPN name of HTTP/2.
 pub(super) const H2: &[u8] = b"h2";
 
-/// How long it takes until the same fault of a server is said again.
+/// How long until the same fault of a server is logged again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// An upstream, the same for all workers.
+/// An upstream, shared by all workers.
 pub(super) struct Upstream {
     pub(super) plan: plan::Upstream,
-    /// A server that was there before a reload is the same one, with all that is known of it.
+    /// A server that existed before a reload is the same object, with its state.
     pub(super) servers: Vec<Arc<Server>>,
 }
 
-/// One of its servers. What changes is read by all and written when something happens to the server.
+/// One server of an upstream. Its state is read by all workers and written when it changes.
 pub(super) struct Server {
     pub(super) plan: plan::Server,
-    /// As `Host` and in messages.
+    /// For `Host` and messages.
     pub(super) name: String,
-    /// Its address in logs and metrics.
+    /// Its name in logs and metrics.
     pub(super) label: String,
-    /// A number for its address, the same on every machine and after every start.
+    /// A hash of its address, the same on every host and after every start.
     pub(super) number: u64,
-    /// Where it is; nowhere while its name was not found yet.
+    /// Its addresses; empty until its name resolves.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     connector: Option<Connector>,
-    /// What was said of its faults last, and when.
+    /// The fault that was logged last, and when.
     complained: Mutex<Option<(String, Instant)>>,
-    /// Which of several addresses is next.
+    /// The next of several addresses.
     next: AtomicUsize,
     /// Failures since `window_began_ns`.
     failures: AtomicU32,
     window_began_ns: AtomicU64,
-    /// Until when it is left alone; 0 for a server that is up.
+    /// When its down time ends; 0 for a server that is up.
     down_until_ns: AtomicU64,
-    /// When it came up again, for slow start; 0 where it was never down.
+    /// When it came up again, for slow start; 0 if it was never down.
     up_since_ns: AtomicU64,
-    /// The last word of the health checks.
+    /// The last result of the health checks.
     is_healthy: AtomicBool,
 }
 
-/// How a server is.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerState {
-    /// It gets its share of the requests.
+    /// It gets its full share of requests.
     Up,
-    /// It was down, and gets less than its share for a while.
+    /// It has recovered, and gets less than its share for a while.
     SlowStart,
     /// It has failed, or its health checks have.
     Down,
-    /// Its name was not found yet.
+    /// Its name has not resolved yet.
     NoAddress,
 }
 
 impl ServerState {
-    /// All of them.
+    /// All states.
     pub const ALL: [ServerState; 4] =
         [ServerState::Up, ServerState::SlowStart, ServerState::Down, ServerState::NoAddress];
 
-    /// A word for it, for people and metrics.
+    /// Its name, for people and metrics.
     pub fn name(self) -> &'static str {
         match self {
             ServerState::Up => "up",
@@ -86,10 +86,10 @@ impl ServerState {
 }
 
 impl Upstream {
-    /// Those servers stay that one of `former` has with the same settings; but where TLS is made of files these are read anew.
+    /// Servers with unchanged settings are taken from `former`; those with TLS files are opened anew.
     ///
     /// # Errors
-    /// What cannot be of its TLS.
+    /// The TLS settings of a server are invalid.
     pub(super) fn after(plan: plan::Upstream, former: &[Upstream]) -> Result<Upstream, String> {
         let former = former.iter().find(|former| former.plan.name == plan.name);
         let former = former.filter(|former| former.plan.speaks_alike(&plan));
@@ -109,7 +109,7 @@ impl Upstream {
     }
 }
 
-/// Opens what TLS to a server takes.
+/// Prepares TLS to a server.
 fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<Connector, String> {
     let plan = ClientPlan {
         authorities: tls.authorities.clone(),
@@ -162,10 +162,10 @@ impl Server {
         })
     }
 
-    /// Begins TLS over a connection to it, if that is how it is spoken to.
+    /// Starts TLS over a connection to it, if it uses TLS.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Out of memory.
     pub(super) fn secure(&self, socket: OwnedFd) -> io::Result<Result<Channel, OwnedFd>> {
         match &self.connector {
             Some(connector) => connector.connect(socket).map(Ok).map_err(io::Error::other),
@@ -177,14 +177,14 @@ impl Server {
         self.connector.is_some()
     }
 
-    /// Says on stderr why TLS to it has failed, where that was it.
+    /// Logs why TLS to the server has failed, if that is the error.
     pub(super) fn complain(&self, upstream: &str, error: &io::Error) {
         if let Some(fault) = error.get_ref().filter(|_| self.is_secure()) {
             self.complain_of(upstream, "no TLS", fault.to_string());
         }
     }
 
-    /// Says on stderr what is wrong with it: at once what was not said before, and the same again after a while.
+    /// Logs a fault of the server: a new one at once, the same again after a while.
     pub(super) fn complain_of(&self, upstream: &str, what: &str, why: String) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let was_said =
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    /// Where it is; where its name has several addresses, one after the other.
+    /// Its address; round robin if its name has several.
     pub(super) fn remote(&self) -> Option<Arc<Remote>> {
         let remotes = self.remotes.load();
         match remotes.as_slice() {
@@ -207,7 +207,7 @@ impl Server {
         }
     }
 
-    /// The name that is looked up for it, and its port.
+    /// The name to look up, and the port.
     pub(super) fn dns_name(&self) -> Option<(&str, u16)> {
         match &self.plan.address {
             Address::Name(name, port) => Some((name, *port)),
@@ -215,13 +215,13 @@ impl Server {
         }
     }
 
-    /// Its name was looked up.
+    /// Stores the result of a lookup.
     pub(super) fn found_at(&self, addresses: Vec<SocketAddr>) {
         let remotes = addresses.into_iter().map(|address| Arc::new(Remote::Tcp(address))).collect();
         self.remotes.store(Arc::new(remotes));
     }
 
-    /// Whether requests may go to it. A server that was down long enough is tried by one request: the first request.
+    /// Whether requests may go to it. After its down time, one request tries it: the first.
     pub(super) fn is_up(&self) -> bool {
         if !self.is_checked_up() {
             return false;
@@ -230,7 +230,7 @@ impl Server {
         down_until_ns == 0 || clock::nanoseconds() >= down_until_ns
     }
 
-    /// How it is now; `slow_start` is its upstream's.
+    /// Its state; `slow_start` is its upstream's.
     pub(super) fn state(&self, slow_start: std::time::Duration) -> ServerState {
         if self.remotes.load().is_empty() {
             ServerState::NoAddress
@@ -248,7 +248,7 @@ impl Server {
         self.is_healthy.load(Ordering::Relaxed)
     }
 
-    /// A request to a server that was down is about to try it. Returns whether this is the one.
+    /// Whether this request is the one that tries a server after its down time.
     pub(super) fn try_again(&self, passive: &plan::Passive) -> bool {
         let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
         if down_until_ns == 0 {
@@ -260,7 +260,7 @@ impl Server {
             .is_ok()
     }
 
-    /// It answered as it should.
+    /// Records a success.
     pub(super) fn succeeded(&self) {
         if self.down_until_ns.load(Ordering::Relaxed) != 0 {
             self.down_until_ns.store(0, Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl Server {
         }
     }
 
-    /// It did not answer, or not as HTTP asks.
+    /// Records a failure: no response, or an invalid one.
     pub(super) fn failed(&self, passive: &plan::Passive) {
         if passive.failures_max == 0 {
             return;
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// What the health checks found.
+    /// Records the result of a health check.
     pub(super) fn set_healthy(&self, is_healthy: bool) {
         let was = self.is_healthy.swap(is_healthy, Ordering::Relaxed);
         if is_healthy && !was {
@@ -297,7 +297,7 @@ impl Server {
         }
     }
 
-    /// Its weight now, in thousandths: less than its whole share while it starts slowly.
+    /// Its current weight, in thousandths: less than its full weight during slow start.
     pub(super) fn weight_now(&self, slow_start: std::time::Duration) -> u64 {
         let whole = u64::from(self.plan.weight.max(1)) * 1000;
         let since_ns = self.up_since_ns.load(Ordering::Relaxed);
@@ -317,7 +317,7 @@ impl plan::Server {
 }
 
 impl plan::Upstream {
-    /// Whether what is known of a server of one holds for the same server of the other, and so do connections to it.
+    /// Whether a server's state and connections stay valid when this upstream is replaced by `other`.
     fn speaks_alike(&self, other: &plan::Upstream) -> bool {
         (&self.active, self.passive, self.send_proxy_protocol, self.protocol)
             == (&other.active, other.passive, other.send_proxy_protocol, other.protocol)

@@ -1,4 +1,4 @@
-//! Who waits for a response: a client, a rule that asks an authority, or a cache.
+//! Who waits for a response: a client, a rule that asks an auth service, or a cache.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use flatout_wire::Status;
 
 use crate::site::{Finish, MadeBy, Opinion};
 
-/// Bytes of an authority's response body that are kept; over it the question has failed.
+/// Bytes kept of an auth service's response body; a longer one fails the question.
 const OPINION_BYTES_MAX: usize = 256 << 10;
 
-/// What is called with an opinion.
+/// Called with the opinion.
 pub(super) type Then = Box<dyn FnOnce(Opinion)>;
 
 /// Who waits.
@@ -19,22 +19,23 @@ pub(super) enum Waiter {
     /// A client.
     Client {
         exchange: ExchangeKey,
-        /// What its route does to the response.
+        /// Applies the route's rules to the response.
         finish: Rc<dyn Finish>,
     },
-    /// A rule; taken when it is notified.
+    /// A rule; `None` after it was notified.
     Rule(Option<Rule>),
     /// A cache, which may serve many clients with the response.
     Taker(Rc<dyn Taker>),
 }
 
-/// Takes a response in place of a client. All of it runs on the worker that asks, in its turn.
+/// Receives a response in place of a client. All of it runs on the requesting worker.
 pub(crate) trait Taker {
     /// An interim response.
     fn inform(&self, lane: &Lane, status: Status, lines: &[u8]);
 
-    /// The head of the response, and the body if that has arrived too; otherwise the response has a body that is pushed. `guest` is
-    /// to be [called again](Lane::call_again) when there is room, where there was none; there is none behind a refusal of ours.
+    /// The head of the response, with the body if that has arrived; otherwise the body is pushed later. `guest` is to
+    /// be [called again](Lane::call_again) when there is room after there was none; it is `None` for our own error
+    /// response.
     fn head(&self, lane: &Lane, guest: Option<GuestKey>, response: Box<Response>, by: MadeBy) -> Taken;
 
     /// Whether more of the body can be taken now.
@@ -43,18 +44,18 @@ pub(crate) trait Taker {
     /// A piece of the body. Returns whether more is wanted.
     fn push(&self, data: Bytes) -> bool;
 
-    /// The body is whole.
+    /// The body is complete.
     fn end(&self);
 
     /// The response cannot be finished.
     fn cut(&self);
 }
 
-/// What a taker makes of a response.
+/// What a taker does with a response.
 pub(crate) enum Taken {
-    /// It is the taker's; whether the rest of the body is wanted.
+    /// The taker keeps it. Whether it wants the rest of the body.
     Kept(bool),
-    /// It is this client's, as if there were no taker.
+    /// It goes to this client, as if there were no taker.
     Passed(Box<Response>, Asker),
 }
 
@@ -62,11 +63,11 @@ pub(crate) enum Taken {
 #[derive(Clone)]
 pub(crate) struct Asker {
     pub(crate) exchange: ExchangeKey,
-    /// What its route does to the response.
+    /// Applies the route's rules to the response.
     pub(crate) finish: Rc<dyn Finish>,
 }
 
-/// A rule that asks an authority about a request.
+/// A rule that asks an auth service about a request.
 pub(super) struct Rule {
     then: Then,
     /// The fields of a successful response to keep.
@@ -75,8 +76,8 @@ pub(super) struct Rule {
     body: Vec<u8>,
 }
 
-/// Rules, and the opinions that they are handed once the connections are not borrowed any more; `None`: the authority could not
-/// be asked.
+/// Rules, and the opinions to deliver once the connections are no longer borrowed; `None`: the auth service
+/// could not be asked.
 pub(super) type Told = Vec<(Then, Option<Opinion>)>;
 
 impl Waiter {
@@ -84,7 +85,7 @@ impl Waiter {
         Waiter::Rule(Some(Rule { then, wanted, response: None, body: Vec::new() }))
     }
 
-    /// In the place of one that was told, or is gone.
+    /// A placeholder after the waiter was notified or taken.
     pub(super) fn nobody() -> Waiter {
         Waiter::Rule(None)
     }
@@ -97,12 +98,12 @@ impl Waiter {
         }
     }
 
-    /// Whether it is a rule that waits.
+    /// Whether a rule waits.
     pub(super) fn is_rule(&self) -> bool {
         matches!(self, Waiter::Rule(_))
     }
 
-    /// Passes an interim response on, to those who can use it.
+    /// Passes on an interim response, if the waiter uses it.
     pub(super) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
         match self {
             Waiter::Client { exchange, .. } => drop(lane.inform(*exchange, status, lines)),
@@ -111,7 +112,7 @@ impl Waiter {
         }
     }
 
-    /// Whether anybody waits still.
+    /// Whether anybody still waits.
     pub(super) fn is_open(&self, lane: &Lane) -> bool {
         match self {
             Waiter::Client { exchange, .. } => lane.is_open(*exchange),
@@ -129,8 +130,8 @@ impl Waiter {
         }
     }
 
-    /// Takes the head of the response, and the body if that has arrived too, which `guest` has received. Returns whether the rest of
-    /// the body is wanted.
+    /// Passes on the head of the response, with the body if that has arrived too, received by `guest`. Returns
+    /// whether the rest of the body is wanted.
     pub(super) fn answer(
         &mut self,
         lane: &Lane,
@@ -166,10 +167,10 @@ impl Waiter {
         }
     }
 
-    /// A piece of the body. Returns whether more is wanted.
+    /// Passes on a piece of the body. Returns whether more is wanted.
     pub(super) fn push(&mut self, lane: &Lane, data: Bytes) -> bool {
         match self {
-            // There was room a moment ago.
+            // The caller has checked that there is room.
             Waiter::Client { exchange, .. } => lane.push(*exchange, data) != Push::Gone,
             Waiter::Rule(Some(rule)) => {
                 rule.body.extend_from_slice(&data);
@@ -183,12 +184,12 @@ impl Waiter {
     /// The same through a pipe, for a client.
     pub(super) fn push_pipe(&self, lane: &Lane, pipe: PooledPipe) {
         if let Waiter::Client { exchange, .. } = self {
-            // There was room a moment ago.
+            // The caller has checked that there is room.
             let _ = lane.push_pipe(*exchange, pipe);
         }
     }
 
-    /// The response is whole.
+    /// The response is complete.
     pub(super) fn end(&mut self, lane: &Lane, trailers: &[u8], told: &mut Told) {
         match self {
             Waiter::Client { exchange, .. } => drop(lane.end(*exchange, trailers)),
@@ -202,7 +203,7 @@ impl Waiter {
         }
     }
 
-    /// The response cannot be finished.
+    /// The response cannot be completed.
     pub(super) fn cut(&mut self, lane: &Lane, told: &mut Told) {
         match self {
             Waiter::Client { exchange, .. } => drop(lane.cut(*exchange)),

@@ -1,5 +1,5 @@
-//! What others want to know of a worker's requests to upstreams: figures, and for logs which servers were asked and how long
-//! that took. If nobody does, nothing is counted and no clock is read.
+//! Observes a worker's upstream requests: counters, and for logs which servers were tried and how long each attempt
+//! took. If neither is wanted, nothing is counted and no clock is read.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use flatout_wire::Status;
 use super::figures::{Figures, OfServer, OfUpstream, down, up};
 use crate::notes::{Attempt, Notes, Upstream};
 
-/// Who wants to know of one worker's requests to upstreams.
+/// The observers of one worker's upstream requests.
 #[derive(Clone, Default)]
 pub struct Watch {
     /// Where attempts are noted.
@@ -31,11 +31,11 @@ impl Watch {
     }
 }
 
-/// A worker's counters of a server, if anybody wants them.
+/// A worker's counters for a server, if they are wanted.
 #[derive(Default)]
 pub(super) struct ServerCounts(pub(super) Option<Arc<OfServer>>);
 
-/// A worker's counters of an upstream, if anybody wants them.
+/// A worker's counters for an upstream, if they are wanted.
 #[derive(Default)]
 pub(super) struct UpstreamCounts(pub(super) Option<Arc<OfUpstream>>);
 
@@ -71,26 +71,26 @@ impl UpstreamCounts {
     }
 }
 
-/// The attempts at one request.
+/// The attempts of one request.
 #[derive(Default)]
 pub(super) struct Trail {
-    /// When the attempt in hand began; 0 where nobody wants to know.
+    /// When the current attempt began; 0 if nobody wants to know.
     began_ns: u64,
-    /// All of them, until they are noted for a response.
+    /// All attempts, until they are noted for a response.
     attempts: Vec<Attempt>,
-    /// The note of that.
+    /// The key of their note.
     note: u64,
 }
 
 impl Trail {
-    /// An attempt begins: a connection is made to the server at this address, or one that is there is used.
+    /// An attempt starts: to connect to the server at this address, or to use an existing connection.
     pub(super) fn begin(&mut self, watch: &Watch, address: &Rc<str>) {
         if !watch.is_timing() {
             return;
         }
         self.began_ns = clock::nanoseconds();
         if watch.notes.is_some() {
-            // Mostly it is the only one.
+            // Usually it is the only one.
             self.attempts.reserve_exact(1);
             let address = address.clone();
             self.attempts.push(Attempt {
@@ -136,7 +136,7 @@ impl Trail {
         }
     }
 
-    /// The response has come whole.
+    /// The response was received completely.
     pub(super) fn ended(&self, watch: &Watch, counts: &ServerCounts) {
         if self.began_ns == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The publisher's end of a channel on a server: one connection, one request for each message.
+//! Publishes to a channel of a server: one connection, and one request for each message.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatout_wire::answer::{self, Answer, Framing};
 
-/// How long the server may take for one message.
+/// The timeout for one message.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes of a response.
@@ -25,7 +25,7 @@ impl Client {
     /// Connects to the server of a channel such as `http://127.0.0.1:8080/live/NBA.1`.
     ///
     /// # Errors
-    /// The address is none, or nobody listens there.
+    /// The URL is invalid, or the connection fails.
     pub fn connect(url: &str, token: &str) -> io::Result<Client> {
         let malformed =
             || io::Error::new(ErrorKind::InvalidInput, "need a URL such as http://HOST:PORT/live/CHANNEL");
@@ -35,7 +35,7 @@ impl Client {
         if authority.is_empty() || !is_plain(authority) || !is_plain(target) || !is_plain(token) {
             return Err(malformed());
         }
-        // A port stands behind the last colon that is not part of an IPv6 address.
+        // A port follows the last colon that is not part of an IPv6 address.
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let address = if has_port { authority.to_owned() } else { format!("{authority}:80") };
         let stream = TcpStream::connect(address)?;
@@ -51,10 +51,11 @@ impl Client {
         })
     }
 
-    /// Publishes a message: what the server says, good or bad. `query` is added to the URL, such as `event=goal`.
+    /// Publishes a message: returns the server's response, good or bad. `query` is added to the URL, such as
+    /// `event=goal`.
     ///
     /// # Errors
-    /// The server is gone, or does not speak HTTP.
+    /// The connection was closed, or the response is not HTTP.
     pub fn publish(
         &mut self,
         message: &[u8],

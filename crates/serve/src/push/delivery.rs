@@ -1,4 +1,4 @@
-//! Messages to subscribers.
+//! Delivers messages to subscribers.
 //!
 //! ```text
 //! walk: the list of a channel, in slices, the same bytes to each      catch up: one subscriber, out of the history
@@ -19,20 +19,20 @@ use super::message::{Format, Id};
 use super::plan::Kind;
 use super::subscriber::{Blob, Late, Walk};
 
-/// How long deliveries go on before requests have their turn.
+/// How long deliveries run before requests get their turn.
 const WALK_NS_MAX: u64 = 1_000_000;
 
-/// Subscribers that are sent to between two looks at the clock.
+/// Subscribers visited between two reads of the clock.
 const VISITS_PER_LOOK: usize = 32;
 
-/// Bytes that are taken out of the history at a time.
+/// Bytes fetched from the history at a time.
 const FETCHED_BYTES_MAX: usize = 256 << 10;
 
-/// Fetches for one subscriber before others have their turn.
+/// Fetches for one subscriber before others get their turn.
 const FETCHES_PER_CALL: usize = 4;
 
 impl Desk {
-    /// Goes on with deliveries, for no longer than a slice.
+    /// Continues deliveries, for at most one time slice.
     pub(super) fn walk(&self, state: &mut State) {
         let ends_ns = clock::nanoseconds() + WALK_NS_MAX;
         let mut delivered = 0;
@@ -72,7 +72,7 @@ impl Desk {
             let fetched = self.hub.fetch(&[channel], local.sent, u64::MAX, FETCHED_BYTES_MAX);
             let from = local.sent;
             local.sent = fetched.up_to.max(from);
-            // Those with several channels may wait for a channel that this worker has not looked at.
+            // A subscriber with several channels may wait for a channel that this worker has not examined.
             let has_news = !fetched.messages.is_empty() || fetched.has_gap;
             if !has_news {
                 return true;
@@ -95,7 +95,7 @@ impl Desk {
                 let took_ms = (clock::nanoseconds() - walk.began_ns) / 1_000_000;
                 self.hub.0.figures.lag_ms.store(took_ms, std::sync::atomic::Ordering::Relaxed);
                 local.walk = None;
-                // What was published meanwhile has listed the channel anew, or is found when it is looked at once more.
+                // If something was published meanwhile, the channel is listed again, or the next look finds it.
                 return false;
             };
             walk.at = at;
@@ -106,7 +106,7 @@ impl Desk {
         false
     }
 
-    /// Delivers what the walk has to one subscriber.
+    /// Delivers the walk's messages to one subscriber.
     fn visit(&self, state: &mut State, channel: u32, key: Key, delivered: &mut u64) {
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let Some(local) = state.locals.get_mut(&channel) else { return };
@@ -129,11 +129,11 @@ impl Desk {
             Moved::Bytes(sent) if sent == blob.bytes.len() => *delivered += count as u64,
             Moved::Bytes(sent) => {
                 let (rest, cursor) = blob.rest(sent, walk.from);
-                // All messages of the walk are not kept for the sake of one message's end.
+                // Copy the rest, so that it does not keep all messages of the walk in memory.
                 let rest = Bytes::copy_from_slice(&rest);
                 let late = Late { cursor, rest, is_blocked: true, ..Late::default() };
                 subscriber.more().late = Some(late);
-                // The socket has taken less than it was given, so that an event comes when it has room.
+                // The socket accepted only a part, so an event will report when it has room.
                 self.hub.0.figures.delayed.add(1);
             }
             Moved::WouldBlock => {
@@ -146,7 +146,7 @@ impl Desk {
         }
     }
 
-    /// What a walk has, as one transport has it: made once.
+    /// The walk's messages, encoded once for each transport.
     fn blob(&self, walk: &mut Walk, format: Format) -> Blob {
         let Walk { name, messages, from, has_gap, blobs, .. } = walk;
         let Some(place) = blobs.get_mut(format as usize) else {
@@ -167,7 +167,8 @@ impl Desk {
         blob.clone()
     }
 
-    /// Sends a subscriber what it lacks, as far as its socket takes it. One that lacks nothing any more goes with the others.
+    /// Sends a subscriber the messages that it lacks, while its socket has room. One that has caught up joins the
+    /// walk.
     pub(super) fn catch_up(&self, state: &mut State, key: Key) {
         for _ in 0..FETCHES_PER_CALL {
             match self.catch_up_once(state, key) {
@@ -207,7 +208,7 @@ impl Desk {
             }
         }
         if is_leaving {
-            // That was the last word.
+            // The closing frame was sent.
             return Caught::Broken;
         }
         late.behind = 0;
@@ -256,14 +257,14 @@ impl Desk {
                 let sent = if let Moved::Bytes(sent) = moved { sent } else { 0 };
                 let blob = Blob { bytes: bytes.into(), ends: ends.into() };
                 let (rest, cursor) = blob.rest(sent, before);
-                // What was fetched is not kept for the sake of one message's end.
+                // Copy the rest, so that it does not keep all fetched messages in memory.
                 (late.rest, late.cursor, late.is_blocked) = (Bytes::copy_from_slice(&rest), cursor, true);
                 Caught::Blocked
             }
         }
     }
 
-    /// Reports that messages behind `after` are lost.
+    /// Reports that messages after `after` are lost.
     pub(super) fn say_gap(&self, state: &mut State, key: Key, after: u64) {
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let format = subscriber.format;
@@ -285,14 +286,14 @@ impl Desk {
     }
 }
 
-/// How catching up went.
+/// The result of catching up.
 enum Caught {
     /// There may be more.
     More,
-    /// It has all there is.
+    /// It has all messages.
     Up,
     /// Its socket is full.
     Blocked,
-    /// It is gone, or has had its last word.
+    /// Its connection is closed, or it got its last message.
     Broken,
 }

@@ -1,7 +1,7 @@
 //! One worker's subscribers.
 //!
-//! Each is a guest of the lane: no task, no exchange, and no queue while it keeps up. What a subscriber lacks it gets out of the
-//! history, so that all that is kept of a slow one is how far it has come.
+//! Each is a guest of the lane: no task, no exchange, and no queue while it keeps up. A slow subscriber gets missed
+//! messages from the history, so only its position is stored.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -25,10 +25,10 @@ use super::poll::Poller;
 use super::serve::Holding;
 use super::subscriber::{Late, Local, More, Subscriber, take_out};
 
-/// The tag of the guest by which other threads wake a desk.
+/// The tag of the guest through which other threads wake a desk.
 const TICKER: u64 = u64::MAX;
 
-/// A worker's part of all channels. Another service of the same worker finds the same one.
+/// A worker's part of all channels. All services of a worker share it.
 pub struct Desk {
     pub(super) me: Weak<Desk>,
     pub(super) lane: Lane,
@@ -43,42 +43,42 @@ pub struct Desk {
 pub(super) struct State {
     pub(super) subscribers: Slab<Subscriber>,
     pub(super) locals: HashMap<u32, Local>,
-    /// Channels that have something to deliver, each once.
+    /// Channels with messages to deliver, each once.
     pub(super) walks: VecDeque<u32>,
     pub(super) pollers: Slab<Poller>,
     pub(super) pollers_by_exchange: HashMap<ExchangeKey, Key>,
     /// Long polls that can be answered.
     pub(super) due: VecDeque<Key>,
     drawn: u64,
-    /// Who comes now would be sent away again.
+    /// New subscribers would be disconnected at once.
     pub(super) is_draining: bool,
-    /// Publishes that wait, and how their responses are written.
+    /// Waiting publish requests, and the format of their responses.
     pub(super) held: HashMap<ExchangeKey, Holding>,
-    /// Where in the table the next subscribers that move are looked for.
+    /// The position in the table where the next subscribers to move are searched.
     pub(super) give_from: usize,
-    /// The plan of the subscriber that came last from another process.
+    /// The plan of the subscriber that was adopted last from another process.
     pub(super) adopted: Option<Arc<Plan>>,
 }
 
-/// A place among a channel's subscribers for one that is not there yet; given back where it never comes.
+/// A reserved place among a channel's subscribers; released if the subscriber never arrives.
 pub(super) struct Ticket {
     hub: Hub,
     worker: usize,
     pub(super) channels: Vec<u32>,
     pub(super) address: Option<IpAddr>,
-    /// The last message when it was drawn.
+    /// The last message id when it was reserved.
     pub(super) tip: u64,
     is_used: bool,
 }
 
-/// How a subscriber begins.
+/// The start position of a subscriber.
 pub(super) struct Beginning {
     pub(super) ticket: Ticket,
     pub(super) plan: Arc<Plan>,
     pub(super) format: Format,
-    /// All up to this id it has.
+    /// It has all messages up to this id.
     pub(super) cursor: u64,
-    /// It asks for what nobody knows.
+    /// It asked for messages that are not known.
     pub(super) has_gap: bool,
 }
 
@@ -87,14 +87,14 @@ pub(super) struct Arriving<'a> {
     pub(super) carrier: Carrier,
     pub(super) seat: Seat,
     pub(super) is_direct: bool,
-    /// What it is sent before messages.
+    /// Bytes sent before messages.
     pub(super) first: Vec<u8>,
-    /// What its client has sent already.
+    /// Bytes already received from the client.
     pub(super) read: &'a [u8],
 }
 
 impl Ticket {
-    /// For a place that was drawn at the hub.
+    /// For a place reserved at the hub.
     pub(super) fn new(
         hub: &Hub,
         worker: usize,
@@ -107,7 +107,7 @@ impl Ticket {
 }
 
 impl State {
-    /// A channel on this worker, which is looked at soon: something may have come since its place was drawn.
+    /// A channel on this worker, to be checked soon: something may have been published since the place was reserved.
     pub(super) fn local(&mut self, channel: u32, plan: &Arc<Plan>, tip: u64) -> &mut Local {
         let local = self.locals.entry(channel).or_insert_with(|| Local::new(plan.clone(), tip));
         if !std::mem::replace(&mut local.is_queued, true) {
@@ -118,7 +118,7 @@ impl State {
 }
 
 impl Desk {
-    /// The part of this worker; made on its thread.
+    /// This worker's part; made on its thread.
     pub fn new(hub: &Hub, lane: &Lane) -> Rc<Desk> {
         let wake = Wake::new().ok().map(Arc::new);
         let descriptor = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
@@ -128,18 +128,18 @@ impl Desk {
             lane: lane.clone(),
             hub: hub.clone(),
             worker: number,
-            // Its owner holds no more than a weak end: the lane must not keep the desk.
+            // The guest's owner is a weak reference: the lane must not keep the desk alive.
             ticker: descriptor
                 .and_then(|descriptor| lane.register(descriptor, Rc::new(Ticker(me.clone())), TICKER).ok()),
             random: RandomState::new(),
             state: RefCell::default(),
         });
-        // Whatever was missing: without a way to be woken nobody is served.
+        // Without a way to be woken, the desk serves nobody.
         debug_assert!(desk.ticker.is_some());
         desk
     }
 
-    /// Draws a place for a subscriber.
+    /// Reserves a place for a subscriber.
     pub(super) fn draw(
         &self,
         names: &[String],
@@ -154,7 +154,7 @@ impl Desk {
         Ok(Ticket::new(&self.hub, self.worker, channels, address, tip))
     }
 
-    /// A number between `from` and twice that.
+    /// A random number between `from` and twice that.
     pub(super) fn jittered(&self, from: Duration) -> Duration {
         let mut state = self.state.borrow_mut();
         state.drawn += 1;
@@ -172,7 +172,7 @@ impl Desk {
         self.enter(beginning, Arriving { carrier, seat, is_direct, first, read: &read });
     }
 
-    /// The same with a connection that may have been a subscriber before. Returns its key, unless it cannot be one.
+    /// The same for a connection that may already have been a subscriber. Returns its key, unless it was closed.
     pub(super) fn enter(&self, beginning: Beginning, arriving: Arriving<'_>) -> Option<Key> {
         let me = self.me.upgrade()?;
         let Beginning { mut ticket, plan, format, cursor, has_gap } = beginning;
@@ -181,7 +181,7 @@ impl Desk {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let (&channel, others) = ticket.channels.split_first()?;
-        // Its key is not known before it is there, and its guest not before it has a tag.
+        // The key is known only after insertion, and the guest needs the key as its tag.
         let slot = state.subscribers.insert(Subscriber {
             guest: self.ticker?,
             _seat: seat,
@@ -231,21 +231,21 @@ impl Desk {
             self.say_gap(state, slot, cursor);
         }
         self.catch_up(state, slot);
-        // What has come behind the request is heard with what comes next, or now.
+        // Bytes after the request are processed with the next input, or now.
         if is_websocket(format) && !self.hear(state, slot) {
             self.end(state, slot);
         }
         Some(slot)
     }
 
-    /// Has deliveries go on in the next turn.
+    /// Continues deliveries in the next turn.
     pub(super) fn go_on(&self) {
         if let Some(ticker) = self.ticker {
             self.lane.call_again(ticker);
         }
     }
 
-    /// How a stream of events begins: when to come back, each at another time.
+    /// The start of a stream of events: the reconnect time, which varies between subscribers.
     fn first_words(&self, plan: &Plan) -> Vec<u8> {
         format!("retry: {}\n\n", self.jittered(plan.retry).as_millis()).into_bytes()
     }
@@ -259,7 +259,7 @@ impl Desk {
         }
     }
 
-    /// Takes a subscriber out of its channels; its connection stays.
+    /// Removes a subscriber from its channels; its connection stays open.
     fn leave(&self, state: &mut State, key: Key) {
         let Some(subscriber) = state.subscribers.get_mut(key).filter(|it| !it.is_leaving) else { return };
         subscriber.is_leaving = true;
@@ -267,7 +267,7 @@ impl Desk {
         let address = subscriber.more.as_ref().and_then(|more| more.address);
         self.count_of(subscriber.format).take(1);
         for (channel, at) in &places {
-            // Another of its places may have moved meanwhile, but not this one: it has one in each list.
+            // Other places of it may have moved meanwhile, but not this one: it has one in each list.
             if let Some(local) = state.locals.get_mut(channel) {
                 take_out(*channel, local, *at, &mut state.subscribers);
                 if local.is_unused() && local.walk.is_none() && !local.is_queued {
@@ -286,7 +286,7 @@ impl Desk {
         }
     }
 
-    /// Ends it with a word, which it gets behind what was begun.
+    /// Ends it with a message, sent after the one in progress.
     pub(super) fn dismiss(&self, state: &mut State, key: Key, code: u16, reason: &str) {
         self.leave(state, key);
         let retry = state.subscribers.get_mut(key).map(|subscriber| is_websocket(subscriber.format));
@@ -309,7 +309,7 @@ impl Desk {
         }
     }
 
-    /// Sends bytes that stand between messages. One whose socket is full does not get them.
+    /// Sends bytes between messages. Skipped if the socket is full.
     pub(super) fn send_between(&self, state: &mut State, key: Key, bytes: &[u8]) {
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let (channel, at, has_several) = (subscriber.channel, subscriber.at, subscriber.has_several());
@@ -327,7 +327,7 @@ impl Desk {
         self.catch_up(state, key);
     }
 
-    /// So much time has passed: one that is gone is to be noticed.
+    /// A heartbeat: makes a dead connection noticeable.
     fn beat(&self, state: &mut State, key: Key) {
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let (guest, format) = (subscriber.guest, subscriber.format);
@@ -365,7 +365,7 @@ impl Desk {
         }
     }
 
-    /// Something happened that concerns the desk itself.
+    /// An event of the desk itself.
     fn tick(&self, event: GuestEvent) {
         match event {
             GuestEvent::Socket(_) => {
@@ -419,7 +419,7 @@ impl Guests for Desk {
     }
 }
 
-/// Wakes a desk that is still there.
+/// Wakes a desk that still exists.
 struct Ticker(Weak<Desk>);
 
 impl Guests for Ticker {

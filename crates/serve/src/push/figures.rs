@@ -1,11 +1,11 @@
-//! What is counted.
+//! Counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hub::Hub;
 use crate::metrics::{Family, Kind, Source, Value};
 
-/// A count that several threads add to, now and then.
+/// A counter that several threads update occasionally.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -23,52 +23,52 @@ impl Count {
     }
 }
 
-/// The figures of all channels. Workers add to them once for many deliveries.
+/// The counters of all channels. Workers update them once for many deliveries.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) published: Count,
     pub(super) delivered: Count,
-    /// Deliveries that a socket had no room for.
+    /// Deliveries for which a socket had no room.
     pub(super) delayed: Count,
-    /// Subscribers that were behind too far.
+    /// Subscribers dropped because they fell too far behind.
     pub(super) dropped: Count,
-    /// Subscribers that were told of a gap.
+    /// Subscribers that were sent a gap.
     pub(super) gaps: Count,
     pub(super) events: Count,
     pub(super) websockets: Count,
     pub(super) polls: Count,
-    /// Keys of latest values that were asked for.
+    /// Keys of latest values that were requested.
     pub(super) keys: Count,
-    /// Milliseconds that the last delivery to all subscribers of a channel on one worker took.
+    /// The duration in milliseconds of a worker's last delivery to all subscribers of a channel.
     pub(super) lag_ms: AtomicU64,
 }
 
-/// What is counted, at one moment.
+/// A snapshot of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Subscribers that are there: by Server-Sent Events, WebSocket and long poll.
+    /// Current subscribers: by Server-Sent Events, WebSocket and long poll.
     pub subscribers: [u64; 3],
     /// Channels with subscribers or messages.
     pub channels: u64,
-    /// Bytes that messages of channels take.
+    /// Bytes of the messages of all channels.
     pub history_bytes: u64,
-    /// Messages that were published.
+    /// Published messages.
     pub published: u64,
-    /// Messages that were handed to subscribers' sockets.
+    /// Messages written to subscribers' sockets.
     pub delivered: u64,
     /// Deliveries that had to wait for a subscriber's socket.
     pub delayed: u64,
-    /// Subscribers that were dropped because they were too far behind.
+    /// Subscribers dropped because they fell too far behind.
     pub dropped: u64,
-    /// Subscribers that missed messages and were told so.
+    /// Subscribers that missed messages and were notified.
     pub gaps: u64,
-    /// Keys of latest values that were asked for.
+    /// Keys of latest values that were requested.
     pub keys: u64,
     /// How long a worker's last delivery to all subscribers of a channel took.
     pub lag_ms: u64,
 }
 
-/// What transports are called in figures, in the order of [`Counted::subscribers`].
+/// The names of transports in figures, in the order of [`Counted::subscribers`].
 const TRANSPORTS: [&str; 3] = ["events", "websocket", "poll"];
 
 impl Hub {

@@ -1,4 +1,4 @@
-//! What is kept of one channel: the last messages of a log, or the latest value of each key.
+//! The history of one channel: the last messages of a log, or the latest value of each key.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use flatout_lane::clock::{self, Ticks};
 use super::message::Message;
 use super::plan;
 
-/// Messages of a log that are kept at least, and for how long: workers take them from there.
+/// The minimum number and age of messages kept of a log, so that workers can fetch them.
 const IN_FLIGHT_COUNT: usize = 1024;
 const IN_FLIGHT_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -38,7 +38,7 @@ impl Kept {
         }
     }
 
-    /// Adds a message, and drops what it takes the place of. `dropped` is called with each.
+    /// Adds a message, and drops the ones that it replaces. `dropped` is called with each.
     pub(super) fn push(
         &mut self,
         message: Arc<Message>,
@@ -83,13 +83,13 @@ impl Kept {
         }
     }
 
-    /// Drops the oldest message of a log; whether there was one.
+    /// Drops the oldest message of a log; returns whether there was one.
     pub(super) fn drop_first(&mut self, mut dropped: impl FnMut(&Message)) -> bool {
         let Kept::Log(messages) = self else { return false };
         messages.pop_front().inspect(|message| dropped(message)).is_some()
     }
 
-    /// Messages behind this one, in their order, `count_max` at the most; and whether there are more.
+    /// At most `count_max` messages after this one, in order; and whether there are more.
     pub(super) fn after(&self, id: u64, count_max: usize) -> (Vec<Arc<Message>>, bool) {
         match self {
             Kept::Log(messages) => {

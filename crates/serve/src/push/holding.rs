@@ -1,4 +1,5 @@
-//! Publishes that wait while the channels move to another process: they are published here after all, or there.
+//! Publish requests that wait while the channels move to another process; afterwards they are published here or
+//! there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,26 +12,26 @@ use super::message::Publication;
 use super::moving::Task;
 use super::plan::{History, Plan};
 
-/// Requests that wait at a time, and the memory of their messages; over it they are refused at once.
+/// The limits for waiting requests and the memory of their messages; beyond that they are refused at once.
 const HELD_MAX: usize = 1024;
 const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// How long one waits.
+/// How long a request waits.
 pub(super) const HELD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Messages of one request, and how publishing them went so far.
+/// The messages of one request, and the progress of publishing them.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Channels and messages that are not published yet.
     pub(crate) entries: VecDeque<(String, Publication)>,
     pub(crate) history: History,
     pub(crate) message_bytes_max: usize,
-    /// Ids of those that are.
+    /// Ids of the published ones.
     pub(crate) ids: Vec<String>,
     pub(crate) refused: Option<Refused>,
 }
 
-/// A request that waits.
+/// A waiting request.
 pub(crate) struct Held {
     pub(super) worker: usize,
     pub(super) key: ExchangeKey,
@@ -45,7 +46,7 @@ impl Batch {
 }
 
 impl Hub {
-    /// Publishes the messages in their order, up to the first that is refused.
+    /// Publishes the messages in order, up to the first that is refused.
     pub(crate) fn publish_batch(&self, batch: &mut Batch) {
         let plan =
             Plan { history: batch.history, message_bytes_max: batch.message_bytes_max, ..Plan::default() };
@@ -59,7 +60,7 @@ impl Hub {
         }
     }
 
-    /// Has a request wait. It comes back if nothing waits any more, or too much.
+    /// Makes a request wait. Returns it if publishing is not frozen any more, or if too many wait.
     pub(super) fn hold(&self, held: Held) -> Option<Held> {
         let mut state = self.lock();
         let bytes: usize = state.held.iter().map(|held| held.batch.bytes()).sum();
@@ -72,12 +73,12 @@ impl Hub {
         None
     }
 
-    /// Publishes nothing from now on: what comes waits.
+    /// Stops publishing: publish requests wait from now on.
     pub(crate) fn freeze(&self) {
         self.lock().is_frozen = true;
     }
 
-    /// Publishes again, and what has waited first.
+    /// Resumes publishing, waiting requests first.
     pub(crate) fn thaw(&self) {
         let mut state = self.lock();
         state.is_frozen = false;
@@ -89,7 +90,7 @@ impl Hub {
         }
     }
 
-    /// Requests that wait, for somebody who publishes elsewhere; waits for some, for no longer than this.
+    /// The waiting requests, for publishing elsewhere; blocks until there are some, at most this long.
     pub(crate) fn wait_held(&self, time_max: Duration) -> Vec<Held> {
         let state = self.lock();
         let waited = self.0.news.wait_timeout_while(state, time_max, |state| state.held.is_empty());
@@ -97,7 +98,7 @@ impl Hub {
         std::mem::take(&mut state.held).into()
     }
 
-    /// Waits until so many workers have channels, for no longer than this. Returns whether they have.
+    /// Blocks until this many workers have channels, at most this long. Returns whether they have.
     pub(crate) fn wait_workers(&self, count: usize, time_max: Duration) -> bool {
         let state = self.lock();
         let waited = self.0.news.wait_timeout_while(state, time_max, |state| state.workers.len() < count);
@@ -110,7 +111,7 @@ impl Hub {
         self.post(held.worker, Task::Answer(held.key, held.batch));
     }
 
-    /// Requests of this worker that have waited for too long, and whether others of it wait.
+    /// Requests of this worker that have waited too long, and whether others of it still wait.
     pub(super) fn overdue(&self, worker: usize) -> (Vec<Held>, bool) {
         let now = clock::now().ticks;
         let mut state = self.lock();

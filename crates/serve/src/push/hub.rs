@@ -1,13 +1,13 @@
-//! All channels of a process: who publishes says it here, and workers take from here what their subscribers are to get.
+//! All channels of a process: publishers publish here, and workers fetch messages for their subscribers from here.
 //!
 //! ```text
 //! publish ──> id, history ──> the channel is listed for each worker that has subscribers of it ── wake ──> Desk
 //! Desk ── fetch: what is newer than it has sent ──> its subscribers
 //! ```
 //!
-//! There is no queue between them. A channel is listed once, however much is published meanwhile, and a worker that is late takes all
-//! of that at once from the history. Ids count all messages of the process, so that one id says how far a connection with several
-//! channels has come.
+//! There is no queue between them. A channel is listed once, however much is published meanwhile, and a late worker
+//! fetches all of that at once from the history. Ids count all messages of the process, so a single id is the
+//! position of a connection with several channels.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::bus::Heard;
 /// Messages that are taken of one channel at a time.
 const FETCHED_MAX: usize = 256;
 
-/// Channels that each publish looks at, for some that nobody needs any more.
+/// Channels that each publish examines, to drop unused ones.
 const LOOKED_AT: usize = 2;
 
 /// The channels of a process; clones are the same.
@@ -38,11 +38,11 @@ const LOOKED_AT: usize = 2;
 pub struct Hub(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
-    /// Changes only while nobody has been served yet.
+    /// Changes only before anybody was served.
     epoch: AtomicU64,
     pub(super) limits: Limits,
     state: Mutex<State>,
-    /// A publish has begun to wait, or a worker has come.
+    /// A publish started waiting, or a worker was added.
     pub(super) news: Condvar,
     pub(super) figures: Figures,
     /// What takes messages to other servers, if anything does.
@@ -55,16 +55,16 @@ pub(super) struct State {
     names: HashMap<Arc<str>, u32>,
     pub(super) channels: Vec<Option<Channel>>,
     vacant: Vec<u32>,
-    /// The last id of any channel that was forgotten.
+    /// The last id of any dropped channel.
     pub(super) forgotten_id: u64,
     pub(super) history_bytes: usize,
     pub(super) workers: Vec<Side>,
     addresses: HashMap<IpAddr, u32>,
-    /// The next channel to look at.
+    /// The next channel to examine.
     look_at: usize,
-    /// Nothing is published: the messages go to another process, or come from one.
+    /// Publishing is suspended: the messages move to or from another process.
     pub(super) is_frozen: bool,
-    /// Subscribers come from another process: no channel is forgotten because they are not there yet.
+    /// Subscribers are expected from another process: no channel is dropped for lack of subscribers.
     pub(super) awaits_subscribers: bool,
     /// Publishes that wait for the end of that, in the order in which they came.
     pub(super) held: VecDeque<Held>,
@@ -81,37 +81,37 @@ pub(super) struct Channel {
     pub(super) history: plan::History,
     pub(super) kept: Kept,
     pub(super) last_id: u64,
-    /// The last id that it lacks.
+    /// The last id that was lost.
     pub(super) lost_id: u64,
     subscribers: u32,
-    /// Of each worker.
+    /// One for each worker.
     places: Vec<Place>,
 }
 
-/// What a channel has on one worker.
+/// A channel's state on one worker.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     subscribers: u32,
     is_listed: bool,
 }
 
-/// A worker as publishers see it; `None` where it has ended.
+/// A worker from the publishers' side; `None` after it has ended.
 pub(super) struct Side {
     wake: Option<Arc<Wake>>,
     listed: Vec<u32>,
     tasks: Vec<Task>,
 }
 
-/// Why nothing was published.
+/// Why a message was not published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// No name of a channel.
+    /// Invalid channel name.
     Name,
-    /// The data, the event or the key is no UTF-8, or a name has a line end.
+    /// The data, the event or the key is not UTF-8, or a name contains a line end.
     Text,
-    /// The message is over the limit.
+    /// The message exceeds the limit.
     TooLarge,
-    /// There are as many channels, keys or bytes of messages as there may be.
+    /// The limit of channels, keys or bytes of messages is reached.
     Full,
     /// Another process is taking the place of this one.
     Moving,
@@ -134,9 +134,9 @@ impl std::error::Error for Refused {}
 /// Why nobody was subscribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotJoined {
-    /// As many channels, or subscribers of this one, as there may be.
+    /// The limit of channels, or of subscribers of this one, is reached.
     Full,
-    /// As many subscribers from this address as there may be.
+    /// The limit of subscribers from this address is reached.
     Address,
 }
 
@@ -151,13 +151,13 @@ pub(super) struct New {
 /// What was taken of channels.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    /// With the channels' names, in the order of their ids.
+    /// With the channels' names, in order of ids.
     pub(super) messages: Vec<(Arc<str>, Arc<Message>)>,
-    /// All up to this id is among them.
+    /// All messages up to this id are included.
     pub(super) up_to: u64,
     /// Messages before the first of them are lost.
     pub(super) has_gap: bool,
-    /// There is more behind them.
+    /// There are more after them.
     pub(super) has_more: bool,
 }
 
@@ -174,7 +174,7 @@ impl Hub {
         }))
     }
 
-    /// What the ids of messages begin with.
+    /// The prefix of message ids.
     #[inline]
     pub(super) fn epoch(&self) -> u64 {
         self.0.epoch.load(Ordering::Relaxed)
@@ -184,7 +184,7 @@ impl Hub {
         self.0.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// Publishes a message to a channel, which is made with this history if there is none. Returns the message's id.
+    /// Publishes a message to a channel, which is created with this history if needed. Returns the message's id.
     ///
     /// # Errors
     /// See [`Refused`]. Nothing was published.
@@ -214,7 +214,7 @@ impl Hub {
         Ok(message.name(self.epoch()).to_string())
     }
 
-    /// How many subscribers a channel has.
+    /// The number of subscribers of a channel.
     pub fn subscribers(&self, channel: &str) -> u32 {
         self.lock().find(channel).map_or(0, |channel| channel.subscribers)
     }
@@ -227,7 +227,7 @@ impl Hub {
         state.workers.len() - 1
     }
 
-    /// Has a worker do something. One that has ended drops it.
+    /// Gives a worker a task. A worker that has ended drops it.
     pub(super) fn post(&self, worker: usize, task: Task) {
         let mut state = self.lock();
         let Some(side) = state.workers.get_mut(worker) else { return };
@@ -236,7 +236,7 @@ impl Hub {
         wake.wake();
     }
 
-    /// What a worker is to do.
+    /// The tasks of a worker.
     pub(super) fn tasks(&self, worker: usize) -> Vec<Task> {
         let mut state = self.lock();
         state.workers.get_mut(worker).map(|side| std::mem::take(&mut side.tasks)).unwrap_or_default()
@@ -258,7 +258,8 @@ impl Hub {
         }
     }
 
-    /// One subscriber more of these channels on this worker. Returns the channels, and the id of the last message so far.
+    /// Adds a subscriber of these channels on this worker. Returns the channels, and the id of the last message so
+    /// far.
     pub(super) fn join(
         &self,
         worker: usize,
@@ -302,7 +303,7 @@ impl Hub {
         Ok((joined, state.last_id))
     }
 
-    /// One subscriber less.
+    /// Removes a subscriber.
     pub(super) fn leave(
         &self,
         worker: usize,
@@ -321,7 +322,7 @@ impl Hub {
         }
     }
 
-    /// Channels in which something was published since this worker has asked.
+    /// Channels with messages published since this worker last asked.
     pub(super) fn listed(&self, worker: usize) -> Vec<u32> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -336,7 +337,7 @@ impl Hub {
         listed
     }
 
-    /// What these channels have behind this id, `bytes_max` of it or one message.
+    /// The messages of these channels after this id, up to `bytes_max` bytes or a single message.
     pub(super) fn fetch(&self, channels: &[u32], after: u64, up_to: u64, bytes_max: usize) -> Fetched {
         let state = self.lock();
         let mut fetched = Fetched { up_to: up_to.min(state.last_id), ..Fetched::default() };
@@ -347,7 +348,7 @@ impl Hub {
                 continue;
             }
             let (found, has_more) = channel.kept.after(after, FETCHED_MAX);
-            // What this channel has not said yet may come before what others have.
+            // Later messages of this channel may precede those of others.
             if let (true, Some(last)) = (has_more, found.last()) {
                 fetched.up_to = fetched.up_to.min(last.id);
                 fetched.has_more = true;
@@ -359,7 +360,7 @@ impl Hub {
         fetched
     }
 
-    /// The latest values of these keys, those that there are, in this order.
+    /// The latest values of these keys, in this order.
     pub(super) fn latest(&self, channel: &str, keys: &[String]) -> Vec<Option<Arc<Message>>> {
         let state = self.lock();
         let channel = state.find(channel);
@@ -373,7 +374,7 @@ impl Hub {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic inside of it would be a defect; what it left is counts that are off by one.
+        // A panic while it is locked would be a bug; at worst, counts are off by one.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -408,7 +409,7 @@ pub(super) fn checked(
 }
 
 impl Fetched {
-    /// Puts them in their order, and keeps so many.
+    /// Sorts them, and keeps as many as the limit allows.
     fn bound(&mut self, bytes_max: usize) {
         let up_to = self.up_to;
         self.messages.retain(|(_, message)| message.id <= up_to);
@@ -476,7 +477,7 @@ impl State {
         self.channels.get(at as usize)?.as_ref()
     }
 
-    /// The channel of this name, made if there is none; `None` where there are too many.
+    /// The channel of this name, created if needed; `None` if there are too many.
     pub(super) fn channel(&mut self, name: &str, history: plan::History, limits: &Limits) -> Option<u32> {
         if let Some(at) = self.names.get(name) {
             return Some(*at);
@@ -490,7 +491,7 @@ impl State {
             history,
             kept: Kept::new(history.kind),
             last_id: 0,
-            // It may have been there before, and have lost what it had.
+            // It may have existed before, and have lost its messages.
             lost_id: self.forgotten_id,
             subscribers: 0,
             places: Vec::new(),
@@ -518,7 +519,7 @@ impl State {
         self.forget_if_unused(at);
     }
 
-    /// Drops old messages of this channel until there is room for so many bytes.
+    /// Drops old messages of this channel until there is room for this many bytes.
     pub(super) fn make_room(&mut self, at: u32, bytes: usize, bytes_max: usize) -> Result<(), Refused> {
         let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
             return Ok(());
@@ -536,7 +537,7 @@ impl State {
         Ok(())
     }
 
-    /// Looks at the next channels, for old messages and for channels that nobody needs.
+    /// Examines the next channels, to drop old messages and unused channels.
     fn forget_some(&mut self) {
         let now = clock::now().ticks;
         for _ in 0..LOOKED_AT.min(self.channels.len()) {
@@ -570,7 +571,7 @@ impl State {
 impl Side {
     fn list(&mut self, at: u32) {
         self.listed.push(at);
-        // Listed but not taken yet: it has been woken.
+        // Listed but not fetched yet: it has been woken.
         if self.listed.len() == 1
             && let Some(wake) = &self.wake
         {
@@ -651,7 +652,7 @@ mod tests {
         let mut refused = 0;
         for n in 0..1_000_000 {
             match hub.join(worker, &[format!("made-up-{n}")], &plan, None) {
-                // Some go, some stay for good.
+                // Some leave, others stay.
                 Ok((joined, _)) if n % 2 == 0 => hub.leave(worker, joined, None),
                 Ok(_) => {}
                 Err(why) => {
@@ -678,7 +679,7 @@ mod tests {
         let fetched = hub.fetch(&joined, 0, u64::MAX, usize::MAX);
         assert!(fetched.has_gap && fetched.messages.len() < 20);
         assert!(!hub.fetch(&joined, ids(&fetched)[0] - 1, u64::MAX, usize::MAX).has_gap);
-        // Nothing of another channel can be dropped for this one.
+        // Messages of another channel cannot be dropped for this one.
         assert_eq!(hub.publish("b", vec![b'x'; 4000], &plan), Err(Refused::Full));
     }
 

@@ -1,4 +1,4 @@
-//! What subscribers say: next to nothing. Who says much is not listened to any longer.
+//! Input from subscribers, of which there should be almost none. One that sends too much is disconnected.
 
 use flatout_engine::Moved;
 use flatout_lane::slab::Key;
@@ -7,19 +7,19 @@ use flatout_wire::websocket::{Event, Limits, Opcode, Reader, Role, write_frame};
 use super::desk::{Desk, State, is_websocket};
 use super::message::Format;
 
-/// A subscriber's messages mean nothing yet.
+/// Subscribers' messages have no meaning yet.
 const LIMITS: Limits = Limits { message_bytes_max: 4 << 10, fragments_max: 16 };
 
-/// Receives of one subscriber at a time, and those of them that may fill the buffer: who sends more is ended.
+/// Receives per subscriber at a time, and how many of them may fill the buffer; one that sends more is disconnected.
 const RECEIVES_MAX: usize = 64;
 const FULL_RECEIVES_MAX: usize = 4;
 
-/// What reads a WebSocket.
+/// The reader of a WebSocket.
 pub(super) fn reader(format: Format) -> Reader {
     Reader::new(Role::Server, format == Format::PackedFrames)
 }
 
-/// What a piece of input asks for.
+/// The effect of a piece of input.
 enum Wish {
     Nothing,
     /// A frame is to be sent.
@@ -29,7 +29,7 @@ enum Wish {
 }
 
 impl Desk {
-    /// Receives what a subscriber says. Returns whether it stays.
+    /// Receives a subscriber's input. Returns whether it stays.
     pub(super) fn hear(&self, state: &mut State, key: Key) -> bool {
         let mut full = 0;
         for _ in 0..RECEIVES_MAX {
@@ -39,7 +39,7 @@ impl Desk {
             let input = subscriber.more.as_mut().and_then(|more| more.input.take());
             let (mut reader, held) = input.unwrap_or_else(|| (reader(format), Vec::new()));
             let mut buffer = self.lane.buffer();
-            // No more is held than came with one request, or than the start of a frame.
+            // Only the rest of a request's input, or the start of a frame, is kept.
             let held_bytes = held.len().min(buffer.len() / 2);
             let (start, room) = buffer.split_at_mut(held_bytes);
             start.copy_from_slice(held.get(..held_bytes).unwrap_or_default());
@@ -81,7 +81,7 @@ impl Desk {
     }
 }
 
-/// All that these bytes ask for, and what is left of them.
+/// All effects of these bytes, and the unused rest.
 fn read(reader: &mut Reader, bytes: &mut [u8]) -> (Vec<Wish>, Vec<u8>) {
     let (mut wishes, mut at) = (Vec::new(), 0);
     loop {

@@ -1,19 +1,19 @@
-//! Latest values in a form of the author's own: a line for each key, such as a statement of JavaScript.
+//! Latest values in a custom format: a line for each key, such as a JavaScript statement.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What a response with lines is, unless its author says otherwise.
+/// The default media type of a response with lines.
 const CONTENT_TYPE: &str = "text/javascript; charset=utf-8";
 
-/// Bytes of a template: it is written once for each key of a request.
+/// The limit for a template, which is written once for each key of a request.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
-/// The template of a line, taken apart.
+/// The template of a line, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     pieces: Vec<Piece>,
     content_type: String,
-    /// Changes with the template, so that a response in another form has another entity tag.
+    /// Changes with the template, so that another format gets another entity tag.
     tag: u32,
 }
 
@@ -25,10 +25,10 @@ enum Piece {
 }
 
 impl Line {
-    /// Reads a template such as `var quote_{key}={value};`, in which `{value}` stands for the value as JSON.
+    /// Parses a template such as `var quote_{key}={value};`, in which `{value}` is replaced by the value as JSON.
     ///
     /// # Errors
-    /// It has no value, or is too long, in words for the person who wrote it.
+    /// It has no value, or is too long; the message is for the person who wrote it.
     pub fn parse(template: &str, content_type: Option<String>) -> Result<Line, String> {
         if template.len() > TEMPLATE_BYTES_MAX {
             return Err(format!("got {} bytes, need at most {TEMPLATE_BYTES_MAX}", template.len()));
@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-/// The first place where something is to be filled in.
+/// The next placeholder.
 fn next(text: &str) -> Option<(usize, &'static str, Piece)> {
     let found = [("{key}", Piece::Key), ("{value}", Piece::Value)];
     let places = found.into_iter().filter_map(|(name, piece)| Some((text.find(name)?, name, piece)));

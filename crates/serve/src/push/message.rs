@@ -1,4 +1,4 @@
-//! One message, and what it is on each transport: encoded once, when somebody first needs it.
+//! A message, encoded once for each transport, when first needed.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -7,27 +7,27 @@ use bytes::Bytes;
 use flatout_engine::websocket::compress;
 use flatout_wire::websocket::{Opcode, write_frame, write_header};
 
-/// Messages shorter than this are sent to WebSockets without compression: there is nothing to win.
+/// Shorter messages are sent to WebSockets uncompressed: compression would save nothing.
 const COMPRESSED_BYTES_MIN: usize = 128;
 
-/// What is published.
+/// A message to publish.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publication {
     /// UTF-8.
     pub data: Bytes,
-    /// Whether that is JSON, and is to stand as such in JSON around it. Trusted.
+    /// Whether it is JSON, to be embedded as such. This is not checked.
     pub is_json: bool,
-    /// The kind of event, for those who listen to one kind.
+    /// The event type, for clients that listen for one type.
     pub event: Option<Box<str>>,
-    /// Which value it is, in a channel of latest values.
+    /// The key, in a channel of latest values.
     pub key: Option<Box<str>>,
 }
 
-/// What a message costs besides its data: the table entry, ids, names, the heads of its encodings.
+/// The memory of a message besides its data: the table entry, ids, names, the headers of its encodings.
 const MESSAGE_BYTES: usize = size_of::<Message>() + 512;
 
 impl Publication {
-    /// Memory that it takes as a message: its data, and that as JSON, as an event, compressed, and as a latest value.
+    /// Its memory as a message: its data, also as JSON, as an event, compressed, and as a latest value.
     pub(super) fn bytes(&self) -> usize {
         MESSAGE_BYTES + 5 * self.data.len()
     }
@@ -39,18 +39,18 @@ impl<T: Into<Bytes>> From<T> for Publication {
     }
 }
 
-/// How a subscriber gets its messages.
+/// The format in which a subscriber gets its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Server-Sent Events.
     Events,
-    /// The same with the channel's name as the event's, for those who have several.
+    /// The same with the channel's name as the event type, for subscribers of several channels.
     NamedEvents,
     /// WebSocket.
     Frames,
     /// WebSocket, compressed.
     PackedFrames,
-    /// Long poll: JSON, without what is between messages.
+    /// Long poll: JSON, without the text between messages.
     Json,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Message {
     member: OnceLock<Member>,
 }
 
-/// A latest value as a member of a JSON object, `"key":value`, for those who ask for many of them.
+/// A latest value as a member of a JSON object, `"key":value`, for requests of many keys.
 #[derive(Debug)]
 struct Member {
     bytes: Bytes,
@@ -118,7 +118,7 @@ impl std::fmt::Display for Id {
 impl Id {
     pub(super) fn parse(text: &str) -> Option<Id> {
         let (epoch, id) = text.split_once('-')?;
-        // `parse` would take a sign.
+        // `parse` would accept a sign.
         let is_plain = id.bytes().all(|byte| byte.is_ascii_digit()) && !epoch.starts_with('+');
         is_plain
             .then(|| Some(Id { epoch: u64::from_str_radix(epoch, 16).ok()?, id: id.parse().ok()? }))
@@ -194,7 +194,7 @@ impl Message {
         if let Some(event) = event {
             let _ = writeln!(out, "event: {event}");
         }
-        // Any of the three ends a line for a reader of events.
+        // A reader of events accepts each of the three as a line end.
         for line in self.text().replace("\r\n", "\n").split(['\n', '\r']) {
             out.push_str("data: ");
             out.push_str(line);
@@ -229,7 +229,7 @@ impl Message {
         &self.member().bytes
     }
 
-    /// Its data as JSON, of what was made for [`Message::as_member`].
+    /// Its data as JSON, taken from [`Message::as_member`].
     pub(super) fn as_value(&self) -> &[u8] {
         let Member { bytes, value_at } = self.member();
         bytes.get(*value_at..).unwrap_or_default()

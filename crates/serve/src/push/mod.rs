@@ -1,4 +1,4 @@
-//! Push: channels whose messages go to many, by Server-Sent Events, WebSocket and long poll.
+//! Push: channels whose messages go to many subscribers, by Server-Sent Events, WebSocket and long poll.
 //!
 //! ```text
 //! Hub (one a process): channels, history ── wake ──> Desk (one a worker): subscribers, guests of its lane

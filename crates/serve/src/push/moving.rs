@@ -1,7 +1,8 @@
 //! Subscribers that move to another process, and those that come from one.
 //!
-//! A subscriber that moves leaves its channels as if it had ended, but for its socket. Where it comes to, it enters them as one that
-//! comes back and knows how far it had come: what it lacks is taken out of the history, which has moved before it.
+//! A subscriber that moves leaves its channels as if it had ended, but its socket stays open. In the new process it
+//! joins them as a reconnecting subscriber with a known position, and gets missed messages from the history, which
+//! has moved before.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -19,26 +20,26 @@ use super::hub::Hub;
 use super::message::Format;
 use super::plan::{History, Kind, Plan};
 
-/// Bytes of a message that was begun and that a moving subscriber's socket has not taken. One with more stays.
+/// The limit for the unsent rest of a moving subscriber's message. One with more does not move.
 pub(crate) const REST_BYTES_MAX: usize = 256 << 10;
 
-/// How long a worker may take to pick out some subscribers: a turn and what a full machine adds to it.
+/// How long a worker may take to select some subscribers: a turn, and more on a busy host.
 const GIVE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What a worker is asked to do for a move.
+/// A worker's task during a move.
 pub(super) enum Task {
-    /// A publish that has waited is over.
+    /// A waiting publish is finished.
     Answer(ExchangeKey, Batch),
-    /// Pick out at most so many subscribers.
+    /// Select at most this many subscribers.
     Give(usize, Sender<Given>),
     /// Serve these.
     Adopt(Vec<Parcel>),
 }
 
-/// Some of a worker's subscribers, out of its hands.
+/// Some of a worker's subscribers, removed from it.
 pub(crate) struct Given {
     pub(crate) parcels: Vec<Parcel>,
-    /// These were the last of its table; a subscriber that has come meanwhile is found when it is gone through again.
+    /// These were the last of its table; new subscribers are found in the next pass.
     pub(crate) is_round: bool,
 }
 
@@ -48,23 +49,23 @@ pub(crate) struct Parcel {
     pub(crate) about: About,
 }
 
-/// All that there is to a subscriber besides its socket.
+/// The state of a subscriber except its socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct About {
     pub(crate) transport: Transport,
     pub(crate) channels: Vec<String>,
-    /// All up to this id was sent, or is in `rest`.
+    /// All messages up to this id were sent, or are in `rest`.
     pub(crate) cursor: u64,
-    /// The end of a message that was begun, in base64.
+    /// The unsent rest of a message, in base64.
     pub(crate) rest: String,
-    /// The address that it counts for.
+    /// The address for the per-address limit.
     pub(crate) address: Option<IpAddr>,
     pub(crate) terms: Terms,
 }
 
-/// [`Format`], but for polls, which are requests and do not move. Messages are compressed each for itself, so that there is no
-/// state of a compressor.
+/// [`Format`] without polls, which are requests and do not move. Messages are compressed independently, so there is
+/// no compressor state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Transport {
     Events,
@@ -73,7 +74,7 @@ pub(crate) enum Transport {
     PackedFrames,
 }
 
-/// What of a plan concerns a subscriber that is there.
+/// The part of a plan that concerns an existing subscriber.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Terms {
@@ -102,7 +103,7 @@ impl Terms {
             history: History { kind, count: self.count, age: Duration::from_millis(self.age_ms) },
             lag_max: self.lag_max,
             heartbeat: Duration::from_millis(self.heartbeat_ms),
-            // It had its place already: it is counted, and not refused.
+            // It had its place before: it is counted, but never refused.
             per_address_max: Some(u32::MAX),
             ..Plan::default()
         }
@@ -131,7 +132,7 @@ impl Transport {
 }
 
 impl Hub {
-    /// Picks out some of a worker's subscribers. `None`: that worker has ended, or does not reply.
+    /// Selects some of a worker's subscribers. `None`: the worker has ended, or does not reply.
     pub(crate) fn give(&self, worker: usize, count_max: usize) -> Option<Given> {
         let (sender, given) = channel();
         self.post(worker, Task::Give(count_max, sender));
@@ -143,14 +144,14 @@ impl Hub {
         self.post(worker, Task::Adopt(parcels));
     }
 
-    /// How many workers have channels.
+    /// The number of workers with channels.
     pub(crate) fn workers_count(&self) -> usize {
         self.lock().workers.len()
     }
 }
 
 impl Desk {
-    /// Does what was asked of this worker.
+    /// Does this worker's tasks.
     pub(super) fn do_tasks(&self) {
         for task in self.hub.tasks(self.worker) {
             match task {
@@ -158,7 +159,7 @@ impl Desk {
                 Task::Give(count_max, to) => {
                     let given = self.give(&mut self.state.borrow_mut(), count_max);
                     if let Err(refused) = to.send(given) {
-                        // Nobody waits for them any more.
+                        // The receiver no longer waits for them.
                         refused.0.parcels.into_iter().for_each(|parcel| self.adopt(parcel));
                     }
                 }
@@ -183,11 +184,11 @@ impl Desk {
         Given { parcels, is_round }
     }
 
-    /// Takes a subscriber out of this process, if it can move.
+    /// Removes a subscriber from this process, if it can move.
     fn take_out(&self, state: &mut State, key: Key) -> Option<Parcel> {
         let subscriber = state.subscribers.get_mut(key)?;
         let transport = Transport::of(subscriber.format)?;
-        // One that is in the middle of a frame of its own may have ended that when it is looked at again.
+        // One in the middle of its own frame may be ready in a later pass.
         let has_input = subscriber.more.as_ref().is_some_and(|more| more.input.is_some());
         if subscriber.is_leaving || !subscriber.is_direct || has_input {
             return None;
@@ -213,7 +214,7 @@ impl Desk {
         Some(Parcel { socket, about })
     }
 
-    /// How far a subscriber has come, and what was begun.
+    /// A subscriber's position, and the rest of its current message.
     fn position(&self, state: &mut State, key: Key) -> Option<(u64, Vec<u8>)> {
         let subscriber = state.subscribers.get_mut(key)?;
         let (channel, at) = (subscriber.channel, subscriber.at);
@@ -223,18 +224,18 @@ impl Desk {
         state.locals.get(&channel).map(|local| (local.reached(at), Vec::new()))
     }
 
-    /// Serves a subscriber that another process has served until now, or that could not move.
+    /// Serves a subscriber that was served by another process before, or that could not move.
     fn adopt(&self, parcel: Parcel) {
         let Parcel { socket, about } = parcel;
         let mut plan = self.state.borrow().adopted.clone();
         if !plan.as_ref().is_some_and(|plan| Terms::of(plan) == about.terms) {
-            // Nearly all have the same.
+            // Nearly all have the same plan.
             plan = Some(Arc::new(about.terms.plan()));
             self.state.borrow_mut().adopted.clone_from(&plan);
         }
         let Some(plan) = plan else { return };
         let Some(rest) = decoded(&about.rest) else { return };
-        // Where there is no room for it, its connection ends, and it comes back by itself.
+        // If there is no room, its connection ends, and it reconnects by itself.
         let Ok((channels, tip)) = self.hub.join(self.worker, &about.channels, &plan, about.address) else {
             return;
         };
@@ -254,7 +255,7 @@ impl Desk {
     }
 }
 
-/// Whether a subscriber of this kind and with these terms can be: for what came from elsewhere.
+/// Whether a subscriber with these terms is valid; checks input from another process.
 pub(crate) fn is_sound(about: &About) -> bool {
     let is_one = about.channels.len() == 1;
     let needs_one = matches!(about.transport, Transport::Events);

@@ -1,4 +1,4 @@
-//! What a place with channels is set to.
+//! The settings of a route with channels.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use super::line::Line;
 /// Settings of the channels of one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// What the path of a channel begins with: what comes behind it is the channel's name.
+    /// The prefix of a channel's path; the rest is the channel's name.
     pub prefix: String,
-    /// What is kept of a channel, and how.
+    /// The history of a channel.
     pub history: History,
     /// Bytes of one message.
     pub message_bytes_max: usize,
-    /// Messages that a reader of a log may be behind before it is dropped.
+    /// How many messages a reader of a log may be behind before it is dropped.
     pub lag_max: u32,
-    /// How often an idle subscriber is sent something, so that one that is gone is noticed.
+    /// The heartbeat interval of idle subscribers, by which dead connections are noticed.
     pub heartbeat: Duration,
-    /// When a client whose connection has ended comes back: after this at the least, and twice this at the most, so that a restart
-    /// is not a stampede.
+    /// When a disconnected client reconnects: after a random time between this and twice this, to avoid a stampede
+    /// after a restart.
     pub retry: Duration,
     /// How long a long poll waits.
     pub poll_time: Duration,
     /// Pages of these origins may subscribe, besides those of the server's own host; `*` is any.
     pub origins: Vec<String>,
-    /// Who publishes over HTTP says this in `Authorization: Bearer`; without one, nobody can.
+    /// Publishers over HTTP send this in `Authorization: Bearer`; without it, publishing over HTTP is off.
     pub publish_token: Option<String>,
-    /// Subscribers have to show a token signed with this (JWT, HS256).
+    /// Subscribers need a token signed with this (JWT, HS256).
     pub subscribe_secret: Option<String>,
-    /// The line in which `?keys=` returns each value; one JSON object without it.
+    /// The line for each value of `?keys=`; `None` returns one JSON object.
     pub keys_line: Option<Line>,
     /// Subscribers of one channel.
     pub subscribers_max: Option<u32>,
@@ -36,23 +36,23 @@ pub struct Plan {
     pub per_address_max: Option<u32>,
 }
 
-/// What is kept of a channel.
+/// The history of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
-    /// How messages follow each other.
+    /// The kind of channel.
     pub kind: Kind,
-    /// Messages of a log, or keys of latest values, that are kept.
+    /// The number of messages of a log, or of keys of latest values, to keep.
     pub count: usize,
     /// How long messages of a log are kept.
     pub age: Duration,
 }
 
-/// How messages of a channel follow each other.
+/// The kinds of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Each counts: events. A reader that falls too far behind is dropped.
+    /// Every message matters: events. A reader that falls too far behind is dropped.
     Log,
-    /// The last of each key counts: quotes. A reader that falls behind gets the newest of each key.
+    /// Only the last message of each key matters: quotes. A reader that falls behind gets the newest of each key.
     Latest,
 }
 
@@ -82,12 +82,12 @@ impl Default for History {
     }
 }
 
-/// Ceilings of all channels of a process.
+/// The limits for all channels of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Channels that have subscribers or messages.
     pub channels_max: usize,
-    /// Bytes that the messages of all channels take.
+    /// Bytes of the messages of all channels.
     pub history_bytes_max: usize,
 }
 
@@ -103,7 +103,7 @@ pub(super) const NAME_BYTES_MAX: usize = 128;
 /// Channels on one connection.
 pub(super) const CHANNELS_PER_SUBSCRIBER_MAX: usize = 64;
 
-/// Whether this names a channel.
+/// Whether this is a valid channel name.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~@!$+=/|".contains(&byte))

@@ -1,4 +1,4 @@
-//! Long polls, and latest values for those who poll.
+//! Long polls, and requests for latest values.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::site::{Finish, MadeBy};
 /// Bytes of messages in one response.
 const RESPONSE_BYTES_MAX: usize = 256 << 10;
 
-/// How often it is looked whether long polls have waited long enough.
+/// How often polls are checked for their timeout.
 pub(super) const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// A request that waits for a message.
@@ -33,7 +33,7 @@ pub(super) struct Poller {
 }
 
 impl Desk {
-    /// Answers with what there is behind `cursor`, or waits for it.
+    /// Responds with the messages after `cursor`, or waits for one.
     pub(super) fn poll(
         &self,
         request: &Request<'_>,
@@ -62,7 +62,7 @@ impl Desk {
         Reply::Parked
     }
 
-    /// Lists a poll with its channels.
+    /// Lists a poll in its channels.
     fn wait(&self, state: &mut State, at: Key) {
         let Some(poller) = state.pollers.get_mut(at) else { return };
         let (channels, plan, tip) = (poller.ticket.channels.clone(), poller.plan.clone(), poller.ticket.tip);
@@ -72,7 +72,7 @@ impl Desk {
         self.go_on();
     }
 
-    /// Answers a poll, if there is something for it.
+    /// Responds to a poll, if there is a message for it.
     pub(super) fn answer_poll(&self, state: &mut State, at: Key) {
         let Some(poller) = state.pollers.get_mut(at) else { return };
         let mut response = self.lane.response();
@@ -108,7 +108,7 @@ impl Desk {
         Some(poller)
     }
 
-    /// A client has gone, or its response was sent.
+    /// A client has disconnected, or its response was sent.
     pub(super) fn forget_poll(&self, key: ExchangeKey) {
         let mut state = self.state.borrow_mut();
         let gone = state.pollers_by_exchange.get(&key).copied().and_then(|at| self.take_poll(&mut state, at));
@@ -116,7 +116,7 @@ impl Desk {
         drop(gone);
     }
 
-    /// Ends polls that have waited long enough, or all.
+    /// Ends polls that have waited long enough, or all polls.
     pub(super) fn end_polls(&self, all: bool) {
         let now = clock::now().ticks;
         let mut state = self.state.borrow_mut();
@@ -144,7 +144,7 @@ impl Desk {
         response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", name.to_string());
     }
 
-    /// Writes what these channels have behind `cursor`; if that is nothing, up to which id.
+    /// Writes the messages of these channels after `cursor`; returns the last id examined if there are none.
     fn write_news(
         &self,
         channels: &[u32],
@@ -179,7 +179,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Answers with the latest values of these keys of a channel: put together out of what was encoded when they were published.
+    /// Responds with the latest values of these keys, from the encodings made when they were published.
     pub(super) fn write_latest(
         &self,
         request: &Request<'_>,
@@ -189,7 +189,7 @@ impl Desk {
     ) {
         self.hub.0.figures.keys.add(keys.len() as u64);
         let found = self.hub.latest(channel, keys);
-        // Ids only grow, so the highest changes with any of them.
+        // Ids only grow, so the highest one changes whenever a value changes.
         let newest = found.iter().flatten().map(|message| message.id).max().unwrap_or(0);
         let id = Id { epoch: self.hub.epoch(), id: newest };
         let tag = match line {

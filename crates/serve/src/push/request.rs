@@ -1,4 +1,4 @@
-//! What a request wants of channels.
+//! Parses a request for channels.
 
 use std::net::IpAddr;
 
@@ -11,26 +11,26 @@ use super::plan::{CHANNELS_PER_SUBSCRIBER_MAX, Plan, is_name};
 /// Keys of latest values in one request.
 const KEYS_MAX: usize = 1000;
 
-/// A request, read.
+/// A parsed request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) channels: Vec<String>,
     pub(super) since: Since,
     pub(super) polls: bool,
-    /// Whose latest values are wanted.
+    /// The keys whose latest values are requested.
     pub(super) keys: Option<Vec<String>>,
-    /// How many subscribers there are is wanted.
+    /// The number of subscribers is requested.
     pub(super) presence: bool,
     pub(super) token: Option<String>,
-    /// What a message that is published says of itself.
+    /// The event type of the published message.
     pub(super) event: Option<String>,
     pub(super) key: Option<String>,
 }
 
-/// Where a subscriber begins.
+/// The start position of a subscriber.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Since {
-    /// With what comes.
+    /// New messages only.
     #[default]
     Now,
     /// With all that is kept.
@@ -41,7 +41,7 @@ pub(super) enum Since {
     Unknown,
 }
 
-/// Who asks.
+/// The client.
 #[derive(Debug, Clone, Copy)]
 pub struct Who {
     /// The client's address.
@@ -50,7 +50,7 @@ pub struct Who {
 
 impl Wanted {
     /// # Errors
-    /// Why nothing can be wanted so.
+    /// The request is invalid.
     pub(super) fn of(head: &Head<'_>, path: &[u8], plan: &Plan) -> Result<Wanted, &'static str> {
         let mut wanted = Wanted { channels: channels(path, plan)?, ..Wanted::default() };
         let mut since = head.field("last-event-id").map(<[u8]>::to_vec);
@@ -108,7 +108,7 @@ impl Since {
         }
     }
 
-    /// The id up to which everything is there already, and whether something is missing that nobody knows.
+    /// The id up to which the client has everything, and whether messages may have been lost.
     pub(super) fn cursor(self, epoch: u64, tip: u64) -> (u64, bool) {
         match self {
             Since::Now => (tip, false),
@@ -130,7 +130,7 @@ fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The channels in a path: what follows the prefix, with commas between them. None for the prefix alone.
+/// The channels in a path, separated by commas after the prefix. `None` for the prefix alone.
 fn channels(path: &[u8], plan: &Plan) -> Result<Vec<String>, &'static str> {
     let path = std::str::from_utf8(path).map_err(|_| "the channel's name is malformed")?;
     let rest = path.strip_prefix(plan.prefix.trim_end_matches('/')).unwrap_or(path);
@@ -153,7 +153,7 @@ fn channels(path: &[u8], plan: &Plan) -> Result<Vec<String>, &'static str> {
     Ok(channels)
 }
 
-/// Whether a page of the request's origin may subscribe. What is no page has no origin.
+/// Whether a page of the request's origin may subscribe. Clients other than pages have no origin.
 pub(super) fn may_come(head: &Head<'_>, plan: &Plan) -> bool {
     let Some(origin) = head.field("origin") else { return true };
     let own = origin.splitn(2, |&byte| byte == b':').nth(1).and_then(|rest| rest.strip_prefix(b"//"));
@@ -161,7 +161,7 @@ pub(super) fn may_come(head: &Head<'_>, plan: &Plan) -> bool {
     is_own || is_listed(origin, plan)
 }
 
-/// Whether it is one of those that were named.
+/// Whether it is a listed origin.
 pub(super) fn is_listed(origin: &[u8], plan: &Plan) -> bool {
     plan.origins.iter().any(|known| known == "*" || known.as_bytes().eq_ignore_ascii_case(origin))
 }

@@ -21,7 +21,7 @@ use super::request::{Wanted, Who, is_listed, may_come};
 use super::token::{allows, is_same};
 use crate::site::{Finish, MadeBy};
 
-/// Bytes of a batch of messages.
+/// The limit for a batch of messages.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// Messages of a batch.
@@ -37,20 +37,20 @@ struct Entry<'e> {
     key: Option<Cow<'e, str>>,
 }
 
-/// A publish that waits, on its worker.
+/// A waiting publish, on its worker.
 pub(super) struct Holding {
-    /// The response lists ids, and not one id.
+    /// The response is a list of ids, not a single id.
     is_list: bool,
     finish: Rc<dyn Finish>,
 }
 
 impl Desk {
-    /// How the body behind this head is to be read.
+    /// How the body after this head is to be read.
     /// `bytes_max` is the route's limit.
     pub fn body(&self, head: &Head<'_>, plan: &Plan, bytes_max: Option<u64>) -> BodyPlan {
         let own = plan.message_bytes_max.max(BATCH_BYTES_MAX) as u64;
         match head.method {
-            // A body that nobody asked for is not collected.
+            // A body without a publish request is not collected.
             Method::Post if is_publisher(head, plan) => {
                 BodyPlan::Whole { bytes_max: Some(bytes_max.map_or(own, |bytes_max| bytes_max.min(own))) }
             }
@@ -58,8 +58,8 @@ impl Desk {
         }
     }
 
-    /// Answers one request. `finish` is called on a response that comes later, and is to be called by the caller on one that comes
-    /// now.
+    /// Handles one request. `finish` is called on a response that is sent later; for an immediate response, the
+    /// caller has to call it.
     pub fn call(
         self: &Rc<Self>,
         request: &Request<'_>,
@@ -219,7 +219,8 @@ impl Desk {
         self.publish_all(request, entries, plan, (wanted.channels.len() > 1, finish), response)
     }
 
-    /// Publishes up to the first message that is refused. While the channels move to another process, the request waits.
+    /// Publishes up to the first message that is refused. While the channels move to another process, the request
+    /// waits.
     fn publish_all(
         &self,
         request: &Request<'_>,
@@ -241,7 +242,7 @@ impl Desk {
         self.state.borrow_mut().held.insert(key, Holding { is_list, finish });
         let held = Held { worker: self.worker, key, batch, since: clock::now().ticks };
         if let Some(mut held) = self.hub.hold(held) {
-            // Either that is over, or too much waits.
+            // Publishing has resumed, or too many wait.
             self.hub.publish_batch(&mut held.batch);
             self.answer_held(key, held.batch);
         }
@@ -257,7 +258,7 @@ impl Desk {
         self.lane.answer(key, response);
     }
 
-    /// Ends publishes that have waited for too long.
+    /// Ends publishes that have waited too long.
     pub(super) fn end_held(&self) {
         let (overdue, has_others) = self.hub.overdue(self.worker);
         overdue.into_iter().for_each(|held| self.answer_held(held.key, held.batch));
@@ -266,14 +267,14 @@ impl Desk {
         }
     }
 
-    /// A client that waited for its publish has gone. The message is published all the same.
+    /// A client that waited for its publish has disconnected. The message is published nevertheless.
     pub(super) fn forget_held(&self, key: ExchangeKey) {
         let gone = self.state.borrow_mut().held.remove(&key);
         drop(gone);
     }
 }
 
-/// The messages of a batch, or why it is none.
+/// The messages of a batch, or why it is invalid.
 fn batch(bytes: &[u8]) -> Result<VecDeque<(String, Publication)>, (Status, &'static str)> {
     let entries = serde_json::from_slice::<Vec<Entry<'_>>>(bytes).map_err(|_| {
         let reason =
@@ -296,7 +297,7 @@ fn batch(bytes: &[u8]) -> Result<VecDeque<(String, Publication)>, (Status, &'sta
     Ok(entries.iter().map(read).collect())
 }
 
-/// What became of messages that were to be published.
+/// Writes the result of a publish.
 fn write_published(batch: &Batch, is_list: bool, response: &mut Response) {
     match (batch.refused, &batch.ids[..]) {
         (Some(refused), ids) => {

@@ -1,4 +1,4 @@
-//! The channels of a process and their messages, for another process that goes on with them.
+//! The channels of a process with their messages, for transfer to another process.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use super::hub::Hub;
 use super::message::Message;
 use super::plan::History;
 
-/// All channels, at one moment.
+/// A snapshot of all channels.
 pub(crate) struct Snapshot {
     pub(crate) tip: Tip,
     pub(crate) channels: Vec<Channel>,
 }
 
-/// How far the messages have come.
+/// The state of the message counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tip {
     pub(crate) epoch: u64,
     pub(crate) last_id: u64,
-    /// The last id of a channel that is gone.
+    /// The last id of a dropped channel.
     pub(crate) forgotten_id: u64,
 }
 
@@ -39,7 +39,7 @@ impl Kept {
 }
 
 impl Hub {
-    /// All channels as they are. Messages are shared, so this is quick; nothing should be published behind it.
+    /// A snapshot of all channels. Messages are shared, so this is fast; publishing has to be suspended.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let state = self.lock();
         let of = |channel: &super::hub::Channel| Channel {
@@ -55,8 +55,8 @@ impl Hub {
         }
     }
 
-    /// Goes on where another process has stopped. For a hub that nobody has used yet; it is frozen, and forgets no channel, until it
-    /// is [thawed](Hub::thaw) and [settled](Hub::settle).
+    /// Continues where another process has stopped. Call it on an unused hub; it is frozen, and drops no channel,
+    /// until it is [thawed](Hub::thaw) and [settled](Hub::settle).
     pub(crate) fn begin_at(&self, tip: Tip) {
         self.set_epoch(tip.epoch);
         let mut state = self.lock();
@@ -81,7 +81,7 @@ impl Hub {
         true
     }
 
-    /// Adds a message to the channel of this name. What there is no room for is lost, as if it was too old.
+    /// Adds a message to the channel of this name. If there is no room for it, it is lost like an expired one.
     pub(crate) fn restore_message(&self, name: &str, message: Message) {
         let bytes = message.bytes();
         let bytes_max = self.0.limits.history_bytes_max;
@@ -105,14 +105,14 @@ impl Hub {
         }
     }
 
-    /// All subscribers have come that will: channels that nobody needs are forgotten again.
+    /// All moving subscribers have arrived: unused channels are dropped again.
     pub(crate) fn settle(&self) {
         self.lock().awaits_subscribers = false;
     }
 
-    /// The other process has published, and has ended with what it had: who asks for that is told of the gap.
+    /// The other process has published more and then ended: subscribers that ask for those messages are sent a gap.
     pub(crate) fn skip(&self) {
-        /// More than any process publishes in a hand-over.
+        /// More than any process publishes during a hand-over.
         const SKIPPED: u64 = 1 << 32;
         let mut state = self.lock();
         let last_id = state.last_id.saturating_add(SKIPPED);
@@ -134,7 +134,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Another hub with all that this one has.
+    /// Creates another hub with the same contents.
     fn moved(hub: &Hub, limits: Limits) -> (Hub, usize) {
         let snapshot = hub.snapshot();
         let next = Hub::new(limits);
@@ -174,7 +174,7 @@ mod tests {
         let (next, worker) = moved(&hub, Limits::default());
         assert_eq!(next.publish("a", "2", &plan), Err(Refused::Moving));
         assert_eq!(next.totals().history_bytes, hub.totals().history_bytes);
-        // Others come and go before those that have moved: nothing is forgotten that they need.
+        // New channels must not displace those that have moved.
         for n in 0..100 {
             let (joined, _) = next.join(worker, &[format!("other{n}")], &plan, None).unwrap();
             next.leave(worker, joined, None);
@@ -222,7 +222,7 @@ mod tests {
         hub.skip();
         hub.thaw();
         hub.publish("a", "2", &plan).unwrap();
-        // Some have got an id that only the other process has given.
+        // Some clients have ids that only the other process has issued.
         for seen in [1, 2, 1000] {
             let fetched = hub.fetch(&joined, seen, u64::MAX, usize::MAX);
             assert!(fetched.has_gap && fetched.messages.len() == 1, "{seen}");

@@ -1,7 +1,7 @@
-//! One subscriber, and the list that a worker has of those of one channel.
+//! A subscriber, and a worker's list of the subscribers of one channel.
 //!
-//! An idle subscriber is its entry here, its guest's in the lane, the seat that counts its connection, and four bytes in its channel's
-//! list. Everything else is made when it is needed.
+//! An idle subscriber consists of its entry here, its guest in the lane, the seat that counts its connection, and
+//! four bytes in its channel's list. Everything else is created on demand.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use flatout_wire::websocket::Reader;
 use super::message::{Format, Message};
 use super::plan::Plan;
 
-/// A connection that messages are sent to.
+/// A connection that receives messages.
 pub(super) struct Subscriber {
     pub(super) guest: GuestKey,
     pub(super) _seat: Seat,
     /// The channel, or the first of several.
     pub(super) channel: u32,
-    /// Where it stands in that channel's list.
+    /// Its position in that channel's list.
     pub(super) at: u32,
     pub(super) more: Option<Box<More>>,
     pub(super) format: Format,
@@ -32,64 +32,65 @@ pub(super) struct Subscriber {
     pub(super) is_leaving: bool,
 }
 
-/// A quiet subscriber must cost next to nothing: with its slot it takes 56 bytes.
+/// An idle subscriber must be small: with its slot it takes 56 bytes.
 const _: () = assert!(size_of::<Subscriber>() <= 48);
 
-/// What only some subscribers have.
+/// The state that only some subscribers have.
 #[derive(Default)]
 pub(super) struct More {
-    /// The other channels, and where it stands in their lists.
+    /// The other channels, and its positions in their lists.
     pub(super) others: Vec<(u32, u32)>,
-    /// It does not get what others get when they get it.
+    /// Set if it does not take part in the walks.
     pub(super) late: Option<Late>,
-    /// The address that it counts for.
+    /// The address for the per-address limit.
     pub(super) address: Option<IpAddr>,
-    /// What its WebSocket has begun to say.
+    /// The partial input of its WebSocket.
     pub(super) input: Option<(Reader, Vec<u8>)>,
 }
 
-/// How far a subscriber has come that goes its own pace.
+/// The position of a subscriber outside the walks.
 #[derive(Default)]
 pub(super) struct Late {
-    /// All up to this id was sent, or is in `rest`.
+    /// All messages up to this id were sent, or are in `rest`.
     pub(super) cursor: u64,
-    /// What the socket has not taken of a message that was begun.
+    /// The unsent rest of a message.
     pub(super) rest: Bytes,
-    /// Messages that went by since its socket was full.
+    /// Messages missed since its socket was full.
     pub(super) behind: u32,
     pub(super) is_blocked: bool,
-    /// It was blocked when its last heartbeat was due.
+    /// It was blocked at its last heartbeat.
     pub(super) was_blocked: bool,
 }
 
-/// What a worker has of one channel.
+/// A worker's state of one channel.
 pub(super) struct Local {
     pub(super) plan: Arc<Plan>,
     /// Subscribers.
     pub(super) list: Vec<Key>,
     pub(super) pollers: std::collections::HashSet<Key>,
-    /// All up to this id was handed to subscribers, or is being so.
+    /// All messages up to this id were delivered, or are being delivered.
     pub(super) sent: u64,
     pub(super) walk: Option<Walk>,
-    /// It stands among the channels that have something to do.
+    /// It is queued for delivery.
     pub(super) is_queued: bool,
 }
 
-/// A delivery to all subscribers, from the last of the list to the first: who comes is put behind, where it has been already.
+/// A delivery to all subscribers, from the end of the list to its start: new subscribers are appended, so the walk
+/// does not visit them.
 pub(super) struct Walk {
     pub(super) name: std::sync::Arc<str>,
     pub(super) messages: Vec<std::sync::Arc<Message>>,
-    /// All up to this id had been delivered before.
+    /// All messages up to this id were delivered before.
     pub(super) from: u64,
     pub(super) has_gap: bool,
-    /// Subscribers that are still to be visited stand before this.
+    /// The subscribers before this position have not been visited yet.
     pub(super) at: usize,
     pub(super) began_ns: u64,
     /// By [`Format`].
     pub(super) blobs: [Option<Blob>; 4],
 }
 
-/// Messages as one transport has them, and where each ends.
+/// Messages encoded for one transport, and the end of each.
 #[derive(Clone)]
 pub(super) struct Blob {
     pub(super) bytes: Bytes,
@@ -97,12 +98,12 @@ pub(super) struct Blob {
 }
 
 impl Blob {
-    /// What is left of the message that `sent` bytes end in, and the id up to which all was sent with that.
+    /// The rest of the message in which `sent` bytes end, and the last id that is complete including it.
     pub(super) fn rest(&self, sent: usize, before: u64) -> (Bytes, u64) {
         let at = self.ends.partition_point(|(_, end)| *end <= sent);
         let begins = at.checked_sub(1).and_then(|at| self.ends.get(at));
         match (begins, self.ends.get(at)) {
-            // Whole messages: nothing was begun.
+            // Complete messages: there is no rest.
             (Some((id, end)), _) if *end == sent => (Bytes::new(), *id),
             (_, Some((id, end))) if sent > 0 => (self.bytes.slice(sent..*end), *id),
             _ => (Bytes::new(), before),
@@ -119,7 +120,7 @@ impl Local {
         self.list.is_empty() && self.pollers.is_empty()
     }
 
-    /// Up to which id the subscriber at this place has everything, if it goes with the others.
+    /// The last id that the subscriber at this position has, if it takes part in walks.
     pub(super) fn reached(&self, at: u32) -> u64 {
         match &self.walk {
             Some(walk) if !self.was_visited(at) => walk.from,
@@ -127,7 +128,7 @@ impl Local {
         }
     }
 
-    /// Whether the walk has been at this place, or there is none.
+    /// Whether the walk has passed this position, or there is no walk.
     pub(super) fn was_visited(&self, at: u32) -> bool {
         self.walk.as_ref().is_none_or(|walk| at as usize >= walk.at)
     }
@@ -147,7 +148,7 @@ impl Subscriber {
         self.more.as_ref().is_some_and(|more| !more.others.is_empty())
     }
 
-    /// Its channels, and where it stands in their lists.
+    /// Its channels, and its positions in their lists.
     pub(super) fn places(&self) -> Vec<(u32, u32)> {
         let others = self.more.iter().flat_map(|more| more.others.iter().copied());
         std::iter::once((self.channel, self.at)).chain(others).collect()
@@ -164,7 +165,8 @@ impl Subscriber {
     }
 }
 
-/// Takes the subscriber at this place out of a list. One that the walk has visited is not put where it has not been.
+/// Removes the subscriber at this position from a list. A visited subscriber is not moved to a position that is still
+/// to be visited.
 pub(super) fn take_out(channel: u32, local: &mut Local, at: u32, subscribers: &mut Slab<Subscriber>) {
     let mut at = at as usize;
     if let Some(walk) = &mut local.walk

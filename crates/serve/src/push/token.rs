@@ -1,5 +1,5 @@
-//! Who may subscribe: a token that somebody else has signed (RFC 7519 with HS256), in `Authorization: Bearer` or, because a page
-//! cannot set fields for its streams, in the URL.
+//! Subscriber tokens signed by another party (RFC 7519 with HS256), in `Authorization: Bearer`, or in the URL,
+//! because a page cannot set fields for its streams.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,18 +14,18 @@ struct Header<'h> {
     alg: &'h str,
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(serde::Deserialize)]
 struct Claims {
-    /// When it ends, in seconds since 1970.
+    /// The expiry, in seconds since 1970.
     exp: Option<f64>,
-    /// When it begins.
+    /// The start of its validity.
     nbf: Option<f64>,
-    /// The channels: names, or what they begin with and a star.
+    /// The channels: names, or prefixes with a star.
     channels: Vec<String>,
 }
 
-/// Whether this token lets its bearer subscribe to all of these channels now.
+/// Whether this token allows subscribing to all of these channels now.
 pub(super) fn allows(token: &str, secret: &str, channels: &[String], unix_seconds: u64) -> bool {
     let Some(claims) = claims(token, secret) else { return false };
     let now = unix_seconds as f64;
@@ -39,7 +39,7 @@ pub(super) fn allows(token: &str, secret: &str, channels: &[String], unix_second
     is_timely && channels.iter().all(is_named)
 }
 
-/// What a token says that was signed with this secret.
+/// The claims of a token signed with this secret.
 fn claims(token: &str, secret: &str) -> Option<Claims> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;
@@ -47,7 +47,7 @@ fn claims(token: &str, secret: &str) -> Option<Claims> {
     let (signed, signature) = token.rsplit_once('.')?;
     let (header, claims) = signed.split_once('.')?;
     let header = URL_SAFE_NO_PAD.decode(header).ok()?;
-    // What is signed in another way, or not at all, is not signed.
+    // Accept only this algorithm: a token with another one, or none, is not valid.
     let header: Header<'_> = serde_json::from_slice(&header).ok()?;
     if header.alg != "HS256" {
         return None;
@@ -58,7 +58,7 @@ fn claims(token: &str, secret: &str) -> Option<Claims> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
 }
 
-/// Whether both are the same, in a time that does not say where they differ.
+/// Compares in constant time.
 pub(super) fn is_same(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other));
     one.len() == other.len() && std::hint::black_box(difference) == 0

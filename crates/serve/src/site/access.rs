@@ -1,11 +1,11 @@
-//! Who may come: lists of peers, as tables of ranges.
+//! Access lists: peers that are allowed or denied, as tables of ranges.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::plan::{Access, Peers, Verdict, number};
 
-/// A list of who may come, looked up in the logarithm of its length.
+/// An access list; a lookup takes time logarithmic in its length.
 #[derive(Debug, Default)]
 pub(crate) struct AccessList {
     ipv4: Ranges,
@@ -14,7 +14,7 @@ pub(crate) struct AccessList {
     is_empty: bool,
 }
 
-/// What is said of each address: from each start on, until the next.
+/// The verdict for each address: it holds from each start to the next one.
 #[derive(Debug, Default)]
 struct Ranges(Vec<(u128, Option<Verdict>)>);
 
@@ -43,19 +43,19 @@ impl AccessList {
         }
     }
 
-    /// A list that allows these peers and says nothing of others.
+    /// A list that allows these peers and has no verdict for others.
     pub(crate) fn of(peers: &[Peers]) -> AccessList {
         let lines: Vec<Access> =
             peers.iter().map(|&peers| Access { verdict: Verdict::Allow, peers }).collect();
         AccessList::new(&lines)
     }
 
-    /// Whether it says nothing of anybody.
+    /// Whether it has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// What is said of a peer; `None` is on a Unix socket.
+    /// The verdict for a peer; `None` is a peer on a Unix socket.
     #[inline]
     pub(crate) fn verdict(&self, peer: Option<IpAddr>) -> Option<Verdict> {
         if self.is_empty {
@@ -76,13 +76,14 @@ impl AccessList {
 }
 
 impl Ranges {
-    /// Of lines of which the first that fits decides: walks over all starts and ends with the set of lines that hold there.
+    /// From lines of which the first match decides: walks over all starts and ends with the set of lines that apply
+    /// there.
     fn new(lines: impl Iterator<Item = (u128, u128, Verdict)>) -> Ranges {
         let lines: Vec<(u128, u128, Verdict)> = lines.collect();
         let mut edges: Vec<(u128, usize, bool)> = Vec::with_capacity(lines.len() * 2);
         for (at, &(first, last, _)) in lines.iter().enumerate() {
             edges.push((first, at, true));
-            // A line up to the last address of all has no end.
+            // A line that includes the last address has no end.
             if let Some(behind) = last.checked_add(1) {
                 edges.push((behind, at, false));
             }
@@ -122,7 +123,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// The first line that fits.
+    /// The first line that matches.
     fn plain(lines: &[Access], peer: Option<IpAddr>) -> Option<Verdict> {
         let fits = |line: &&Access| match (line.peers, peer) {
             (Peers::All, _) | (Peers::Unix, None) => true,
@@ -132,7 +133,7 @@ mod tests {
         lines.iter().find(fits).map(|line| line.verdict)
     }
 
-    /// Few bits differ, so that networks overlap and addresses hit them.
+    /// Only a few bits vary, so that networks overlap and addresses match.
     fn address() -> impl Strategy<Value = IpAddr> {
         prop_oneof![
             any::<[bool; 6]>().prop_map(|bits| {

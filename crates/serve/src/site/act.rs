@@ -1,4 +1,4 @@
-//! What answers a request that has passed all rules: an upstream, a file, a redirect, a text.
+//! Runs the action for a request that has passed all rules: an upstream, a file, a redirect, a text.
 
 use flatout_engine::{Reply, Request, RequestBody, Response};
 use flatout_wire::{Head, Method, Status};
@@ -38,7 +38,7 @@ impl Cached {
 }
 
 impl Answers {
-    /// What answers.
+    /// Runs the action.
     pub(super) fn act(
         &self,
         request: Request<'_>,
@@ -116,7 +116,7 @@ impl Answers {
                 let location = self.location(to, &head, settled, &progress);
                 response.set_status(*status).header("Location", location);
             }
-            // Whoever takes a connection over and drops it closes it.
+            // Taking over a connection and dropping it closes it.
             Act::Close => return Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) }))),
             Act::Respond { status, content_type, body } => {
                 let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
@@ -130,7 +130,7 @@ impl Answers {
         self.finish(&head, settled, progress, response)
     }
 
-    /// Has a folder answer; whether it has the file.
+    /// Responds from a folder; returns whether the folder has the file.
     fn file(&self, folder: usize, head: &Head<'_>, settled: &Settled<'_>, response: &mut Response) -> bool {
         let (Some(folder), Some(path)) = (self.folders.get(folder), settled.file_path()) else {
             return false;
@@ -139,7 +139,8 @@ impl Answers {
         response.status() != Status::NOT_FOUND
     }
 
-    /// A redirect leads nowhere that its rule does not name: a path that begins with two slashes would be a host.
+    /// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be
+    /// read as a host.
     fn location(&self, to: &Text, head: &Head<'_>, settled: &Settled<'_>, progress: &Progress) -> Vec<u8> {
         let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
         let mut location = Vec::new();

@@ -1,4 +1,4 @@
-//! The walk of a request through its rules, on a worker.
+//! Takes a request through its rules, on a worker.
 //!
 //! ```text
 //! settle ─> maintenance ─> access ─> rates ⏸ ─> preflight ─> password ─> authority ─> body ─> room ─> action
@@ -6,7 +6,8 @@
 //!   404 405 421
 //! ```
 //!
-//! The first that refuses responds. Where the walk waits (⏸), the request is kept and goes on from there.
+//! The first rule that refuses sends the response. Where a request has to wait (⏸), it is kept and continues from
+//! there.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -30,41 +31,41 @@ use super::settle::Settled;
 use super::suspend::suspend;
 use crate::push::Desk;
 
-/// One worker's view of all sites.
+/// One worker's copy of all sites.
 pub(crate) struct Answers {
     pub(crate) compiled: Compiled,
     pub(crate) folders: Vec<Box<dyn Service>>,
     pub(crate) passwords: Option<Arc<Passwords>>,
     pub(crate) forwarding: Rc<dyn Forwarding>,
-    /// The worker's part of all channels, if there are any.
+    /// The worker's part of all channels, if any.
     pub(crate) desk: Option<Rc<Desk>>,
-    /// By site: of each route, and of what no route takes.
+    /// By site: those of each route, and those used when no route matches.
     finishers: Vec<(Vec<Finishers>, Finishers)>,
-    /// Where no site is found.
+    /// Used when no site matches.
     nobodys: Finishers,
-    /// There are requests that get the same as those before them.
+    /// Some requests get the same response as an identical earlier one.
     repeats: bool,
-    /// The fields that an upstream gets; its capacity is kept.
+    /// A buffer for the fields sent to an upstream, kept for its capacity.
     pub(super) lines: RefCell<Vec<u8>>,
-    /// A key of the cache; the same.
+    /// The same for a cache key.
     pub(super) key: RefCell<Vec<u8>>,
 }
 
-/// The service of a worker.
+/// A worker's service.
 pub(crate) struct Front(pub(crate) Rc<Answers>);
 
-/// How far a request has come, and what it has got on its way.
+/// The progress of a request through the rules, and the results so far.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) at: Step,
-    /// Why it goes no further, where waiting brought this about.
+    /// Why it is refused, if that was decided while it waited.
     pub(crate) refusal: Option<Refusal>,
-    /// The name that a password was right for.
+    /// The user name whose password was verified.
     pub(crate) user: Vec<u8>,
-    /// Lines that the authority adds to the request.
+    /// Lines that forward-auth adds to the request.
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
-    /// It has to wait for an even pace.
+    /// It has to be delayed to an even rate.
     pub(super) waits: Option<Waits>,
 }
 
@@ -73,22 +74,22 @@ pub(crate) struct Progress {
 pub(crate) enum Step {
     #[default]
     Begin,
-    /// An even pace was waited for.
+    /// The delay to an even rate is over.
     Paced,
     Password,
     Authority,
-    /// Limits of requests under way, from this one on.
+    /// Concurrency limits, from this one on.
     Room(usize),
 }
 
-/// Why a request is not answered.
+/// Why a request is refused.
 pub(crate) enum Refusal {
     Status(Status),
-    /// 503: worth another try soon.
+    /// 503; a retry soon may succeed.
     Busy,
     /// 401, with the value of `WWW-Authenticate`.
     Password(String),
-    /// What an authority said.
+    /// The response of the auth service.
     Response(Box<Response>),
 }
 
@@ -139,9 +140,9 @@ impl Answers {
         }
     }
 
-    /// A request that will be refused anyway has its body neither collected nor streamed.
+    /// If a request is going to be refused, its body is neither collected nor streamed.
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        // Who the peer is comes with the call; what depends on it is looked at there.
+        // The peer is known only at the call; rules that depend on it are checked there.
         let settled = self.compiled.settle(head, path, None, false);
         let Some(route) = self.route(&settled) else { return BodyPlan::None };
         let guards = &route.guards;
@@ -155,7 +156,7 @@ impl Answers {
         }
     }
 
-    /// Goes on with a request from where it is.
+    /// Continues a request from its current step.
     pub(crate) fn go_on(
         this: &Rc<Self>,
         request: Request<'_>,
@@ -213,12 +214,12 @@ impl Answers {
             Refusal::Response(made) => *response = *made,
         }
         if head.method == Method::Connect {
-            // What follows may be meant for the tunnel (RFC 9931).
+            // The following bytes may be meant for the tunnel (RFC 9931).
             response.close();
         }
     }
 
-    /// Applies the rules for responses to one that was made here.
+    /// Applies the response rules to a response made here.
     pub(super) fn finish(
         &self,
         head: &Head<'_>,
@@ -231,7 +232,7 @@ impl Answers {
         Reply::Now
     }
 
-    /// Takes out of a request what the rules for its response need of it.
+    /// Copies from a request what the rules for its response need.
     pub(super) fn gather_needs(&self, head: &Head<'_>, settled: &Settled<'_>, progress: &mut Progress) {
         let Some(rules) = self.finishers(settled).rules() else { return };
         progress.needs.is_https = settled.client.is_https;
@@ -251,7 +252,7 @@ impl Answers {
 }
 
 impl Progress {
-    /// A place that was waited for.
+    /// Stores a permit that the request waited for.
     pub(crate) fn enter(&mut self, permit: Permit) {
         self.needs.permits.push(permit);
     }

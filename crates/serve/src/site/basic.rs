@@ -1,4 +1,4 @@
-//! Names and passwords by the scheme `Basic` (RFC 7617).
+//! The `Basic` scheme: names and passwords (RFC 7617).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::fault::{Fault, Place};
 use super::passwords::Users;
 use super::plan::{self, User};
 
-/// Bytes of a name with its password, as they are sent.
+/// The limit for a name with its password, as sent.
 const CREDENTIALS_BYTES_MAX: usize = 1024;
 
 /// Bytes of a file of users.
@@ -25,7 +25,7 @@ pub(crate) struct Basic {
     pub(crate) challenge: String,
 }
 
-/// What a request brings.
+/// The credentials in a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) name: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Credentials {
 
 impl Basic {
     /// # Errors
-    /// An unreadable file, an invalid user, no users at all.
+    /// The file is unreadable, a user is invalid, or there are no users.
     pub(crate) fn new(plan: &plan::BasicAuth, id: u64, place: Place) -> Result<Basic, Fault> {
         let mut users = plan.users.clone();
         if let Some(path) = &plan.user_file {
@@ -55,11 +55,11 @@ impl Basic {
 }
 
 impl Credentials {
-    /// What the one `Authorization` field says; `None` where there is none that can be read.
+    /// The credentials in the only `Authorization` field; `None` if there is none or it is invalid.
     pub(crate) fn of(head: &Head<'_>) -> Option<Credentials> {
         let mut values = head.field_all("authorization");
         let value = values.next()?;
-        // Two could be meant for two readers.
+        // With two fields, two readers could each use a different one.
         if values.next().is_some() || value.len() > CREDENTIALS_BYTES_MAX {
             return None;
         }
@@ -74,7 +74,7 @@ impl Credentials {
     }
 }
 
-/// The users of a file: one `name:hash` a line; empty lines and those that begin with `#` are left out.
+/// Reads the users of a file: one `name:hash` a line; empty lines and lines that start with `#` are skipped.
 fn read(path: &Path, place: Place) -> Result<Vec<User>, Fault> {
     let fault = |what: &dyn std::fmt::Display| place.fault(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| fault(&error))?;

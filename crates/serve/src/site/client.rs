@@ -1,4 +1,4 @@
-//! Whose address it is: the client's, if a trusted proxy gives it.
+//! The client's address: the peer's, unless a trusted proxy names another.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,11 @@ use super::access::AccessList;
 use super::forward::Client;
 use super::plan::{AddressFrom, Trust};
 
-/// Addresses of a list that are looked at, from the right; a client behind more proxies than that is the last one found.
+/// Addresses of a list that are examined, from the right; behind more proxies than that, the client is the last one
+/// found.
 const ADDRESSES_MAX: usize = 64;
 
-/// Whose word about the client's address counts.
+/// Whose information about the client's address is trusted.
 #[derive(Debug)]
 pub(crate) struct Clients {
     proxies: AccessList,
@@ -28,7 +29,7 @@ impl Clients {
         self.proxies.allows(peer.map(|peer| peer.ip().to_canonical()))
     }
 
-    /// Who asks. Without trusted proxies that is the peer of the connection, at no cost.
+    /// The client. Without trusted proxies that is the peer of the connection, at no cost.
     #[inline]
     pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>, is_tls: bool) -> Client {
         let peer = peer.map(|peer| peer.ip().to_canonical());
@@ -55,19 +56,19 @@ impl Clients {
             }
             AddressFrom::Header(name) => {
                 let mut values = head.field_all(name);
-                // Two of them are two opinions, of which one may be the client's.
+                // Two fields contradict each other, and the client may have sent one of them.
                 if let (Some(value), None) = (values.next(), values.next()) {
                     client.address = address(value).or(peer);
                 }
             }
-            // It was said before the first request, and the engine has put it in the peer's place.
+            // The header came before the first request, and the engine has replaced the peer with it.
             AddressFrom::ProxyProtocol => {}
         }
         client
     }
 
-    /// The first address that is no proxy's, from the right; the leftmost where all are. What is no address ends the
-    /// list: fields before it cannot be trusted.
+    /// The first address from the right that is not a proxy's; the leftmost if all are. An element that is not an
+    /// address ends the list: fields before it cannot be trusted.
     fn outermost(
         &self,
         peer: Option<IpAddr>,
@@ -85,8 +86,8 @@ impl Clients {
     }
 }
 
-/// The elements of all fields of this name, from the last one of the last field on. Quoted commas do not occur in what is
-/// looked for.
+/// The elements of all fields of this name, from the last one of the last field on. Quoted commas do not occur in
+/// these fields.
 fn listed<'b>(head: &Head<'b>, name: &str) -> impl Iterator<Item = &'b [u8]> {
     let lines: Vec<&'b [u8]> = head.field_all(name).collect();
     lines
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
     use flatout_wire::head::{HeadLimits, parse};
 
-    /// The client's address and whether it used https, of a request with these fields from this peer.
+    /// The client's address and whether it used https, for a request with these fields from this peer.
     fn client(from: AddressFrom, fields: &str, peer: Option<&str>) -> (String, bool) {
         let proxies = ["10.0.0.0/8", "unix"].iter().map(|text| text.parse().unwrap()).collect();
         let clients = Clients::new(&Trust { proxies, from });

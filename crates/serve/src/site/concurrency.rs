@@ -1,7 +1,7 @@
-//! So many requests at once, for each of some keys, and a queue for those that come while there is no room.
+//! Limits how many requests are in progress at once for each key, with a queue for requests that exceed the limit.
 //!
-//! A request under way holds a [`Permit`], which goes to the next in the queue when it is dropped, whichever worker that one
-//! waits on.
+//! A request in progress holds a [`Permit`]. When it is dropped, it goes to the next request in the queue, on
+//! whichever worker that one waits.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
 
-/// The requests under way of one limit, shared by all workers.
+/// The requests in progress under one limit, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Gate {
     keys: Mutex<HashMap<u64, Place, RandomState>>,
@@ -21,27 +21,27 @@ pub(crate) struct Gate {
     keys_max: usize,
 }
 
-/// What there is of one key.
+/// The state of one key.
 #[derive(Debug, Default)]
 struct Place {
     under_way: u32,
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
-/// One request's place among those under way.
+/// One request's permit.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gate: Option<Arc<Gate>>,
     key: u64,
 }
 
-/// What a request gets.
+/// The result of entering.
 #[derive(Debug)]
 pub(crate) enum Entered {
     Now(Permit),
-    /// It waits for this; the queue gives it up when the receiver is dropped.
+    /// It waits for this; dropping the receiver leaves the queue.
     Queued(oneshot::Receiver<Permit>),
-    /// There is no room, not even in the queue.
+    /// There is no permit, and the queue is full.
     Full,
 }
 
@@ -67,7 +67,7 @@ impl Gate {
             place.under_way += 1;
             return Entered::Now(Permit { gate: Some(self.clone()), key });
         }
-        // Those who gave up have left their places behind.
+        // Remove waiters that have given up.
         if place.waiting.len() >= self.queue_max as usize {
             place.waiting.retain(|waiting| !waiting.is_closed());
         }
@@ -79,7 +79,7 @@ impl Gate {
         Entered::Queued(receiver)
     }
 
-    /// Gives a place to the next in the queue who still waits, else takes it back.
+    /// Passes a permit to the next waiter in the queue, or releases it.
     fn leave(self: Arc<Self>, key: u64) {
         let mut permit = Permit { gate: Some(self.clone()), key };
         loop {
@@ -98,12 +98,12 @@ impl Gate {
                 Err(back) => permit = back,
             }
         }
-        // It has been given back.
+        // It was released.
         permit.gate = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Place, RandomState>> {
-        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        // Each change under the lock is a single step, so a panic leaves the data consistent.
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         let fourth = fourth.try_recv().unwrap();
         assert!(matches!(gate.enter(1), Entered::Queued(_)));
         drop((third, fourth));
-        // The one that was queued meanwhile had gone.
+        // The queued waiter had gone.
         assert!(gate.lock().is_empty(), "a key without requests is forgotten");
     }
 
@@ -160,7 +160,7 @@ mod tests {
         let mut second = receiver(gate.enter(1));
         drop(first);
         let second = second.try_recv().unwrap();
-        // A permit that was sent, but not received.
+        // A permit that was sent but not received.
         let third = receiver(gate.enter(1));
         drop(second);
         drop(third);

@@ -1,4 +1,4 @@
-//! Which pages of other origins may use the responses: the CORS protocol (Fetch standard, section 3.2).
+//! CORS: which pages of other origins may use the responses (Fetch standard, section 3.2).
 
 use flatout_engine::Response;
 use flatout_wire::{Head, Method, Status};
@@ -6,7 +6,7 @@ use flatout_wire::{Head, Method, Status};
 use super::fault::{Fault, Place};
 use super::plan::{self, Origins};
 
-/// The rules of one route, with all lines encoded that are the same for every request.
+/// The rules of one route. Lines that are the same for every request are encoded in advance.
 #[derive(Debug, Clone)]
 pub(crate) struct Cors {
     /// `None` is every origin.
@@ -21,7 +21,7 @@ pub(crate) struct Cors {
 
 impl Cors {
     /// # Errors
-    /// Every origin together with credentials; values that no field may have.
+    /// Every origin together with credentials, or invalid field values.
     pub(crate) fn new(plan: &plan::Cors, place: Place) -> Result<Cors, Fault> {
         let origins = match &plan.origins {
             Origins::Any if plan.credentials => {
@@ -84,8 +84,8 @@ impl Cors {
         true
     }
 
-    /// Adds what lets the page of an origin use a response. What an upstream said of the same is replaced: a browser refuses
-    /// two of them.
+    /// Adds the fields that let the page of an origin use a response. The upstream's fields of the same names are
+    /// replaced, because browsers reject duplicates.
     pub(crate) fn apply(&self, origin: Option<&[u8]>, response: &mut Response) {
         for name in [
             "access-control-allow-origin",
@@ -100,7 +100,7 @@ impl Cors {
             response.encoded_fields(b"Access-Control-Allow-Origin: *\r\n").encoded_fields(&self.shared);
             return;
         }
-        // Caches must know of it in every response, with an origin or without.
+        // Caches need it in every response, with or without an origin.
         response.encoded_fields(b"Vary: Origin\r\n");
         if let Some(origin) = origin.filter(|origin| self.names(Some(origin))) {
             response.header("Access-Control-Allow-Origin", origin).encoded_fields(&self.shared);

@@ -1,4 +1,4 @@
-//! Where a request would go, and why: asked of the code that decides it in a server.
+//! Explains where a request would go, and why, with the code that a server uses to decide it.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -11,37 +11,37 @@ use super::fault::Fault;
 use super::plan::Plan;
 use super::settle::Nowhere;
 
-/// A request that is only asked about.
+/// A hypothetical request.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// The method.
     pub method: String,
-    /// The host, with its port if that is wanted.
+    /// The host, with a port if needed.
     pub host: String,
     /// Path and query, as a client would send them.
     pub target: String,
     /// Fields besides `Host`.
     pub fields: Vec<(String, String)>,
-    /// Who would ask.
+    /// The peer of the connection.
     pub peer: Option<SocketAddr>,
 }
 
-/// Where it would go.
+/// Where the request would go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
     /// The index of the site.
     pub site: Option<usize>,
-    /// The index of the route in it, or why there is none.
+    /// The index of the route in the site, or why there is none.
     pub route: Result<usize, Refused>,
     /// The path in its normal form, after all rewrites.
     pub path: String,
-    /// What an upstream would be asked for.
+    /// The target that an upstream would get.
     pub target: String,
-    /// The client's address, as trusted proxies say it.
+    /// The client's address, according to trusted proxies.
     pub client: Option<std::net::IpAddr>,
 }
 
-/// Why no route answers.
+/// Why no route matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The status of the response.
@@ -56,10 +56,10 @@ impl Refused {
     }
 }
 
-/// Decides where a request goes.
+/// Decides where a request would go.
 ///
 /// # Errors
-/// The first thing that is wrong with the plan.
+/// The first error in the plan.
 pub fn explain(plan: &Plan, question: &Question) -> Result<Explained, Fault> {
     let compiled = Compiled::new(plan)?;
     Ok(compiled.explain(question))

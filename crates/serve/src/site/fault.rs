@@ -1,20 +1,20 @@
-//! What is wrong with a plan.
+//! Errors in a plan.
 
 use std::fmt;
 
-/// What is wrong with a plan, and where.
+/// An error in a plan, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Where.
+    /// Where it is.
     pub place: Place,
-    /// What, in one line.
+    /// The error, in one line.
     pub reason: String,
 }
 
 /// A place in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// None in particular.
+    /// No particular place.
     Plan,
     /// The site of this index.
     Site(usize),
@@ -24,7 +24,7 @@ pub enum Place {
     Folder(usize),
     /// The rate of this index.
     Rate(usize),
-    /// The limit of requests under way of this index.
+    /// The concurrency limit of this index.
     Concurrency(usize),
     /// The map of this index.
     Map(usize),

@@ -9,7 +9,7 @@ use super::fault::{Fault, Place};
 use super::plan::{FieldChange, FieldRule, When};
 use super::render::{Paths, Text, View};
 
-/// Fields of the connection and of framing: what they say is the engine's and the proxy's to know.
+/// Fields of the connection and of framing, which belong to the engine and the proxy.
 const NOT_OURS: [&str; 10] = [
     "connection",
     "content-length",
@@ -48,7 +48,7 @@ enum Change {
 
 impl FieldRules {
     /// # Errors
-    /// Names that are none, or that are not a rule's to change; values that no field may have.
+    /// Names that are invalid or that a rule must not change, or invalid values.
     pub(crate) fn new(
         rules: &[FieldRule],
         expression: Option<&Regex>,
@@ -93,7 +93,7 @@ impl FieldRules {
         self.rules.is_empty()
     }
 
-    /// Whether all that is done is the same for every request.
+    /// Whether all changes are the same for every request.
     pub(crate) fn is_constant(&self) -> bool {
         self.rules.iter().all(|rule| rule.text().is_none_or(|text| text.constant().is_some()))
     }
@@ -102,12 +102,12 @@ impl FieldRules {
         self.rules.iter().any(|rule| rule.text().is_some_and(Text::uses_captures))
     }
 
-    /// The names of a request's own fields that are left out.
+    /// The names of fields that are removed from a request.
     pub(crate) fn dropped(&self) -> &[String] {
         &self.dropped
     }
 
-    /// Writes the lines that a request gets. A value that no field may have is left out.
+    /// Writes the lines that are added to a request. A line with an invalid value is left out.
     pub(crate) fn request_lines(&self, head: &Head<'_>, view: &View<'_>, out: &mut Vec<u8>) {
         let mut value = Vec::new();
         for rule in &self.rules {
@@ -121,7 +121,7 @@ impl FieldRules {
         }
     }
 
-    /// The values of the rules that have one, in their order.
+    /// The values of the rules that have one, in order.
     pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<Vec<u8>> {
         let render = |text: &Text| {
             let mut value = Vec::new();
@@ -131,7 +131,7 @@ impl FieldRules {
         self.rules.iter().filter_map(Rule::text).map(render).collect()
     }
 
-    /// Changes a response. `values` are [`rendered`](FieldRules::rendered), or nothing where all is constant.
+    /// Changes a response. `values` are from [`rendered`](FieldRules::rendered), or empty if all values are constant.
     pub(crate) fn apply(&self, values: &[Vec<u8>], response: &mut Response) {
         let is_success = matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308);
         let mut values = values.iter();
@@ -151,7 +151,7 @@ impl FieldRules {
                 Change::Default(_) => !is_there,
                 Change::Remove => false,
             };
-            // A variable may bring what no field may have; that is no reason for a 500.
+            // A variable may produce an invalid value; that is no reason for a 500.
             if adds && !value.is_empty() && is_field_value(value) {
                 response.header(&rule.name, value);
             }
@@ -168,7 +168,7 @@ impl Rule {
     }
 }
 
-/// Adds a field line; one whose value is empty, or no field's, is left out.
+/// Adds a field line; a line with an empty or invalid value is left out.
 pub(crate) fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let value = value.trim_ascii();
     if value.is_empty() || !is_field_value(value) {

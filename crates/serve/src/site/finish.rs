@@ -1,4 +1,4 @@
-//! What is done to a response before it is sent.
+//! Applies a route's rules to a response before it is sent.
 
 use std::rc::Rc;
 
@@ -10,16 +10,16 @@ use super::concurrency::Permit;
 use super::forward::{Finish, MadeBy, Stored};
 use crate::observed::Notes;
 
-/// The rules of a route for one response, with what they need of its request.
+/// The rules of a route for one response, with the parts of its request that they need.
 #[derive(Debug, Default)]
 pub(crate) struct Finisher {
     rules: Rc<Rules>,
-    /// The values of field rules, where they are not the same for every request.
+    /// The values of field rules, if they differ between requests.
     values: Vec<Vec<u8>>,
     origin: Option<Vec<u8>>,
     is_https: bool,
     is_head: bool,
-    /// The codings that the client takes.
+    /// The codings that the client accepts.
     accept: Option<Vec<u8>>,
     /// Lines of rates, each ended by CRLF.
     rate_lines: Vec<u8>,
@@ -29,18 +29,18 @@ pub(crate) struct Finisher {
     _signal: Option<oneshot::Sender<()>>,
 }
 
-/// The rules of a route; none where there are none.
+/// The rules of a route; `None` if there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Rules(Option<ResponseRules>);
 
-/// The rules of a route, ready to be taken for each response.
+/// Creates the finisher for each response of a route.
 pub(crate) struct Finishers {
     rules: Rc<Rules>,
-    /// For all requests whose responses get the same: without HTTPS, and with it.
+    /// Shared by all requests if their responses are changed in the same way: without HTTPS, and with it.
     same: Option<[Rc<Finisher>; 2]>,
 }
 
-/// What a finisher needs of a request.
+/// What a finisher needs from a request.
 #[derive(Default)]
 pub(crate) struct Needs {
     pub(crate) values: Vec<Vec<u8>>,
@@ -63,12 +63,12 @@ impl Finishers {
         Finishers { rules, same }
     }
 
-    /// The rules, for what they need of a request.
+    /// The rules, to find out what they need from a request.
     pub(crate) fn rules(&self) -> Option<&ResponseRules> {
         self.rules.0.as_ref()
     }
 
-    /// The finisher of one response. Nothing is allocated where all responses of the route get the same.
+    /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
     #[inline]
     pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
         let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();

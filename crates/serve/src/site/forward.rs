@@ -14,36 +14,37 @@ use crate::{cache, proxy};
 
 /// Forwards requests, on one worker.
 pub trait Forwarding {
-    /// How the body behind this head is to be read; `bytes_max` is the route's limit, `None` the server's.
+    /// How the body after this head is to be read; `bytes_max` is the route's limit, `None` the server's.
     fn body(&self, to: &proxy::Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan;
 
     /// Sends a request to its upstream. `request.path` is the path in its normal form after all rewrites.
     ///
-    /// The response may come at once, later, or by the request's key ([`Request::park`]). Whichever way,
-    /// [`Finish::finish`] is called on it before it is given to the engine, and `what.finish` is kept until then.
+    /// The response may come at once, later, or by the request's key ([`Request::park`]). In each case
+    /// [`Finish::finish`] is called on it before the engine gets it, and `what.finish` is kept until then.
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply;
 
-    /// Answers a request at once that is, byte for byte, like one that was answered before ([`Caching::repeats`]). Whether it has.
+    /// Responds at once to a request that is byte for byte like an earlier one ([`Caching::repeats`]). Returns
+    /// whether it did.
     fn repeat(&self, _request: &Request<'_>, _response: &mut Response) -> bool {
         false
     }
 
-    /// Asks an authority whether a request may go on; `then` is called with what it says, on this worker, at once or later.
-    /// Where it is dropped uncalled, the authority could not be asked.
+    /// Asks an auth service whether a request is allowed; `then` is called with its opinion, on this worker, now or
+    /// later. If `then` is dropped without a call, the auth service could not be asked.
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>);
 }
 
-/// What is forwarded, and how. Everything that the route's rules changed is in it already.
+/// What is forwarded, and how. All request rules of the route have been applied.
 pub struct Forwarded<'a> {
     /// The route's settings.
     pub forward: &'a proxy::Forward,
     /// Path and query for the upstream: as the client sent them, rewritten, or in the normal form.
     pub target: &'a [u8],
-    /// Who asks.
+    /// The client.
     pub client: Client,
-    /// What becomes of the request's fields.
+    /// Changes of the request's fields.
     pub edits: Edits<'a>,
-    /// What is still to be done to the response.
+    /// The rules for the response.
     pub finish: Rc<dyn Finish>,
     /// How the response is cached, if it is.
     pub caching: Option<Caching<'a>>,
@@ -54,11 +55,11 @@ pub struct Forwarded<'a> {
 pub struct Caching<'a> {
     /// The route's settings.
     pub rules: &'a Arc<cache::Rules>,
-    /// The operator's key, filled in; `None` is the usual one.
+    /// The operator's key, rendered; `None` is the default key.
     pub key: Option<&'a [u8]>,
-    /// `Authorization` is in that key: whoever sends the same gets the same.
+    /// `Authorization` is part of the key, so only clients that send the same value share responses.
     pub names_authorization: bool,
-    /// The route's rules look at nothing but the head of a request: one with the same bytes gets the same.
+    /// The route's rules depend on nothing but the request head: identical heads get the same response.
     pub repeats: bool,
     /// The cache does not answer this request.
     pub is_bypassed: bool,
@@ -66,10 +67,10 @@ pub struct Caching<'a> {
     pub is_unstored: bool,
 }
 
-/// The client, as given by trusted proxies.
+/// The client, according to trusted proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client {
-    /// The client's address; `None` on a Unix socket whose word about it is not trusted.
+    /// The client's address; `None` on a Unix socket whose information about it is not trusted.
     pub address: Option<IpAddr>,
     /// Whether the client used https.
     pub is_https: bool,
@@ -85,18 +86,18 @@ pub struct Client {
 pub struct Edits<'a> {
     /// Names of fields that are left out, in lower case.
     pub dropped: &'a [String],
-    /// More of them.
+    /// More such names.
     pub dropped_too: &'a [String],
-    /// And more, of whoever is between the site and the proxy.
+    /// More such names, from code between the site and the proxy.
     pub left_out: &'a [&'a [u8]],
-    /// Field lines that are added, each ended by CRLF. No control byte is in them, and none of the fields of the
-    /// connection or of framing.
+    /// Field lines to add, each ended by CRLF. They contain no control bytes, and no fields of the connection or of
+    /// framing.
     pub lines: &'a [u8],
 }
 
 impl Edits<'_> {
-    /// Whether the client's field of this name is left out. `_` and `-` are the same: to applications behind CGI, WSGI and
-    /// the like `X_Real_IP` is `X-Real-IP`.
+    /// Whether the client's field of this name is removed. `_` and `-` are equal: applications behind CGI, WSGI and
+    /// the like see `X_Real_IP` as `X-Real-IP`.
     pub fn drops(&self, name: &[u8]) -> bool {
         self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
             || self.left_out.iter().any(|dropped| is_alike(name, dropped))
@@ -108,14 +109,15 @@ fn is_alike(name: &[u8], dropped: &[u8]) -> bool {
     name.len() == dropped.len() && name.iter().zip(dropped).all(alike)
 }
 
-/// The rest of a route's rules: fields of the response, CORS, error pages. Dropping it gives back what the request held,
-/// such as its place in a limit of requests under way.
+/// The remaining rules of a route: response fields, CORS, error pages. Dropping it releases what the request held,
+/// such as its concurrency permit.
 pub trait Finish {
-    /// Changes a response before it is sent. Where it replaces the body of an upstream's response, such as by an error
-    /// page, the body is no [`Body::Pushed`](flatout_engine::Body::Pushed) any more, and the upstream's is not wanted.
+    /// Changes a response before it is sent. If it replaces the body of an upstream's response, for example with an
+    /// error page, the body is no longer a [`Body::Pushed`](flatout_engine::Body::Pushed), and the upstream's body is
+    /// not wanted.
     fn finish(&self, response: &mut Response, by: MadeBy);
 
-    /// The same for an upstream's response that is stored, perhaps in compressed forms too.
+    /// The same for a stored upstream response, which may also exist in compressed forms.
     fn finish_stored(&self, response: &mut Response, _stored: &dyn Stored) {
         self.finish(response, MadeBy::Upstream);
     }
@@ -123,11 +125,11 @@ pub trait Finish {
 
 /// A stored response.
 pub trait Stored {
-    /// Its body in a coding, if it is stored in that form. `plain` is the body of the response that is to be sent.
+    /// Its body in a coding, if that form is stored. `plain` is the body of the response to be sent.
     fn compressed(&self, coding: Coding, plain: &[u8]) -> Option<Bytes>;
 }
 
-/// Where a response comes from.
+/// The origin of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MadeBy {
     /// From an upstream.
@@ -136,22 +138,23 @@ pub enum MadeBy {
     Here,
 }
 
-/// A question for an authority.
+/// A question to an auth service.
 pub struct Question<'a> {
     /// The route's settings.
     pub authority: &'a ForwardAuth,
-    /// The target to ask it for.
+    /// The target of the request to it.
     pub target: &'a [u8],
     /// The request that it is about.
     pub head: &'a Head<'a>,
-    /// Who asks.
+    /// The client.
     pub client: Client,
 }
 
-/// What an authority said.
+/// The decision of an auth service.
 pub enum Opinion {
-    /// The request may go on. The fields of the response that the route selects ([`ForwardAuth::response_fields`]).
+    /// The request is allowed. The fields are those of the response that the route selects
+    /// ([`ForwardAuth::response_fields`]).
     Allowed(Vec<(String, Vec<u8>)>),
-    /// It may not: this is the response.
+    /// The request is refused with this response.
     Refused(Box<Response>),
 }

@@ -1,4 +1,4 @@
-//! What a request has to pass before it is answered, in the order of `answer.rs`.
+//! Checks a request against its route's guards, in the order given in `answer.rs`.
 
 use flatout_engine::Response;
 use flatout_lane::clock;
@@ -16,7 +16,7 @@ use super::render::{Paths, View, escape_unsafe};
 use super::settle::{Nowhere, Settled};
 use super::suspend::Waiting;
 
-/// What a step came to.
+/// The result of a step.
 pub(super) enum Outcome {
     Go,
     Refused(Refusal),
@@ -24,7 +24,7 @@ pub(super) enum Outcome {
 }
 
 impl Answers {
-    /// All rules that a request has to pass, in their order.
+    /// Runs all guards in order.
     pub(super) fn guard(
         &self,
         head: &Head<'_>,
@@ -99,7 +99,7 @@ impl Answers {
         Outcome::Go
     }
 
-    /// What is looked at first, and never again.
+    /// The checks that run first, and only once.
     fn begin(
         &self,
         head: &Head<'_>,
@@ -119,10 +119,10 @@ impl Answers {
         self.rates(head, settled, guards, progress)
     }
 
-    /// Counts the request in all rates of the route; those before the one that refuses have counted it too.
+    /// Counts the request in all rates of the route; rates before the one that refuses have counted it too.
     ///
     /// # Source
-    /// draft-ietf-httpapi-ratelimit-headers-10 for `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`).
+    /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
     fn rates(
         &self,
         head: &Head<'_>,

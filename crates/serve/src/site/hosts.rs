@@ -1,4 +1,4 @@
-//! From a request's `Host` to its site.
+//! Finds a request's site by its `Host`.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use super::fault::{Fault, Place};
 use super::pattern::expression;
 use super::plan::{Host, Site};
 
-/// Bytes of the longest name that DNS has.
+/// The longest DNS name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The sites by their host names.
+/// The sites by host name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hosts {
     exact: HashMap<Box<[u8]>, usize, RandomState>,
-    /// By what follows the first dot of the names that are below.
+    /// Keyed by the name after the first dot.
     below: HashMap<Box<[u8]>, usize, RandomState>,
     /// In the order of the sites.
     patterns: Vec<(Regex, usize)>,
@@ -25,7 +25,7 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     /// # Errors
-    /// A name that stands in two sites, or that is none.
+    /// A host name is invalid, or used by two sites.
     pub(crate) fn new(sites: &[Site]) -> Result<Hosts, Fault> {
         let mut hosts = Hosts::default();
         for (at, site) in sites.iter().enumerate() {
@@ -79,7 +79,7 @@ impl Hosts {
     }
 }
 
-/// The name in an authority: without a port, and without the dot at the end of a full name.
+/// The name in an authority, without the port and without the trailing dot of a full name.
 pub(crate) fn name_of(authority: &[u8]) -> &[u8] {
     let end = match authority.first() {
         Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),

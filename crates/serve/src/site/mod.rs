@@ -1,4 +1,4 @@
-//! Sites: which site, which route and which rules answer a request.
+//! Sites: select the site, the route and the rules for a request.
 
 mod access;
 mod act;
@@ -42,7 +42,7 @@ pub use fault::{Fault, Place};
 pub use forward::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question, Stored};
 pub use plan::Plan;
 
-/// All sites of a server, opened. Clones are the same sites; what they count is shared.
+/// All sites of a server, opened. Clones share everything, including counters.
 #[derive(Clone)]
 pub struct Sites {
     compiled: Arc<compiled::Compiled>,
@@ -54,15 +54,15 @@ pub struct Sites {
 /// Why sites cannot be opened.
 #[derive(Debug)]
 pub enum Error {
-    /// The plan is wrong.
+    /// The plan is invalid.
     Fault(Fault),
-    /// The folder of this index cannot be served.
+    /// The folder of this index cannot be opened.
     Folder(usize, io::Error),
     /// The threads that check passwords cannot be started.
     Threads(io::Error),
 }
 
-/// Opens all sites of a plan: checks it, reads its pages and files of users, and starts to look at its folders.
+/// Opens all sites of a plan: checks it, reads its pages and files of users, and starts to watch its folders.
 ///
 /// # Errors
 /// See [`Error`].
@@ -70,7 +70,7 @@ pub fn open(plan: &Plan) -> Result<Sites, Error> {
     open_after(plan, None)
 }
 
-/// The same in the place of others: folders and limits that both have stay as they are, with all that is known and counted.
+/// Like `open`, replacing `former`: folders and limits that both have are kept with their state and counters.
 ///
 /// # Errors
 /// See [`Error`].
@@ -90,10 +90,10 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     })
 }
 
-/// Checks a plan, with its pages and files of users. Folders are not looked at.
+/// Checks a plan, with its pages and files of users, but not its folders.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first error in the plan.
 pub fn check(plan: &Plan) -> Result<(), Fault> {
     compiled::Compiled::new(plan).map(drop)
 }
@@ -110,7 +110,7 @@ impl Sites {
         self.compiled.sites.iter().any(|site| site.routes.iter().any(has))
     }
 
-    /// The folder with all of these settings.
+    /// The folder with exactly these settings.
     fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
         let at = self.folder_plans.iter().position(|known| known == plan)?;
         self.folders.get(at).cloned()
@@ -121,7 +121,7 @@ impl Sites {
         self.service_with(forwarding, None)
     }
 
-    /// The same, with the worker's part of all channels.
+    /// Like `service`, with the worker's part of all channels.
     pub fn service_with(&self, forwarding: Rc<dyn Forwarding>, desk: Option<Rc<Desk>>) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::service).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);

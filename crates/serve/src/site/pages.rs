@@ -1,4 +1,4 @@
-//! Custom pages: in place of errors, and while a route is closed.
+//! Custom pages: for errors, and for a route under maintenance.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,7 @@ use super::fault::{Fault, Place};
 use super::forward::MadeBy;
 use super::plan::{self, PageSource};
 
-/// Bytes of one page: it is kept in memory.
+/// The maximum size of a page, which is kept in memory.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// A page in memory.
@@ -23,7 +23,7 @@ struct Page {
     body: Bytes,
 }
 
-/// Pages in place of responses with some statuses.
+/// Pages that replace responses with some statuses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ErrorPages(Vec<ErrorPage>);
 
@@ -35,7 +35,7 @@ struct ErrorPage {
     of_upstreams: bool,
 }
 
-/// A route that is closed for now.
+/// A route under maintenance.
 #[derive(Debug)]
 pub(crate) struct Maintenance {
     page: Page,
@@ -80,7 +80,7 @@ fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
 
 impl ErrorPages {
     /// # Errors
-    /// A page that cannot be read; statuses that are none of errors.
+    /// A page cannot be read, or a status is not an error status.
     pub(crate) fn new(pages: &[plan::ErrorPage], place: Place) -> Result<ErrorPages, Fault> {
         let page = |page: &plan::ErrorPage| {
             if let Some(range) = page.statuses.iter().find(|range| *range.start() < 400 || *range.end() > 599)
@@ -111,7 +111,7 @@ impl ErrorPages {
         self.0.is_empty()
     }
 
-    /// Puts a page in place of a response that has one.
+    /// Replaces a response by its page, if it has one.
     pub(crate) fn apply(&self, response: &mut Response, by: MadeBy) {
         let code = response.status().code();
         let page = self.0.iter().find(|page| {
@@ -127,7 +127,7 @@ impl ErrorPages {
 
 impl Maintenance {
     /// # Errors
-    /// A page that cannot be read.
+    /// A page cannot be read.
     pub(crate) fn new(plan: &plan::Maintenance, place: Place) -> Result<Maintenance, Fault> {
         Ok(Maintenance {
             page: Page::new(&plan.page, place)?,

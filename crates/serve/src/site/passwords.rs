@@ -1,9 +1,9 @@
-//! Passwords, checked by threads of their own: a good hash takes tens of milliseconds, in which a worker would serve a
-//! hundred thousand requests.
+//! Checks passwords on separate threads: a good hash takes tens of milliseconds, in which a worker could serve
+//! thousands of requests.
 //!
-//! What was right is remembered for a while, as a keyed hash of name and password, so that the next requests of the same
-//! browser cost a look into a table. What was wrong is not: an attacker who guesses waits for the threads. Their queue is
-//! bounded; where it is full the response is 503.
+//! A correct password is remembered for a while, as a keyed hash of name and password, so that the next requests of
+//! the same browser cost only a table lookup. Wrong passwords are not remembered, so an attacker who guesses waits
+//! for the threads. The queue of the threads is bounded; if it is full, the response is 503.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,19 +22,19 @@ use super::plan::User;
 /// Threads that check passwords.
 const THREADS: usize = 2;
 
-/// Passwords that wait for them.
+/// Passwords queued for the threads.
 const QUEUE_MAX: usize = 256;
 
-/// Right passwords that are remembered.
+/// Correct passwords that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
-/// How long.
+/// How long they are remembered.
 const REMEMBERED_TIME: Duration = Duration::from_secs(300);
 
-/// Memory that one check may take.
+/// The memory limit for one check.
 const ARGON2_KIB_MAX: u32 = 256 << 10;
 
-/// The highest cost of bcrypt: some seconds.
+/// The highest bcrypt cost, which takes some seconds.
 const BCRYPT_COST_MAX: u32 = 16;
 
 /// The hash of a password.
@@ -44,17 +44,17 @@ enum Hash {
     Bcrypt(String),
 }
 
-/// Who may come, of one route.
+/// The users of one route.
 #[derive(Debug)]
 pub(crate) struct Users {
     hashes: HashMap<Vec<u8>, Hash>,
-    /// Checked for names that there are not, so that the time says nothing of which there are.
+    /// Checked for unknown names, so that the time does not reveal which names exist.
     decoy: Option<Hash>,
-    /// Tells lists apart in what is remembered.
+    /// Distinguishes lists of users in the remembered hashes.
     id: u64,
 }
 
-/// The threads, and what they found right.
+/// The threads, and the passwords they found correct.
 #[derive(Debug)]
 pub(crate) struct Passwords {
     queue: SyncSender<Job>,
@@ -75,7 +75,7 @@ pub(crate) struct Busy;
 #[derive(Debug, Default)]
 struct Remembered {
     until: Mutex<HashMap<Tag, Instant>>,
-    /// Keyed at random: who sees the table learns no passwords from it.
+    /// Random keys: the table reveals no passwords.
     keys: [RandomState; 2],
 }
 
@@ -83,7 +83,7 @@ type Tag = [u64; 2];
 
 impl Users {
     /// # Errors
-    /// A name twice, a name with a colon, a hash of another kind.
+    /// A duplicate name, a name with a colon, or an unsupported hash.
     pub(crate) fn new(users: &[User], id: u64, place: Place) -> Result<Users, Fault> {
         let mut hashes = HashMap::new();
         for user in users {
@@ -148,7 +148,7 @@ impl Passwords {
     /// Starts the threads; they end when it is dropped.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub(crate) fn start() -> io::Result<Passwords> {
         let (queue, jobs) = sync_channel(QUEUE_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
@@ -162,15 +162,15 @@ impl Passwords {
         Ok(Passwords { queue, remembered })
     }
 
-    /// Whether this password was found right a short while ago.
+    /// Whether this password was recently found correct.
     pub(crate) fn remembers(&self, users: &Users, name: &[u8], password: &[u8]) -> bool {
         self.remembered.has(self.remembered.tag(users, name, password))
     }
 
-    /// Has a password checked.
+    /// Queues a password for checking.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// The queue is full.
     pub(crate) fn check(
         &self,
         users: &Arc<Users>,
@@ -188,13 +188,13 @@ impl Passwords {
 
 fn run(jobs: &Mutex<Receiver<Job>>, remembered: &Remembered) {
     loop {
-        // One thread waits in the lock, the others for it.
+        // One thread waits for a job while it holds the lock; the others wait for the lock.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { users, name, password, answer }) = job else { return };
         if answer.is_closed() {
             continue;
         }
-        // A browser asks for several things at once; the first check is good for all of them.
+        // A browser sends several requests at once; the first check is enough for all.
         let tag = remembered.tag(&users, &name, &password);
         let is_right = remembered.has(tag) || users.is_right(&name, &password);
         if is_right {
@@ -225,7 +225,7 @@ impl Remembered {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Tag, Instant>> {
-        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        // Each change under the lock is a single step, so a panic leaves the data consistent.
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -234,7 +234,7 @@ impl Remembered {
 pub(crate) mod tests {
     use super::*;
 
-    /// `secret`, by `htpasswd -nbBC 4`, and by the argon2 tool with little memory.
+    /// The password `secret`, hashed by `htpasswd -nbBC 4` and by the argon2 tool with little memory.
     const BCRYPT: &str = "$2y$04$xH3fHShvmKmYO.6kPyBjeOZ5qAKMTU0pQdFFUQCJHWZjFKPnFPr0W";
 
     fn user(name: &str, hash: &str) -> User {
@@ -294,13 +294,13 @@ pub(crate) mod tests {
         assert!(passwords.remembers(&users, b"ann", b"secret"));
         assert!(!passwords.remembers(&users, b"ann", b"wrong"));
         assert!(!passwords.remembers(&others, b"ann", b"secret"));
-        // Where the one ends and the other begins counts.
+        // The border between name and password matters.
         assert!(!passwords.remembers(&users, b"an", b"nsecret"));
     }
 
     #[test]
     fn a_full_queue_is_said_at_once() {
-        // Slow enough that the threads do not keep up with a loop.
+        // Slow enough that the threads cannot keep up with a loop.
         let users =
             Arc::new(Users::new(&[user("ann", &bcrypt::hash("a", 8).unwrap())], 1, Place::Plan).unwrap());
         let passwords = Passwords::start().unwrap();
@@ -313,7 +313,7 @@ pub(crate) mod tests {
             Err(Busy) => true,
         });
         assert!(full && waiting.len() >= QUEUE_MAX);
-        // Those who went away are not worth a check.
+        // Requests whose clients have disconnected are not checked.
         drop(waiting.split_off(1));
         assert!(!waiting.remove(0).blocking_recv().unwrap());
     }

@@ -7,8 +7,7 @@ use super::fault::{Fault, Place};
 /// Memory that one compiled expression may take.
 const EXPRESSION_BYTES_MAX: usize = 1 << 20;
 
-/// Compiles a regular expression for paths. It matches bytes: an expression that a path's author could leave by sending
-/// what is no UTF-8 would be no rule.
+/// Compiles a regular expression for paths. It matches bytes, so that invalid UTF-8 in a path cannot evade a rule.
 pub(crate) fn expression(pattern: &str, ignore_case: bool, place: Place) -> Result<Regex, Fault> {
     RegexBuilder::new(pattern)
         .unicode(false)
@@ -50,7 +49,7 @@ pub(crate) fn glob(pattern: &str, place: Place) -> Result<Regex, Fault> {
     expression(&text, false, place)
 }
 
-/// What the crate says last is what is wrong; before it stands the expression with a mark below it.
+/// The last line of the crate's message is the error; the lines before show the expression with a mark below it.
 fn last_line(text: &str) -> &str {
     text.lines().next_back().unwrap_or(text).trim_start_matches("error: ")
 }

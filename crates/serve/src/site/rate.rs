@@ -1,33 +1,34 @@
-//! So many requests in a time, for each of many keys: the generic cell rate algorithm.
+//! Rate limits for many keys: the generic cell rate algorithm.
 //!
-//! Of a key one number is kept: the time at which its bucket will be full again. A request moves it on by the time that one
-//! request stands for, and is refused where that would take it further than the burst from now.
+//! Each key has one number: the time when its bucket will be full again. A request advances it by the time of one
+//! request, and is refused if that would move it further ahead of now than the burst allows.
 //!
-//! Keys stand in small sets, by a hash that is keyed at random. Where a set is full, the key goes that is nearest to having
-//! a full bucket, for least is forgotten with it: a client who brings many addresses cannot make the table grow, and gains
-//! a request at most for each key that it drives out.
+//! Keys are in small sets, chosen by a randomly keyed hash. If a set is full, the key with the fullest bucket is
+//! evicted, because that loses least: a client with many addresses cannot make the table grow, and gains at most one
+//! request for each key that it evicts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Requests of one rate that wait at a time, in the whole server; over it they are refused. Each keeps its head and its body.
+/// Delayed requests of one rate in the whole server; beyond that requests are refused. Each keeps its head and its
+/// body.
 const WAITING_MAX: u32 = 8192;
 
-/// Keys of one set.
+/// Keys in one set.
 const SET_KEYS: usize = 8;
 
-/// The keys of one rate, shared by all workers. A look costs one lock that is held for some nanoseconds.
+/// The keys of one rate, shared by all workers. A lookup takes a lock for some nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     sets: Box<[Mutex<[Bucket; SET_KEYS]>]>,
-    /// The time that one request stands for.
+    /// The time of one request at an even rate.
     step_ns: u64,
-    /// Requests that wait for an even pace.
+    /// Requests delayed to an even rate.
     waiting: AtomicU32,
 }
 
-/// A request that waits for an even pace.
+/// A request delayed to an even rate.
 #[derive(Debug)]
 pub(crate) struct Waits {
     pub(crate) time: Duration,
@@ -38,23 +39,23 @@ pub(crate) struct Waits {
 struct Bucket {
     /// The hash of its key.
     key: u64,
-    /// When it will be full; 0 is unused.
+    /// When its bucket will be full; 0 is an unused entry.
     full_at_ns: u64,
 }
 
-/// What became of a request.
+/// The result for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) is_allowed: bool,
-    /// How many more could come now.
+    /// How many more requests are allowed now.
     pub(crate) remaining: u64,
-    /// How long until the next may come, where none may now; else until all may again.
+    /// How long until the next request is allowed, if none is now; otherwise until the bucket is full.
     pub(crate) wait: Duration,
-    /// How far ahead of an even pace it comes.
+    /// How far ahead of an even rate it is.
     pub(crate) ahead: Duration,
 }
 
-/// As many requests wait as may.
+/// Too many requests are delayed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -65,10 +66,11 @@ impl Drop for Waits {
 }
 
 impl Buckets {
-    /// Has a request that was taken wait for an even pace, but for the first `at_once` of a burst. `Ok(None)` if it need not.
+    /// Delays an accepted request to an even rate, except for the first `at_once` of a burst. `Ok(None)` if no delay
+    /// is needed.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// Too many requests are delayed already.
     pub(crate) fn pace(self: &Arc<Self>, taken: Taken, at_once: u32) -> Result<Option<Waits>, TooMany> {
         let free = Duration::from_nanos(self.step_ns.saturating_mul(u64::from(at_once)));
         let time = taken.ahead.saturating_sub(free);
@@ -76,12 +78,12 @@ impl Buckets {
             return Ok(None);
         }
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        // Counted first: dropping it takes that back.
+        // Create it in either case: dropping it undoes the count.
         let waits = Waits { time, buckets: self.clone() };
         if before < WAITING_MAX { Ok(Some(waits)) } else { Err(TooMany) }
     }
 
-    /// `requests` in `window`, for so many keys at once; all three at least 1.
+    /// `requests` in `window`, for at most this many keys; all three at least 1.
     pub(crate) fn new(requests: u32, window: Duration, keys_max: usize) -> Buckets {
         let sets = keys_max.div_ceil(SET_KEYS).max(1);
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
@@ -92,12 +94,12 @@ impl Buckets {
         }
     }
 
-    /// Takes one request of a key out of its bucket, or finds that there is none in it.
+    /// Takes one request from a key's bucket, if one is left.
     pub(crate) fn take(&self, key: u64, burst: u32, now_ns: u64) -> Taken {
-        // The low bits name the key within its set, too: all of it is compared.
+        // The low bits identify the key within its set, too: the whole key is compared.
         let at = ((u128::from(key) * self.sets.len() as u128) >> 64) as usize;
         let Some(set) = self.sets.get(at) else { return step(0, self.step_ns, burst, now_ns).1 };
-        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        // Each change under the lock is a single step, so a panic leaves the data consistent.
         let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
         let known = set.iter().position(|bucket| bucket.key == key && bucket.full_at_ns > 0);
         let place = known.or_else(|| {
@@ -113,7 +115,7 @@ impl Buckets {
     }
 }
 
-/// One step of the algorithm: when the bucket will be full now, and what became of the request.
+/// One step of the algorithm: the new time when the bucket is full, and the result for the request.
 fn step(full_at_ns: u64, step_ns: u64, burst: u32, now_ns: u64) -> (u64, Taken) {
     let tolerance_ns = step_ns.saturating_mul(u64::from(burst));
     let missing_ns = full_at_ns.saturating_sub(now_ns);
@@ -137,7 +139,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// A leaky bucket as it is usually drawn: a level that sinks all the time, and a request adds one.
+    /// The textbook leaky bucket: a level that falls continuously, and each request adds one.
     struct Leaky {
         level_ns: u128,
         seen_ns: u64,
@@ -171,7 +173,7 @@ mod tests {
                 let taken = buckets.take(key, burst, now_ns);
                 let oracle = &mut oracles[key as usize];
                 prop_assert_eq!(taken.is_allowed, oracle.take(step_ns, burst, now_ns));
-                // What is said of the next ones is true.
+                // The reported `remaining` and `wait` are correct.
                 let mut next = Leaky { level_ns: oracle.level_ns, seen_ns: now_ns };
                 let more = (0..100).take_while(|_| next.take(step_ns, burst, now_ns)).count();
                 prop_assert_eq!(taken.remaining, more as u64);
@@ -213,7 +215,7 @@ mod tests {
     fn a_flood_of_keys_takes_no_memory_and_forgets_the_fullest_buckets() {
         let buckets = Buckets::new(1, Duration::from_secs(60), SET_KEYS);
         assert_eq!(buckets.sets.len(), 1);
-        // One who is far over its rate, and many who come once.
+        // One key far over its rate, and many that send one request.
         for _ in 0..=5 {
             buckets.take(u64::MAX, 5, 1);
         }

@@ -1,17 +1,18 @@
-//! Paths that applications read in different ways, so that none of them leads around a rule.
+//! Checks the different ways in which applications read a path, so that none of them evades a rule.
 //!
-//! A route, and with it the rules, is chosen by the normal form ([`forward_path`](flatout_wire::target::forward_path)). The
-//! application behind reads the path again, in its own way: it may take `%2F` or a backslash for a separator, cut `;…` off
-//! each segment, or decode twice; or resolve nothing, merge nothing, decode nothing. So a path with anything of this in it is
-//! read here in all of these ways, and every reading must lead to a route with the same rules:
+//! A route, and with it its rules, is chosen by the normal form
+//! ([`forward_path`](flatout_wire::target::forward_path)). The application then reads the path again in its own way:
+//! it may treat `%2F` or a backslash as a separator, cut `;…` off each segment, or decode twice; or it may resolve,
+//! merge or decode nothing. So an ambiguous path is read here in all of these ways, and every reading must lead to a
+//! route with the same rules:
 //!
-//! - Where a reading of what the client sent does not, the normal form is sent instead: it has nothing left to resolve,
+//! - If a reading of what the client sent does not, the normal form is sent instead: it has nothing left to resolve,
 //!   merge or decode.
-//! - Where a reading of the normal form itself does not, the request is refused.
+//! - If a reading of the normal form itself does not, the request is refused.
 //!
-//! A path without anything of this, such as most are, is its own normal form and costs one comparison.
+//! An unambiguous path, which most are, is its own normal form and costs one comparison.
 
-/// What of the ways to read a path a path gives occasion for.
+/// The ways of reading that make a difference for a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Ways {
     /// `%2F` is a slash.
@@ -20,19 +21,21 @@ struct Ways {
     backslash: bool,
     /// `;` and what follows it in its segment is cut off.
     parameters: bool,
-    /// The same before anything else is decoded.
+    /// The same before anything is decoded.
     parameters_first: bool,
-    /// What was decoded is decoded again.
+    /// Decoded text is decoded again.
     twice: bool,
 }
 
-/// Whether every reading of a path in its normal form leads to where the form itself leads, as `same` says of a path.
+/// Whether every reading of a path in its normal form leads to the same place as the form itself; `same` compares one
+/// path.
 pub(crate) fn form_is_clear(form: &[u8], mut same: impl FnMut(&[u8]) -> bool) -> bool {
     let ways = Ways::of(form);
     if ways == Ways::default() {
         return true;
     }
-    // It could be cut before, between and behind the decodings; both are not needed together.
+    // Parameters could be cut before, between or after the decodings. A path needs both too rarely to check this, so
+    // it is refused.
     if ways.parameters && ways.twice {
         return false;
     }
@@ -43,7 +46,8 @@ pub(crate) fn form_is_clear(form: &[u8], mut same: impl FnMut(&[u8]) -> bool) ->
     })
 }
 
-/// Whether every reading of the path as it was sent leads to where its normal form leads. Asked only of forms that are clear.
+/// Whether every reading of the path as sent leads to the same place as its normal form. Call it only if the form is
+/// clear.
 pub(crate) fn sent_is_clear(sent: &[u8], form: &[u8], mut same: impl FnMut(&[u8]) -> bool) -> bool {
     if sent == form {
         return true;
@@ -51,7 +55,7 @@ pub(crate) fn sent_is_clear(sent: &[u8], form: &[u8], mut same: impl FnMut(&[u8]
     let mut decoded = Vec::with_capacity(sent.len());
     decode(sent, &mut decoded);
     let is_plain = decoded == form;
-    // Few paths have both, so they are not worth the product of all ways.
+    // Few paths have both, so not all combinations are checked.
     if !is_plain && Ways::of(&decoded) != Ways::default() {
         return false;
     }
@@ -62,8 +66,8 @@ pub(crate) fn sent_is_clear(sent: &[u8], form: &[u8], mut same: impl FnMut(&[u8]
     all_structures(sent, &mut out, &mut same) && all_structures(&decoded, &mut out, &mut same)
 }
 
-/// Whether a text leads to the same place whether slashes are merged in it or not, and dot segments resolved or not, in
-/// either order.
+/// Whether a text leads to the same place whether or not slashes are merged and dot segments resolved, in either
+/// order.
 fn all_structures(text: &[u8], out: &mut Vec<u8>, same: &mut impl FnMut(&[u8]) -> bool) -> bool {
     if !same(text) {
         return false;
@@ -103,7 +107,7 @@ impl Ways {
         ways
     }
 
-    /// All combinations of these ways but that of none: 31 at most.
+    /// All non-empty combinations of these ways: 31 at most.
     fn subsets(self) -> impl Iterator<Item = Ways> {
         (1..32u8).filter_map(move |bits| {
             let ways = Ways {
@@ -163,7 +167,7 @@ impl Ways {
     }
 }
 
-/// Decodes once, in the way of the normal form, and does nothing else.
+/// Decodes once, like the normal form, and changes nothing else.
 fn decode(path: &[u8], out: &mut Vec<u8>) {
     let mut rest = path;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -183,7 +187,7 @@ fn decode(path: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Merges slashes and resolves dot segments, as asked; `false` where they lead above the root.
+/// Merges slashes and resolves dot segments, as asked; `false` if they lead above the root.
 fn resolve(text: &[u8], merges: bool, resolves: bool, path: &mut Vec<u8>) -> bool {
     path.clear();
     let mut segments = text.split(|&byte| byte == b'/').skip(1).peekable();
@@ -206,7 +210,7 @@ fn resolve(text: &[u8], merges: bool, resolves: bool, path: &mut Vec<u8>) -> boo
     true
 }
 
-/// The value of the two hexadecimal digits that `text` begins with.
+/// The value of the two hexadecimal digits at the start of `text`.
 fn escape(text: &[u8]) -> Option<u8> {
     let digit = |at: usize| text.get(at).and_then(|&byte| (byte as char).to_digit(16));
     Some((digit(0)? << 4 | digit(1)?) as u8)

@@ -1,4 +1,4 @@
-//! Templates, filled in with what a request has.
+//! Renders templates for a request.
 
 use flatout_wire::Head;
 use flatout_wire::target::encode_path;
@@ -9,17 +9,17 @@ use super::forward::Client;
 use super::hosts::name_of;
 use super::plan::{Map, Piece, Template, Variable};
 
-/// Groups of an expression that templates can name.
+/// Groups of an expression that templates can use.
 const GROUPS_MAX: usize = 32;
 
-/// Maps that one map may go through.
+/// Maps that one map may use in turn.
 const MAPS_DEEP_MAX: usize = 8;
 
-/// A template whose variables are all known here.
+/// A template whose variables have all been resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 
-/// Tables from one text to another, with lower-case keys.
+/// The maps, with lower-case keys.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Maps(Vec<MapTable>);
 
@@ -34,7 +34,7 @@ struct MapTable {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Captured(Vec<Vec<u8>>);
 
-/// What a request has, for templates.
+/// The parts of a request that templates use.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) head: &'a Head<'a>,
@@ -47,18 +47,18 @@ pub(crate) struct View<'a> {
     pub(crate) maps: &'a Maps,
 }
 
-/// How paths in a text are written.
+/// How paths are written in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paths {
     /// As they are.
     Decoded,
-    /// As they stand in a URI.
+    /// Percent-encoded, as in a URI.
     Encoded,
 }
 
 impl Text {
     /// # Errors
-    /// A group or a map that there is not.
+    /// An unknown group or map.
     pub(crate) fn new(
         template: &Template,
         expression: Option<&Regex>,
@@ -80,7 +80,7 @@ impl Text {
         Ok(Text(template.0.iter().map(resolve).collect::<Result<_, Fault>>()?))
     }
 
-    /// The text, where it is the same for every request.
+    /// The text, if it is the same for every request.
     pub(crate) fn constant(&self) -> Option<&str> {
         match self.0.as_slice() {
             [] => Some(""),
@@ -89,12 +89,12 @@ impl Text {
         }
     }
 
-    /// Whether it begins with this as it is written.
+    /// Whether its literal text starts with this.
     pub(crate) fn begins_with(&self, text: &str) -> bool {
         matches!(self.0.first(), Some(Piece::Text(first)) if first.starts_with(text))
     }
 
-    /// Whether it has what an expression matched in it.
+    /// Whether it uses captures.
     pub(crate) fn uses_captures(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Variable(Variable::Capture(_) | Variable::Map(_))))
     }
@@ -115,7 +115,7 @@ impl Text {
 
 impl Maps {
     /// # Errors
-    /// A map that uses itself or a later one.
+    /// A map uses itself or a later one.
     pub(crate) fn new(maps: &[Map]) -> Result<Maps, Fault> {
         let table = |(at, map): (usize, &Map)| {
             Ok(MapTable {
@@ -133,7 +133,7 @@ impl Maps {
 }
 
 impl Captured {
-    /// What an expression matches in a text; `None` where it does not fit.
+    /// Matches an expression; `None` if it does not match.
     pub(crate) fn of(expression: &Regex, text: &[u8]) -> Option<Captured> {
         let captures = expression.captures(text)?;
         let group = |group: Option<regex::bytes::Match<'_>>| {
@@ -169,7 +169,7 @@ impl View<'_> {
             Variable::Capture(at) => {
                 write_path(self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(), paths, out);
             }
-            // None is left when a text is made.
+            // These were resolved when the text was made.
             Variable::NamedCapture(_) => {}
             Variable::Map(at) => self.write_mapped(*at, depth, out),
         }
@@ -194,7 +194,7 @@ pub(crate) fn write_target(head: &Head<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Escapes what may stand in no request target: what a variable brings must not end it.
+/// Escapes bytes that a request target must not contain: a variable's value must not end it.
 pub(crate) fn escape_unsafe(text: &mut Vec<u8>) {
     let is_unsafe = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'"' | b'<' | b'>' | b'\\');
     if !text.iter().any(is_unsafe) {
@@ -307,7 +307,7 @@ mod tests {
         assert!(Text::new(&named, None, 0, Place::Plan).is_err());
         let map = Template(vec![Piece::Variable(Variable::Map(0))]);
         assert!(Text::new(&map, None, 0, Place::Plan).is_err());
-        // A map that uses itself would never end.
+        // A map that uses itself would recurse for ever.
         let of_itself = Map { name: "m".to_owned(), source: map, cases: Vec::new(), default: String::new() };
         assert_eq!(Maps::new(&[of_itself]).unwrap_err().place, Place::Map(0));
     }

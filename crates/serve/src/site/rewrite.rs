@@ -1,4 +1,4 @@
-//! Rewrites: from one path to another before a request is answered.
+//! Rewrites of a request's path, before its action.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ pub(crate) struct Rewrites(Vec<Compiled>);
 struct Compiled {
     from: From,
     path: Text,
-    /// What takes the query's place, and whether the old one follows it.
+    /// The new query, and whether the old one is appended.
     query: Option<(Text, bool)>,
     then: Then,
 }
@@ -29,19 +29,19 @@ enum From {
     Regex(Box<Regex>),
 }
 
-/// Where a request goes: path, in its normal form, and query.
+/// The current path, in its normal form, and query of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Goal<'a> {
     pub(crate) path: Cow<'a, [u8]>,
     pub(crate) query: Option<Cow<'a, [u8]>>,
-    /// It is not what the client asked for any more.
+    /// It differs from what the client asked for.
     pub(crate) is_rewritten: bool,
 }
 
-/// What a list of rewrites came to.
+/// The result of a list of rewrites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rewritten {
-    /// The goal stands.
+    /// The goal is final.
     Done,
     /// A route has to be chosen again.
     Route,
@@ -50,10 +50,10 @@ pub(crate) enum Rewritten {
 }
 
 impl Rewrites {
-    /// `expression` is the route's own, whose groups rewrites of a prefix can use.
+    /// `expression` is the route's own; rewrites of a prefix can use its groups.
     ///
     /// # Errors
-    /// Expressions, paths and templates that are none.
+    /// Invalid expressions, paths and templates.
     pub(crate) fn new(
         list: &[Rewrite],
         expression: Option<&Regex>,
@@ -89,7 +89,7 @@ impl Rewrites {
         self.0.is_empty()
     }
 
-    /// Whether a rewrite uses what the route's expression matched.
+    /// Whether a rewrite uses captures of the route's expression.
     pub(crate) fn uses_captures(&self) -> bool {
         self.0.iter().any(|rewrite| {
             matches!(rewrite.from, From::Prefix(_))
@@ -98,7 +98,7 @@ impl Rewrites {
         })
     }
 
-    /// Applies the list in its order. `view` is of the request; its path and query are taken from `goal`.
+    /// Applies the list in order. `view` is the view of the request; path and query are taken from `goal`.
     pub(crate) fn apply(&self, goal: &mut Goal<'_>, view: &View<'_>) -> Rewritten {
         for rewrite in &self.0 {
             let captured = match &rewrite.from {
@@ -127,7 +127,7 @@ impl Rewrites {
     }
 }
 
-/// A path, and a query where it is replaced.
+/// A path, and the query if it is replaced.
 type Written = (Vec<u8>, Option<Vec<u8>>);
 
 impl Compiled {
@@ -165,8 +165,8 @@ impl Compiled {
     }
 }
 
-/// Splits a template at its first written `?`. A `?` at its end says that the old query is not wanted, as in nginx. One that
-/// comes out of a variable is part of the path.
+/// Splits a template at its first literal `?`. As in nginx, a `?` at the end drops the old query. A `?` from a
+/// variable is part of the path.
 fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, bool)>) {
     let position = template.0.iter().enumerate().find_map(|(at, piece)| match piece {
         Piece::Text(text) => text.find('?').map(|within| (at, within)),

@@ -1,5 +1,5 @@
-//! Which site and route a request goes to, with which path, before any rule is looked at. Everything here follows from the
-//! request and the plan alone, and may be asked again.
+//! Determines a request's site, route and path before any rule is checked. The result depends only on the request and
+//! the plan, so it can be computed again.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use super::render::{Captured, View, write_target};
 use super::rewrite::{Goal, Rewritten};
 use super::table::{Asked, Found};
 
-/// How often one request may be sent to another route, as in nginx.
+/// How often one request may be rewritten to another route, as in nginx.
 const ROUTES_CHOSEN_MAX: usize = 10;
 
 /// Where a request goes.
@@ -31,20 +31,20 @@ pub(crate) struct Settled<'a> {
     pub(crate) sends_goal: bool,
 }
 
-/// Why no route answers a request.
+/// Why no route matches a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Nowhere {
     /// 421
     NoSite,
     /// 404
     NoRoute,
-    /// 405, with the methods that there are.
+    /// 405, with the allowed methods.
     WrongMethod(String),
     /// 400
     Path(&'static str),
-    /// 500: rewrites that lead from route to route.
+    /// 500: rewrites in a cycle.
     Circle,
-    /// `OPTIONS *`: a question about the server.
+    /// `OPTIONS *`: a request about the server itself.
     Server,
 }
 
@@ -62,7 +62,7 @@ impl Nowhere {
 }
 
 impl Compiled {
-    /// Where a request goes. `path` is in its normal form for requests that are passed on.
+    /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
     pub(crate) fn settle<'a>(
         &self,
         head: &Head<'a>,
@@ -86,7 +86,8 @@ impl Compiled {
         let Some(site) = settled.site.and_then(|site| self.sites.get(site)) else { return settled };
         settled.route = match head.method {
             Method::Options if path == b"*" => Err(Nowhere::Server),
-            // TRACE could reveal fields to another page (RFC 9110 section 9.3.8), and tunnels are not supported.
+            // TRACE could reveal fields to another page (RFC 9110 section 9.3.8), and tunnels by CONNECT are not
+            // supported.
             Method::Trace | Method::Connect => Err(Nowhere::WrongMethod("GET, HEAD".to_owned())),
             _ => self.route(site, head, path, &mut settled),
         };
@@ -121,7 +122,8 @@ impl Compiled {
         Ok(at)
     }
 
-    /// Rewrites and routes a path in turn, until a route stays. Where there were rewrites, what they made of it is returned too.
+    /// Rewrites and routes a path in turn, until a route is final. Also returns the rewritten goal, if there were
+    /// rewrites.
     fn choose<'p>(
         &self,
         site: &Site,
@@ -165,7 +167,7 @@ impl Compiled {
         Err(Nowhere::Circle)
     }
 
-    /// Sees to it that no other reading of the path leads around the rules (see [`readings`]).
+    /// Makes sure that no other reading of the path evades the rules (see [`readings`]).
     fn check_readings(
         &self,
         site: &Site,
@@ -174,7 +176,7 @@ impl Compiled {
         form: &[u8],
         route: &Route,
     ) -> Result<(), Nowhere> {
-        // Nearly all paths give no occasion for another reading.
+        // Nearly all paths have only one reading.
         if !head.path_needs_care && form == head.path() && !form.contains(&b';') {
             return Ok(());
         }
@@ -192,7 +194,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// What templates see of a request.
+    /// The view of a request for templates.
     pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, settled: &'v Settled<'_>) -> View<'v> {
         View {
             head,
@@ -208,7 +210,7 @@ impl Compiled {
 }
 
 impl Settled<'_> {
-    /// The target for an upstream; where it is the client's own it is not copied.
+    /// The target for an upstream; the client's own target is borrowed.
     pub(crate) fn target<'t>(&self, head: &Head<'t>) -> Cow<'t, [u8]> {
         let target = head.target();
         if !self.sends_goal && target.first() == Some(&b'/') {
@@ -227,14 +229,15 @@ impl Settled<'_> {
         Cow::Owned(out)
     }
 
-    /// The path as files are found by it: with nothing left that is not itself.
+    /// The decoded path for looking up files.
     pub(crate) fn file_path(&self) -> Option<Cow<'_, [u8]>> {
         let path = self.goal.path.as_ref();
         if !path.contains(&b'%') {
             return Some(Cow::Borrowed(path));
         }
         let mut out = Vec::new();
-        // A `%` in the normal form begins an escape; of `/` and `\` none has a file.
+        // In the normal form a `%` always starts an escape. Encoded `/` and `\` occur in no file name, so they are
+        // refused.
         normal_path(path, &mut out).ok()?;
         Some(Cow::Owned(out))
     }

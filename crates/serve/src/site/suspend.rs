@@ -1,4 +1,5 @@
-//! Requests that wait, and go on where they were: for an even pace, for a password to be checked, for an authority, for room.
+//! Suspended requests, which continue where they were: after a delay, a password check, a response of an auth
+//! service, or when a permit is free.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,15 +18,15 @@ use super::rate::Waits;
 
 /// What a request waits for.
 pub(crate) enum Waiting {
-    /// Whether the password of this name is right; else this challenge.
+    /// The check of this name's password; if it is wrong, this challenge is sent.
     Password(oneshot::Receiver<bool>, Vec<u8>, String),
     Opinion(oneshot::Receiver<Opinion>),
-    /// For an even pace.
+    /// A delay to an even rate.
     Pace(Waits),
     Room(oneshot::Receiver<Permit>, Duration),
 }
 
-/// A request with memory of its own.
+/// A request with its own memory.
 struct Kept {
     head: Vec<u8>,
     framing: Framing,
@@ -42,8 +43,8 @@ enum Body {
     Stream(BodyStream),
 }
 
-/// Keeps a request until what it waits for is there, and goes on with it then. Ends with the request: what it held is given
-/// back when the client goes away.
+/// Suspends a request until its event, then continues it. When the client disconnects, the future is dropped, which
+/// releases what the request held.
 pub(crate) fn suspend(
     answers: Rc<Answers>,
     request: Request<'_>,
@@ -75,11 +76,12 @@ pub(crate) fn suspend(
             Reply::Now => response,
             Reply::Later(future) => future.await,
             Reply::Parked => {
-                // The response comes by key. This one is discarded, unless the forwarder gave up without a response.
+                // The response comes by key. The response of this future is discarded, unless the forwarder gave up
+                // without one.
                 let _ = silence.await;
                 Response::with_status(Status::BAD_GATEWAY)
             }
-            // The request's bytes are not the connection's any more.
+            // The request's bytes no longer belong to the connection.
             Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
         }
     }))
@@ -102,7 +104,7 @@ fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut R
 }
 
 impl Waiting {
-    /// Waits, and notes in `progress` what came of it.
+    /// Waits, and stores the result in `progress`.
     async fn over(self, progress: &mut Progress) {
         match self {
             Waiting::Password(answered, name, challenge) => match answered.await {

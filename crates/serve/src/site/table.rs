@@ -1,8 +1,7 @@
-//! From a path to its route.
+//! Finds the route of a path.
 //!
-//! An exact path is one look into a table. For prefixes there is a table by their text, and the list of their lengths: of a
-//! path as many beginnings are looked up as there are lengths that fit, the longest first. Globs and expressions are tried
-//! in their order. Nothing is allocated.
+//! An exact path takes one table lookup. Prefixes have a table by text and a list of their lengths: one lookup for
+//! each length that fits the path, the longest first. Globs and expressions are tried in order. Nothing is allocated.
 
 use std::collections::HashMap;
 
@@ -13,7 +12,7 @@ use super::fault::{Fault, Place};
 use super::pattern;
 use super::plan::{PathMatch, Route};
 
-/// Routes of one site, and so the places of one look.
+/// Routes of one site.
 const ROUTES_MAX: usize = 4096;
 
 /// The routes of a site by their paths.
@@ -21,7 +20,7 @@ const ROUTES_MAX: usize = 4096;
 pub(crate) struct Table {
     exact: HashMap<Box<[u8]>, Vec<usize>, RandomState>,
     prefixes: HashMap<Box<[u8]>, Vec<Prefix>, RandomState>,
-    /// Those of `/`, which all paths begin with, and many sites have alone.
+    /// Routes of `/`, which matches all paths, and is the only prefix of many sites.
     root: Vec<Prefix>,
     /// The lengths of prefixes, the longest first.
     lengths: Vec<usize>,
@@ -36,7 +35,7 @@ struct Prefix {
     before_patterns: bool,
 }
 
-/// The methods of a route; empty is all.
+/// The methods of a route; empty means all.
 #[derive(Debug, Clone, Default)]
 struct Methods {
     names: Vec<String>,
@@ -44,7 +43,7 @@ struct Methods {
     answers_preflights: bool,
 }
 
-/// What is asked for.
+/// What the request asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     /// The method as it was sent.
@@ -53,18 +52,18 @@ pub(crate) struct Asked<'a> {
     pub(crate) preflight: Option<&'a [u8]>,
 }
 
-/// What a look came to.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Route(usize),
-    /// Routes have the path, and none of them the method.
+    /// Routes match the path, but none has the method.
     WrongMethod,
     Nothing,
 }
 
 impl Table {
     /// # Errors
-    /// An expression that is none, a path that is none, too many routes.
+    /// An invalid expression or path, or too many routes.
     pub(crate) fn new(routes: &[Route], site: usize) -> Result<Table, Fault> {
         if routes.len() > ROUTES_MAX {
             return Err(Place::Site(site).fault(format!("got {} routes, allowed {ROUTES_MAX}", routes.len())));
@@ -84,7 +83,7 @@ impl Table {
                 PathMatch::Prefix { path, segments, before_patterns } => {
                     let prefix = Prefix {
                         route: at,
-                        // A slash at the end ends the segment already.
+                        // A trailing slash ends the segment already.
                         ends_segment: *segments && !path.ends_with('/'),
                         before_patterns: *before_patterns,
                     };
@@ -106,7 +105,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The route of a path, which is in its normal form.
+    /// The route of a path in its normal form.
     #[inline]
     pub(crate) fn find(&self, path: &[u8], asked: Asked<'_>) -> Found {
         let mut has_path = false;
@@ -121,7 +120,7 @@ impl Table {
         }
     }
 
-    /// The methods that routes have for a path, for `Allow`.
+    /// The methods of the routes for a path, for `Allow`.
     pub(crate) fn methods_of(&self, path: &[u8]) -> String {
         let mut names: Vec<&str> = Vec::new();
         self.first(path, |route| {
@@ -144,7 +143,7 @@ impl Table {
         self.patterns.iter().find(|(at, _)| *at == route).map(|(_, expression)| expression)
     }
 
-    /// The first route, in the order of their precedence, that has the path and is accepted.
+    /// The first route, in order of precedence, that matches the path and is accepted.
     #[inline]
     fn first(&self, path: &[u8], mut accept: impl FnMut(usize) -> bool) -> Option<usize> {
         if let Some(routes) = self.exact.get(path)
@@ -203,7 +202,7 @@ impl Methods {
     }
 }
 
-/// A path of a plan, which is compared with normal forms: anything else would never fit.
+/// Checks a path of a plan. It is compared with normal forms, so any other form would never match.
 fn checked(path: &str, place: Place) -> Result<Box<[u8]>, Fault> {
     if !path.starts_with('/') {
         return Err(place.fault(format!("got `{path}`, need a path that begins with `/`")));

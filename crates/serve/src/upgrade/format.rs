@@ -1,4 +1,4 @@
-//! What the two processes say to each other: JSON, a text for each note. It is read as carefully as what comes from anywhere else.
+//! The messages between the two processes: JSON, one text for each note. Parsed as strictly as untrusted input.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::push::{
     self, About, History, Kind, Message, Publication, REST_BYTES_MAX, Refused, Tip, is_name, is_sound,
 };
 
-/// Changes with the notes up to `Ready`, without which nothing moves.
+/// Changes with the notes up to `Ready`; if it differs, nothing moves.
 pub(super) const FORMAT: u16 = 1;
 
 /// Changes with the others: processes that differ in it pass their listeners on, and subscribers come back by themselves.
@@ -19,38 +19,38 @@ pub(super) const PUSH_FORMAT: u16 = 2;
 /// Bytes of a note.
 pub(super) const NOTE_BYTES_MAX: usize = 64 << 20;
 
-/// Subscribers of a batch.
+/// Subscribers in a batch.
 pub(super) const PARCELS_MAX: usize = DESCRIPTORS_MAX;
 
-/// What a subscriber takes in a note besides what is left of its message: 64 names of channels, and numbers.
+/// A subscriber's bytes in a note besides the rest of its message: 64 channel names, and numbers.
 const ABOUT_BYTES_MAX: usize = 16 << 10;
 
 const _: () = assert!(PARCELS_MAX * (REST_BYTES_MAX * 4 / 3 + ABOUT_BYTES_MAX) <= NOTE_BYTES_MAX);
 
-/// Channels, or messages, of a note, and bytes of messages after which another note begins.
+/// Channels or messages in a note, and bytes of messages after which the next note starts.
 pub(super) const LISTED_MAX: usize = 256;
 pub(super) const LISTED_BYTES: usize = 24 << 10;
 
-/// Bytes of the data of a message that moves. Escaped, it is six times that.
+/// The data limit of a message that can move. Escaping may make it six times as long.
 pub(super) const DATA_BYTES_MAX: usize = 8 << 20;
 
 const _: () = assert!(DATA_BYTES_MAX * 6 + LISTED_BYTES * 6 < NOTE_BYTES_MAX);
 
-/// Bytes of an address, a reason, or another line.
+/// The limit for an address, a reason, or another line.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 /// A note.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Note<'n> {
-    /// The successor is there.
+    /// The successor has started.
     Hello { format: u16, push_format: u16 },
-    /// A listener; its sockets come with it.
+    /// A listener; its sockets are attached.
     Listener { is_admin: bool, asked: Option<Cow<'n, str>>, is_secure: bool },
-    /// That was all of them: the successor opens what it serves.
+    /// All listeners were sent: the successor opens what it serves.
     Open,
-    /// It has done so.
+    /// The successor is ready.
     Ready { takes_push: bool },
-    /// It will not.
+    /// The successor refuses.
     Refused(Cow<'n, str>),
     /// How far messages have come.
     Tip(Tip),
@@ -60,25 +60,25 @@ pub(super) enum Note<'n> {
     Channels(Vec<Channel<'n>>),
     /// Some messages.
     Messages(Vec<Listed<'n>>),
-    /// That was all of them: the successor serves.
+    /// All messages were sent: the successor starts serving.
     Start,
-    /// It does.
+    /// The successor serves.
     Serving,
-    /// Some subscribers; their sockets come with them.
+    /// Some subscribers; their sockets are attached.
     Batch(Vec<Cow<'n, About>>),
     /// The successor has received the batch.
     Got,
-    /// It had no descriptors for it.
+    /// It had no descriptors left for the batch.
     Full,
-    /// The batch is the successor's.
+    /// The batch now belongs to the successor.
     Yours,
-    /// It publishes from now on.
+    /// The successor publishes from now on.
     Commit,
-    /// No more subscribers come.
+    /// There are no more subscribers.
     Done,
-    /// The former process was asked to publish this.
+    /// A publish that the old process received.
     Publish { history: Kept, message_bytes_max: usize, entries: Vec<(Cow<'n, str>, Data<'n>)> },
-    /// What became of it.
+    /// The result of the publish.
     Published { ids: Vec<String>, refused: Option<Refusal> },
 }
 
@@ -96,12 +96,12 @@ pub(super) struct Channel<'n> {
 pub(super) struct Listed<'n> {
     pub(super) channel: usize,
     pub(super) id: u64,
-    /// By the clock that counts since boot, which both processes have.
+    /// By the clock since boot, which both processes share.
     pub(super) published_at: u32,
     pub(super) data: Data<'n>,
 }
 
-/// What was published.
+/// The published data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Data<'n> {
     pub(super) text: Cow<'n, str>,
@@ -128,7 +128,7 @@ pub(super) enum Refusal {
     Moving,
 }
 
-/// It is no note, or one that cannot be.
+/// The note is malformed or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -137,7 +137,7 @@ impl Note<'_> {
         serde_json::to_vec(self).map_err(|_| Malformed)
     }
 
-    /// Reads a note that came with so many descriptors.
+    /// Parses a note that came with this many descriptors.
     pub(super) fn decode(bytes: &[u8], descriptors_count: usize) -> Result<Note<'static>, Malformed> {
         let note: Note<'static> = serde_json::from_slice(bytes).map_err(|_| Malformed)?;
         match note.is_sound(descriptors_count) {
@@ -195,7 +195,7 @@ impl<'n> Channel<'n> {
             name: Cow::Borrowed(&channel.name),
             history: Kept::of(channel.history),
             last_id: channel.last_id,
-            // What is too large to move is lost, and all before it.
+            // A message too large to move is lost, with all before it.
             lost_id: unmoved(channel).max().unwrap_or(0).max(channel.lost_id),
         }
     }
@@ -218,7 +218,7 @@ fn unmoved(channel: &push::Channel) -> impl Iterator<Item = u64> {
     channel.messages.iter().filter(is_large).map(|message| message.id)
 }
 
-/// The messages of these channels, with the number of each one's channel.
+/// The messages of these channels, each with its channel's number.
 pub(super) fn listed(channels: &[push::Channel]) -> impl Iterator<Item = Listed<'_>> {
     channels.iter().enumerate().flat_map(|(number, channel)| {
         let lost_id = unmoved(channel).max().unwrap_or(0);

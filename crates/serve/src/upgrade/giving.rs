@@ -1,4 +1,4 @@
-//! The former process: starts the successor, and gives it what it has.
+//! The old process: starts the successor, and hands its state over.
 
 use std::borrow::Cow;
 use std::io;
@@ -24,22 +24,22 @@ const SYNC_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a program may take to say that it is a successor: it has read its arguments by then, and nothing else.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long it may take to open what it serves.
+/// How long the successor may take to open what it serves.
 const READY_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// How long it may take for anything else: then it is ended, and this process goes on.
+/// How long any other step may take; after that the successor is killed, and this process continues.
 const STEP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long publishes wait at the most before the successor publishes, whether all subscribers are there or not.
+/// How long publishes wait at most before the successor publishes, even if some subscribers have not moved yet.
 const COMMIT_TIME: Duration = Duration::from_millis(1500);
 
-/// How often a worker's table is gone through for subscribers that could not move before, or have come since.
+/// How often a worker's table is searched for subscribers that could not move before, or are new.
 const ROUNDS_MAX: usize = 4;
 
-/// How long is waited at a time for publishes that come to this process.
+/// How long to wait at a time for publishes that reach this process.
 const FORWARD_TIME: Duration = Duration::from_secs(1);
 
-/// What a process has that is to be replaced.
+/// The parts of the process to be replaced.
 pub struct Former {
     /// The server.
     pub server: Handle,
@@ -51,7 +51,7 @@ pub struct Former {
     pub live: Live,
 }
 
-/// The process that takes the place of this one; ended when it is dropped, unless it has done so.
+/// The process that replaces this one; killed when dropped, unless it has taken over.
 pub(super) struct Successor {
     child: Child,
     link: Link,
@@ -60,18 +60,19 @@ pub(super) struct Successor {
     is_committed: bool,
 }
 
-/// Why subscribers stay, with those that were about to move and the worker that they belong to.
+/// Why moving failed, with the subscribers of the current batch and their worker.
 struct Broken {
     why: Lost,
     worker: usize,
     parcels: Vec<Parcel>,
 }
 
-/// Starts the successor with this command, hands everything over to it, and has this server drain. Returns what happened, in words;
-/// `announce` is told of it before the server can end. Takes a while: not for a worker's thread.
+/// Starts the successor with this command, hands everything over to it, and drains this server. Returns what
+/// happened, in words; `announce` is called with the same before the server can end. Takes a while: do not call it on
+/// a worker's thread.
 ///
 /// # Errors
-/// Why this process goes on as before, in words. The successor has been ended.
+/// Why this process continues unchanged, in words. The successor was killed.
 pub fn replace(former: &Former, command: Command, announce: impl FnOnce(&str)) -> Result<String, String> {
     let successor =
         start(command).map_err(|error| format!("the new process could not be started: {error}"))?;
@@ -81,11 +82,11 @@ pub fn replace(former: &Former, command: Command, announce: impl FnOnce(&str)) -
 fn start(mut command: Command) -> io::Result<Successor> {
     let (ours, theirs) = Passing::pair()?;
     command.env(VARIABLE, FORMAT.to_string()).stdin(Stdio::from(OwnedFd::from(theirs)));
-    // The command holds the other end too, and ends here: that the new process closes it is to be noticed.
+    // The command holds the other end too, and is dropped here, so that a close by the new process is noticed.
     Ok(Successor::new(command.spawn()?, ours))
 }
 
-/// Hands everything over to a process that has just been started.
+/// Hands everything over to a newly started process.
 pub(super) fn hand_over(
     former: &Former,
     mut successor: Successor,
@@ -108,7 +109,7 @@ pub(super) fn hand_over(
     if moves {
         let hub = former.hub.clone();
         let thread = std::thread::Builder::new().name("flatout-forward".to_owned());
-        // Without it, publishes that come here still are refused after a while, and come again.
+        // Without this thread, publishes that still arrive here are refused after a while, and retried.
         let _ = thread.spawn(move || successor.forward_all(&hub));
     }
     let said = format!(
@@ -123,7 +124,7 @@ pub(super) fn hand_over(
     Ok(said)
 }
 
-/// All listeners, and whether they are the admin listener's.
+/// All listeners, and whether they belong to the admin listener.
 fn listeners(former: &Former) -> Result<Vec<(bool, Inherited)>, String> {
     let mut found = Vec::new();
     for (is_admin, handle) in former.admin.iter().map(|admin| (true, admin)).chain([(false, &former.server)])
@@ -150,7 +151,7 @@ impl Successor {
         Successor { child, link: Link::new(passing), has_succeeded: false, is_committed: false }
     }
 
-    /// Hands the listeners over and waits until it is ready to serve. Returns whether channels move.
+    /// Hands the listeners over and waits until the successor is ready. Returns whether channels move.
     fn prepare(&mut self, listeners: &[(bool, Inherited)]) -> Result<bool, String> {
         let silent = |lost: Lost| format!("the new program does not take over: {lost}");
         self.link.set_patience(Some(HELLO_TIME_MAX)).map_err(silent)?;
@@ -179,7 +180,7 @@ impl Successor {
         }
     }
 
-    /// Has it serve.
+    /// Makes the successor serve.
     fn start(&mut self) -> Result<(), Lost> {
         self.link.set_patience(Some(STEP_TIME_MAX))?;
         self.link.send(&Note::Start, &[])?;
@@ -189,7 +190,7 @@ impl Successor {
         }
     }
 
-    /// Moves channels and subscribers: how many of them. Publishes wait meanwhile.
+    /// Moves channels and subscribers; returns how many. Publishes wait meanwhile.
     fn move_channels(&mut self, hub: &Hub) -> Result<usize, String> {
         // The new process hears other servers by now. What was sent before that has to be here.
         hub.sync(SYNC_TIME_MAX);
@@ -200,7 +201,7 @@ impl Successor {
             Err(why) => Err(Broken { why, worker: 0, parcels: Vec::new() }),
         };
         moved.map_err(|Broken { why, worker, parcels }| {
-            // Before anything is sent to those that it may have: it must not send to them too.
+            // Kill it before sending to subscribers that it may have received: only one process may send to them.
             self.kill();
             if !parcels.is_empty() {
                 hub.adopt(worker, parcels);
@@ -269,10 +270,10 @@ impl Successor {
         Ok(moved)
     }
 
-    /// Passes some subscribers on. Returns whether there was room for them.
+    /// Passes some subscribers on. Returns whether the successor had room for them.
     fn pass(&mut self, hub: &Hub, worker: usize, parcels: Vec<Parcel>) -> Result<bool, Broken> {
         let passed = self.offer(&parcels).and_then(|is_taken| match is_taken {
-            // From here on they are its own. If this does not reach it, it has none of them.
+            // From here on they belong to it. If this note does not reach it, it has none of them.
             true => self.link.send(&Note::Yours, &[]).map(|()| true),
             false => Ok(false),
         });
@@ -298,12 +299,12 @@ impl Successor {
     }
 
     fn commit(&mut self) -> Result<(), Lost> {
-        // Even if it is not known to have arrived.
+        // Even if the note may not have arrived.
         self.is_committed = true;
         self.link.send(&Note::Commit, &[])
     }
 
-    /// Has it publish what this process is asked to publish, for as long as this process lives.
+    /// Forwards publishes that reach this process, for as long as it lives.
     fn forward_all(mut self, hub: &Hub) {
         loop {
             hub.wait_held(FORWARD_TIME).into_iter().for_each(|held| self.forward(hub, held));

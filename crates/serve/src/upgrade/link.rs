@@ -1,4 +1,4 @@
-//! The way between the two processes: notes, in as many packets as they need.
+//! The connection between the two processes: notes, each in as many packets as needed.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -9,24 +9,24 @@ use flatout_lane::passing::{PACKET_BYTES_MAX, Passing};
 
 use super::format::{Malformed, NOTE_BYTES_MAX, Note};
 
-/// What a packet begins with: whether more of its note follows.
+/// The first byte of a packet: whether more of its note follows.
 const LAST: u8 = 0;
 const MORE: u8 = 1;
 
-/// One end of it.
+/// One end of the connection.
 pub(super) struct Link {
     passing: Passing,
     buffer: Vec<u8>,
 }
 
-/// Why nothing came.
+/// Why nothing was received.
 #[derive(Debug)]
 pub(super) enum Lost {
     /// The other process has closed its end.
     Gone,
-    /// It has not said anything in time.
+    /// The other process was silent for too long.
     Late,
-    /// What it has said is no note, or not the one that was to come.
+    /// It sent something that is not a note, or not the expected one.
     Malformed,
     /// This process has no room for the descriptors; the note is lost, and they are closed.
     NoRoom,
@@ -67,7 +67,7 @@ impl Link {
         Link { passing, buffer: vec![0; PACKET_BYTES_MAX] }
     }
 
-    /// How long the other process may take for anything.
+    /// Sets how long the other process may take for a step.
     pub(super) fn set_patience(&self, time: Option<Duration>) -> Result<(), Lost> {
         Ok(self.passing.set_patience(time)?)
     }

@@ -1,4 +1,4 @@
-//! A process that takes another's place while its connections stay: a new version of the program.
+//! Replaces a process by a new version of the program while connections stay open.
 //!
 //! ```text
 //! former                                         successor, started by it
@@ -13,9 +13,10 @@
 //!   └── publishes that come here still ───────────> drains, and ends
 //! ```
 //!
-//! Both listen on the same sockets meanwhile, so no connection is refused. A batch of subscribers belongs to the former process until
-//! it has said `Yours`; whatever goes wrong before, it ends the successor, takes the batch back and publishes again. Subscribers that
-//! are encrypted, or streams of HTTP/2, have a state that does not move: they are asked to come back, to a history that has moved.
+//! Both listen on the same sockets meanwhile, so no connection is refused. A batch of subscribers belongs to the old
+//! process until it has sent `Yours`; if anything fails before, it kills the successor, takes the batch back and
+//! publishes again. Subscribers over TLS or HTTP/2 streams have state that cannot move: they are asked to reconnect,
+//! and find the history in the new process.
 
 mod format;
 mod giving;
@@ -27,5 +28,5 @@ mod tests;
 pub use giving::{Former, replace};
 pub use taking::{Successor, Whose};
 
-/// Set in the environment of a process that is to take another's place; its standard input is the way to that.
+/// Set in the environment of a successor process; its standard input is the connection to the old one.
 const VARIABLE: &str = "FLATOUT_SUCCEEDS";

@@ -1,4 +1,4 @@
-//! The successor: takes what the former process gives it.
+//! The successor: takes over the state of the old process.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -14,19 +14,19 @@ use super::format::{FORMAT, Note, PUSH_FORMAT, Refusal};
 use super::link::{Link, Lost};
 use crate::push::{About, Batch, Hub, Parcel};
 
-/// How long the former process may take between two notes, as long as nothing is served yet.
+/// How long the old process may take between two notes while nothing is served yet.
 const STEP_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long the workers may take to begin.
+/// How long the workers may take to start.
 const WORKERS_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// Listeners of one server, and of its admin listener.
 const LISTENERS_MAX: usize = 1024;
 
-/// Channels that are listed; there is room for as many as the configuration says.
+/// The limit for listed channels; the configuration sets how many fit.
 const CHANNELS_MAX: usize = 16 << 20;
 
-/// Whose listeners.
+/// The owner of listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     /// The server's.
@@ -35,7 +35,7 @@ pub enum Whose {
     Admin,
 }
 
-/// A process that takes the place of the one that has started it.
+/// A process that replaces the one that started it.
 pub struct Successor {
     link: Link,
     listeners: Vec<(Whose, Inherited)>,
@@ -43,24 +43,24 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// If this process was started as one: says so, and takes the listeners.
+    /// If this process was started as a successor: identifies itself, and receives the listeners.
     ///
     /// # Errors
-    /// What is wrong with the former process, or with how this one was started, in words.
+    /// The old process misbehaved, or this one was started incorrectly; in words.
     pub fn from_environment() -> Result<Option<Successor>, String> {
         let Some(format) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let passing = Passing::from_stdin().map_err(|error| format!("{VARIABLE} is set, but {error}"))?;
         Successor::of(passing, &format).map(Some)
     }
 
-    /// The successor of the process at the other end, which hands over by this format.
+    /// The successor of the process at the other end, which uses this format.
     pub(super) fn of(passing: Passing, format: &OsStr) -> Result<Successor, String> {
         let mut successor = Successor { link: Link::new(passing), listeners: Vec::new(), takes_push: false };
         let lost = |lost: Lost| format!("the process to be replaced: {lost}");
         successor.link.set_patience(Some(STEP_TIME_MAX)).map_err(lost)?;
         successor.link.send(&Note::Hello { format: FORMAT, push_format: PUSH_FORMAT }, &[]).map_err(lost)?;
         if format.to_str() != Some(&FORMAT.to_string()) {
-            // It has been told, and says so to whoever asked for the upgrade.
+            // The old process gets the reason, and reports it to whoever requested the upgrade.
             return Err(format!(
                 "the process to be replaced hands over by another format than {FORMAT}; use a restart"
             ));
@@ -88,14 +88,14 @@ impl Successor {
         }
     }
 
-    /// The listeners, once.
+    /// The listeners; can be taken once.
     pub fn listeners(&mut self, whose: Whose) -> Vec<Inherited> {
         self.listeners.extract_if(.., |(of, _)| *of == whose).map(|(_, listener)| listener).collect()
     }
 
-    /// Says why it does not take the other's place: whoever asked for it hears of it.
+    /// Refuses to replace the old process, with a reason that is reported to whoever requested the upgrade.
     pub fn refuse(self, why: &str) {
-        // If nobody hears of it, nobody waits for it.
+        // If sending fails, nobody waits for it.
         let _ = self.link.send(&Note::Refused(Cow::Borrowed(why)), &[]);
     }
 
@@ -107,7 +107,7 @@ impl Successor {
     /// Says that everything is open, and takes the channels, if any are served. Afterwards the workers may start.
     ///
     /// # Errors
-    /// The former process has given up, in words.
+    /// The old process has given up; in words.
     pub fn take_channels(&mut self, hub: &Hub, takes_push: bool) -> Result<(), String> {
         self.takes_push = takes_push;
         self.try_take_channels(hub).map_err(|lost| format!("the process to be replaced: {lost}"))
@@ -148,11 +148,11 @@ impl Successor {
         }
     }
 
-    /// The workers serve: takes subscribers, on a thread of its own. `done` is called when it has all of them, and can be replaced in
-    /// turn.
+    /// Call it once the workers serve: receives subscribers on its own thread. `done` is called when all have arrived
+    /// and this process can be replaced in turn.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// The thread cannot be started.
     pub fn take_subscribers(
         self,
         hub: Hub,
@@ -178,7 +178,7 @@ impl Successor {
             }
         };
         if let Lost::Gone = ended {
-            // What it had offered belongs to nobody else any more.
+            // The batch that was offered belongs to nobody else any more.
             taking.adopt(hub);
         }
         hub.thaw();
@@ -186,7 +186,7 @@ impl Successor {
         done.take().into_iter().for_each(|done| done());
     }
 
-    /// Takes what comes next. Returns whether that was the last of what moves.
+    /// Handles the next note. Returns whether it was the last of the move.
     fn take_one(&mut self, hub: &Hub, taking: &mut Taking) -> Result<bool, Lost> {
         let received = match self.link.receive() {
             Err(Lost::NoRoom) => {
@@ -227,14 +227,14 @@ impl Successor {
 
 /// Subscribers that were received.
 struct Taking {
-    /// They are the former process's until it says otherwise.
+    /// They belong to the old process until it sends `Yours`.
     pending: Vec<Parcel>,
     next_worker: usize,
     workers_count: usize,
 }
 
 impl Taking {
-    /// Deals them to the workers.
+    /// Distributes them to the workers.
     fn adopt(&mut self, hub: &Hub) {
         let mut dealt: Vec<Vec<Parcel>> = (0..self.workers_count).map(|_| Vec::new()).collect();
         for parcel in self.pending.drain(..) {

@@ -1,4 +1,4 @@
-//! Two servers of one process, one of which takes the other's place: what is passed is the same as between two processes.
+//! Two servers in one process, one of which replaces the other: they exchange the same as two processes.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -55,7 +55,7 @@ fn live(hub: &Hub) -> Live {
 }
 
 impl Running {
-    /// A server of its own, or one that takes the place of another.
+    /// Starts a separate server, or one that replaces another.
     fn start(mut successor: Option<Successor>) -> Running {
         let listens = flatout_engine::Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -131,7 +131,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A client's end.
+/// A client.
 struct Reader {
     stream: TcpStream,
     held: Vec<u8>,
@@ -152,12 +152,12 @@ impl Reader {
         }
     }
 
-    /// The number that each of the next messages ends with, up to the one with this number.
+    /// The numbers at the end of the next messages, up to this one.
     fn numbers(&mut self, is_websocket: bool, last: usize) -> Vec<usize> {
         let mut found = Vec::new();
         while found.last() != Some(&last) {
             let text = if is_websocket { self.until(b"\"}") } else { self.until(b"\n\n") };
-            // A heartbeat is no message.
+            // A heartbeat is not a message.
             let Some((_, number)) = text.rsplit_once("n=") else { continue };
             found.push(number.trim_end_matches(['"', '}', '\n']).parse().unwrap());
         }
@@ -165,10 +165,10 @@ impl Reader {
     }
 }
 
-/// Has another server take the place of this one.
+/// Replaces this server by another.
 fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) {
     let (ours, theirs) = Passing::pair().unwrap();
-    // It stands for the new process, and has nothing to do.
+    // A placeholder for the new process, which does nothing.
     let child = Command::new("true").spawn().unwrap();
     let former = running.former();
     thread::scope(|scope| {
@@ -179,7 +179,7 @@ fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) 
     })
 }
 
-/// Has a peer that follows a script as the new process.
+/// Uses a scripted peer as the new process.
 fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Result<String, String> {
     let (ours, theirs) = Passing::pair().unwrap();
     let child = Command::new("true").spawn().unwrap();
@@ -194,7 +194,7 @@ fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Res
     })
 }
 
-/// Up to the moment in which it is ready to serve.
+/// The script until the successor is ready to serve.
 fn begin(link: &mut Link, push_format: u16) {
     link.send(&Note::Hello { format: FORMAT, push_format }, &[]).unwrap();
     while link.receive().unwrap().0 != Note::Open {}
@@ -210,7 +210,7 @@ fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
     let mut several: Vec<Reader> = (0..4).map(|_| former.subscribe("/live/a,b", "")).collect();
     let mut websockets: Vec<Reader> = (0..10).map(|_| former.websocket("/live/a")).collect();
     former.has("a", 34);
-    // Nobody reads meanwhile: messages are in all states, sent, begun and not begun.
+    // Nobody reads meanwhile, so messages are in all states: sent, partly sent and not sent.
     let message = |n: usize| format!("{} n={n}", "x".repeat(n * 7919 % 60_000));
     let before = 200;
     for n in 1..=before {
@@ -224,7 +224,7 @@ fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
             "POST /live/a HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer secret\r\nConnection: close\r\n\
              Content-Length: {length}\r\n\r\n"
         );
-        // A server that drains closes a connection on which it has read nothing.
+        // A draining server closes a connection on which it has read nothing.
         let said = (0..3).find_map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all((head.clone() + &body).as_bytes()).ok()?;
@@ -295,7 +295,7 @@ fn a_successor_that_dies_leaves_what_it_had_not_taken() {
         while !text.contains("n=2") {
             let mut piece = [0; 1024];
             match reader.stream.read(&mut piece).unwrap() {
-                // It was the successor's.
+                // It belonged to the successor.
                 0 => break,
                 count => text.push_str(std::str::from_utf8(&piece[..count]).unwrap()),
             }
@@ -305,7 +305,7 @@ fn a_successor_that_dies_leaves_what_it_had_not_taken() {
         assert!(!text.contains("gap"), "{text}");
     }
     assert_eq!(stayed, stay);
-    // It can be tried again.
+    // The upgrade can be tried again.
     let (said, next) = hand_over_to_another(&former);
     assert!(said.unwrap().contains(&format!("; {stay} subscribers were handed over, 0 ")));
     former.server.wait().unwrap();
@@ -329,7 +329,7 @@ fn other_formats_are_a_restart() {
     assert_eq!(why.unwrap_err(), "a mistake in line 7");
     former.publish("a", "n=1".to_owned());
     assert!(reader.until(b"n=1\n\n").contains("data: n=1"));
-    // Listeners are passed on all the same.
+    // Listeners are handed over nevertheless.
     let said = hand_over_to(&former, |link| {
         begin(link, PUSH_FORMAT + 1);
         assert_eq!(link.receive().unwrap().0, Note::Done);
@@ -345,7 +345,7 @@ fn notes_come_with_their_descriptors_and_nothing_else_is_a_note() {
     let (here, _there) = UnixStream::pair().unwrap();
     let (link, mut end) = (Link::new(one), Link::new(other));
     let long = Note::Refused("x".repeat(300_000).into());
-    // More than the kernel holds at a time.
+    // More than the kernel buffers at a time.
     let received = thread::scope(|scope| {
         let received = scope.spawn(|| end.receive().unwrap());
         link.send(&long, &[]).unwrap();
@@ -442,7 +442,7 @@ proptest! {
         if descriptors > 0 {
             prop_assert!(Note::decode(&bytes, 0).is_err());
         }
-        // Half of a note is none, and whatever else comes is not the end of the process.
+        // A partial note is invalid, and no input may crash the process.
         let at = cut.index(bytes.len());
         prop_assert!(Note::decode(&bytes[..at], descriptors).is_err());
         let mut changed = bytes;

@@ -25,7 +25,7 @@ struct All {
     forwarding: Rc<dyn Forwarding>,
     forward: Forward,
     rules: Arc<Rules>,
-    /// Stored bodies are sent in gzip, where they are stored in that form.
+    /// Stored bodies are sent in gzip, if they are stored in that form.
     gzips: bool,
 }
 
@@ -102,7 +102,7 @@ impl Cached {
         Cached::open(upstream, rules, plan, false)
     }
 
-    /// One that sends stored bodies in gzip, where they are stored in that form.
+    /// Like `of`, but sends stored bodies in gzip, if they are stored in that form.
     pub(crate) fn that_gzips(upstream: Upstream) -> Cached {
         let plan = flatout_serve::cache::Plan { memory_bytes: 4 << 20, ..Default::default() };
         Cached::open(upstream, Rules::default(), plan, true)
@@ -160,7 +160,7 @@ pub(crate) fn is(answer: &str, status: &str) -> bool {
     answer.contains(&format!("\r\nX-Cache-Status: {status}\r\n"))
 }
 
-/// An upstream that numbers its responses: `act` writes the rest of the head, and a body follows with the number in it.
+/// An upstream that numbers its responses: `head` is the rest of the head, and the body contains the number.
 pub(crate) fn numbering(head: &'static str) -> (SocketAddr, Receiver<String>) {
     let (sender, asked) = channel();
     let (sender, count) = (Mutex::new(sender), AtomicUsize::new(0));

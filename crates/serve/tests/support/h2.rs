@@ -1,4 +1,4 @@
-//! Upstreams and clients of HTTP/2, by another implementation than ours.
+//! HTTP/2 upstreams and clients, using another implementation.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
-/// A request that an upstream got.
+/// A request that an upstream received.
 pub(crate) struct Asked {
     pub(crate) request: Request<RecvStream>,
     pub(crate) respond: SendResponse<Bytes>,
-    /// Connections and requests that there were before it.
+    /// Numbers of earlier connections and requests.
     pub(crate) connection: usize,
     pub(crate) number: usize,
 }
 
-/// An upstream of HTTP/2.
+/// An HTTP/2 upstream.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -36,7 +36,7 @@ impl Served {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// It alone, as an upstream.
+    /// An upstream with this server alone.
     pub(crate) fn upstream(&self) -> Upstream {
         h2c(self.address)
     }
@@ -50,7 +50,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// An upstream that calls `serve` for each request. It says goodbye after so many requests of a connection.
+/// An upstream that calls `serve` for each request. It sends GOAWAY after this many requests of a connection.
 pub(crate) fn serving<F: Future<Output = ()> + 'static>(
     builder: Builder,
     goodbye_after: Option<usize>,
@@ -85,14 +85,14 @@ pub(crate) fn serving<F: Future<Output = ()> + 'static>(
     Served { address: bound.recv().unwrap(), connections }
 }
 
-/// What a client got.
+/// The response as a client received it.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Got {
     pub(crate) status: u16,
     pub(crate) fields: HeaderMap,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Option<HeaderMap>,
-    /// The response broke off.
+    /// The response was cut.
     pub(crate) is_cut: bool,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn client<T>(address: SocketAddr, act: impl AsyncFnOnce(SendRequest<B
     LocalSet::new().block_on(&runtime(), async move {
         let socket = TcpStream::connect(address).await.unwrap();
         let mut builder = h2::client::Builder::new();
-        // It would take many small frames that it has not read yet for an attack.
+        // Without this it would take many small unread frames for an attack.
         builder.data_frame_budget(1 << 30);
         let (send, connection) = builder.initial_window_size(1 << 20).handshake(socket).await.unwrap();
         let task = tokio::task::spawn_local(connection);
@@ -115,7 +115,7 @@ pub(crate) fn request(method: &str, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("http://t{path}")).body(()).unwrap()
 }
 
-/// Asks, with content if there is some.
+/// Sends a request, with content if there is some.
 pub(crate) async fn ask(send: &SendRequest<Bytes>, request: Request<()>, body: Option<Vec<u8>>) -> Got {
     let mut send = send.clone().ready().await.unwrap();
     let (response, mut stream) = send.send_request(request, body.is_none()).unwrap();
@@ -139,7 +139,7 @@ pub(crate) async fn read(response: Response<RecvStream>) -> Got {
     got
 }
 
-/// Reads content and trailers; `None` where it broke off.
+/// Reads content and trailers; `None` if the response was cut.
 pub(crate) async fn read_content(content: &mut RecvStream) -> Option<(Vec<u8>, Option<HeaderMap>)> {
     let mut body = Vec::new();
     while let Some(piece) = content.data().await {
@@ -161,7 +161,7 @@ pub(crate) fn respond(asked: &mut SendResponse<Bytes>, status: u16, body: impl I
     }
 }
 
-/// The head of a response, and what sends its content.
+/// Sends the head of a response, and returns a sender for its content.
 pub(crate) fn begin(asked: &mut SendResponse<Bytes>, response: Response<()>) -> SendStream<Bytes> {
     asked.send_response(response, false).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A proxy for one test, and upstreams that follow a script.
+//! A proxy for one test, and scripted upstreams.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 #[path = "../../../engine/tests/support/client.rs"]
@@ -23,7 +23,7 @@ use flatout_serve::site::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-/// Passes everything on.
+/// Forwards everything.
 pub(crate) struct All {
     links: Rc<Links>,
     forward: Forward,
@@ -124,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// Reads a request with its body, as it stands there.
+/// Reads a request with its body, undecoded.
 pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -153,7 +153,7 @@ pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// An upstream: `act` is called for each connection, with how many there were before it, on a thread of its own.
+/// An upstream: `act` is called for each connection, with the number of earlier connections, on its own thread.
 pub(crate) fn upstream(act: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -168,7 +168,7 @@ pub(crate) fn upstream(act: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
     address
 }
 
-/// An upstream that keeps what it was asked, and answers whatever is whole.
+/// An upstream that records requests, and responds to each one that is complete.
 pub(crate) fn recording() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let kept = asked.clone();
@@ -183,7 +183,7 @@ pub(crate) fn recording() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     (address, asked)
 }
 
-/// An upstream that gives this answer to every request, and tells what it was asked.
+/// An upstream that sends this response to every request, and reports the requests.
 pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
     let (sender, asked) = channel();
     let sender = std::sync::Mutex::new(sender);

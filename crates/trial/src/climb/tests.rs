@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A server whose speed follows from what is in place, on a machine that is noisy and drifts.
+/// A server whose speed depends on the applied rungs, on a machine with noise and drift.
 struct Simulated {
     speed: fn(&[bool]) -> f64,
     noise: f64,
@@ -132,8 +132,8 @@ fn what_does_nothing_is_called_none() {
     }
 }
 
-/// A comparison ends once its interval is narrow, which with Student's intervals left 92 % of 95: now at least 95 % of the
-/// intervals hold the truth. So they do where the clock ends it, or somebody who likes what he sees.
+/// A comparison ends once its interval is narrow. With Student's intervals, 92 % instead of 95 % contained the truth.
+/// Now at least 95 % do, also if the clock or a hopeful user ends the comparison.
 #[test]
 fn intervals_hold_the_truth() {
     let go: [fn(usize, &Progress) -> Go; 3] = [
@@ -158,8 +158,8 @@ fn intervals_hold_the_truth() {
     }
 }
 
-/// Of eight rungs that do nothing none is told to do something, in 19 of 20 climbs; and of two among eight that do
-/// something, both are found.
+/// Of eight rungs without effect none is reported to have one, in 19 of 20 climbs; and of eight rungs of which two
+/// have an effect, both are found.
 #[test]
 fn the_chance_to_err_is_that_of_all_rungs_together() {
     let none = (0..200).filter(|&seed| {
@@ -174,7 +174,7 @@ fn the_chance_to_err_is_that_of_all_rungs_together() {
         let mut expected = [Status::None; 8];
         (expected[3], expected[6]) = (Status::Kept, Status::Worse);
         assert_eq!(statuses(&climbed), expected, "seed {seed}");
-        // The first that shows an effect shows it at its eighth, and leaves it to the others.
+        // The first rung to show an effect shows it at an eighth of the level, and leaves that part to the others.
         let confidence = |rung: usize| climbed.rungs[rung].forward.as_ref().unwrap().confidence;
         assert!((confidence(3) - (1.0 - 0.05 / 8.0)).abs() < 1e-12, "{}", confidence(3));
         assert!((confidence(6) - (1.0 - 0.05 / 7.0)).abs() < 1e-12, "{}", confidence(6));
@@ -182,7 +182,7 @@ fn the_chance_to_err_is_that_of_all_rungs_together() {
     }
 }
 
-/// Whatever is said of a rung its interval says too: it is on one side of nothing, or nothing is told apart.
+/// The verdict on a rung matches its interval: it is on one side of zero, or there is no significant difference.
 #[test]
 fn the_interval_that_is_told_decides() {
     let speed = |on: &[bool]| {
@@ -208,7 +208,7 @@ fn the_interval_that_is_told_decides() {
     }
 }
 
-/// Before, after and what they gain together are from the same runs.
+/// Before, after and the total gain come from the same runs.
 #[test]
 fn before_and_after_are_as_far_apart_as_the_total() {
     let mut subject = simulated(1, 3, |on| if on[0] { 1.3 } else { 1.0 });
@@ -222,7 +222,7 @@ fn before_and_after_are_as_far_apart_as_the_total() {
     }
 }
 
-/// What differs although nothing was changed differs by the way of measuring; that is no effect of a rung.
+/// A difference although nothing was changed comes from the measurement; it is no effect of a rung.
 #[test]
 fn a_bias_of_nothing_against_nothing_widens_all_intervals() {
     struct Biased(Simulated);
@@ -237,7 +237,7 @@ fn a_bias_of_nothing_against_nothing_widens_all_intervals() {
             self.0.leave(on)
         }
 
-        /// The first candidate of each pair is always the slower one.
+        /// The first run of each pair is always slower.
         fn measure(&mut self) -> Result<Sample, Self::Error> {
             let times = if is_first(self.0.runs) { 0.9 } else { 1.0 };
             let sample = self.0.measure()?;
@@ -268,8 +268,8 @@ fn what_helps_is_kept_and_what_harms_is_not() {
     }
 }
 
-/// Either of two rungs gives 30 %, both together no more: forward gives it all to the first, and has nothing left
-/// for the second. Shapley divides it evenly.
+/// Each of two rungs gains 30 %, both together no more: forward attributes it all to the first, and nothing to the
+/// second. Shapley divides it evenly.
 #[test]
 fn of_two_that_do_the_same_each_has_half() {
     let speed = |on: &[bool]| if on[0] || on[1] { 1.3 } else { 1.0 };
@@ -283,8 +283,8 @@ fn of_two_that_do_the_same_each_has_half() {
     }
 }
 
-/// The first rung's 15 % are within the second's 40 %. Forward keeps both; leaving one out shows that the first has
-/// nothing left.
+/// The first rung's 15 % are within the second's 40 %. Forward keeps both; leaving one out shows that the first adds
+/// nothing.
 #[test]
 fn what_a_later_rung_makes_useless_is_taken_back() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
@@ -303,12 +303,12 @@ fn what_a_later_rung_makes_useless_is_taken_back() {
     );
     let total = climbed.total.unwrap().throughput.unwrap();
     assert!((total.gain - 0.4).abs() < 0.06, "{total:?}");
-    // By hand: the mean of ln 1.15 and 0, and what is left of ln 1.4.
+    // By hand: the mean of ln 1.15 and 0, and the rest of ln 1.4.
     let share = climbed.rungs[0].shapley.unwrap().gain;
     assert!((share - (1.15_f64.ln() / 2.0).exp_m1()).abs() < 0.05, "{share}");
 }
 
-/// The first rung gives 5 % alone and 25 % once the second is there: forward tells the 5 %, leaving it out the 25.
+/// The first rung gains 5 % alone and 25 % with the second: forward reports 5 %, leaving it out 25 %.
 #[test]
 fn what_needs_another_is_worth_more_among_all() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
@@ -324,7 +324,7 @@ fn what_needs_another_is_worth_more_among_all() {
     assert!((climbed.rungs[0].leave_one_out.unwrap().gain - 0.25).abs() < 0.03);
 }
 
-/// Good alone, bad beside what comes later.
+/// Good alone, bad together with a later one.
 #[test]
 fn what_harms_the_others_is_taken_back() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
@@ -377,7 +377,7 @@ fn an_interrupt_keeps_what_is_known() {
     assert_eq!((climbed.end, subject.on), (End::Interrupted, vec![false; 2]));
 }
 
-/// What a first look cannot tell from nothing is looked at again in the time that is left, and its runs count.
+/// An undecided rung gets a second look in the remaining time, and its earlier runs count.
 #[test]
 fn what_is_undecided_has_a_second_look() {
     let mut subject = simulated(2, 41, |on| if on[1] { 1.02 } else { 1.0 });
@@ -426,8 +426,8 @@ fn what_cannot_be_is_told_and_the_rest_is_measured() {
     assert!(climbed.rungs[1].shapley.is_some() && climbed.rungs[2].shapley.is_none());
 }
 
-/// A packet tap of somebody else's: one more of them costs what that one does. Of five requests one is missing, which is
-/// a quarter more CPU and time for each of the others.
+/// Another program's packet tap: one more of them costs the same. Of five requests one is missing, which is a quarter
+/// more CPU and time for each of the others.
 #[test]
 fn a_burden_is_estimated_from_the_other_side() {
     let costs: fn(&[bool]) -> f64 = |on| if on[0] { 0.8 } else { 1.0 };
@@ -463,7 +463,7 @@ fn a_burden_that_costs_nothing_says_so() {
     }
 }
 
-/// The second rung takes a reboot: the first is climbed now, and a block of runs with it is made.
+/// The second rung needs a reboot: the first is climbed now, and a block of runs with it is made.
 #[test]
 fn what_takes_a_reboot_waits_for_it() {
     let speed = |on: &[bool]| if on[0] { 1.3 } else { 1.0 };
@@ -486,7 +486,7 @@ fn what_takes_a_reboot_waits_for_it() {
     assert_eq!((climbed.waiting, climbed.rungs[0].reason.as_str()), (None, NOT_WAITING));
 }
 
-/// The block of another boot, in which the machine is so many times as fast.
+/// The block of another boot, in which the machine is this many times as fast.
 fn rebooted(before: &Block, times: f64, noise: f64, seed: u64) -> (Resumed<&'static str>, Vec<bool>) {
     let mut subject = Simulated { noise, ..simulated(2, seed, |on| [1.0, 1.3][usize::from(on[0])]) };
     subject.noise = noise;
@@ -534,7 +534,7 @@ fn what_a_reboot_brings_is_found() {
     }
 }
 
-/// A floor of either boot is in the interval: what is within it is none.
+/// The noise floor of either boot widens the interval: an effect within it does not count.
 #[test]
 fn the_larger_floor_of_two_boots_decides() {
     let before = Block { noise_floor: 0.5, ..block(0.02, 5) };
@@ -557,7 +557,7 @@ fn a_block_that_does_not_come_to_its_end_is_no_result() {
     assert_eq!(subject.on, [false; 2]);
 }
 
-/// A subject that has to treat both sets alike is told of them before each comparison.
+/// A subject that has to treat both sets alike is notified of them before each comparison.
 #[test]
 fn a_subject_is_told_what_is_compared() {
     let mut subject = simulated(2, 43, |on| if on[0] { 1.3 } else { 1.0 });

@@ -1,4 +1,4 @@
-//! The family `ethtool`, Linux 5.6 and newer: what the program of that name reads and sets.
+//! The family `ethtool`, Linux 5.6 and newer: the parameters of the program with that name.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(crate) const RINGS: Commands = Commands { get: 15, set: 16 };
 pub(crate) const CHANNELS: Commands = Commands { get: 17, set: 18 };
 pub(crate) const COALESCE: Commands = Commands { get: 19, set: 20 };
 
-/// Attributes of all groups but the features, by what the program calls them: the value, and the most that it can be.
+/// Attributes of all groups except features, by their names in the program: the value, and its maximum.
 pub(crate) const CHANNELS_COMBINED: (u16, u16) = (9, 5);
 pub(crate) const RINGS_RX: (u16, u16) = (6, 2);
 pub(crate) const COALESCE_RX_USECS: u16 = 2;
@@ -33,13 +33,13 @@ pub(crate) type Values = Vec<(u16, u64)>;
 pub(crate) struct Feature {
     pub(crate) name: String,
     pub(crate) is_active: bool,
-    /// Whether it was asked for; it stays off while another that it needs is off.
+    /// Whether it was requested; it stays off while a feature that it needs is off.
     pub(crate) is_wanted: bool,
-    /// Whether the driver does not let it change.
+    /// Whether the driver does not allow changes.
     pub(crate) is_fixed: bool,
 }
 
-/// How connections are spread over queues.
+/// The distribution of connections over queues.
 const RSS_GET: u8 = 38;
 const RSS_TABLE: u16 = 4;
 
@@ -57,7 +57,7 @@ const BITS_BIT: u16 = 1;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
-/// The numbers that a device has in a group; nothing on a kernel without the family.
+/// The values of a device in a group; `None` on a kernel without the family.
 pub(crate) fn values(host: &Host, device: &str, group: Commands) -> Result<Option<Values>, Fault> {
     let Some(family) = family(host)? else { return Ok(None) };
     let messages = family.ask(host, group.get, REQUEST, &header(device))?;
@@ -65,7 +65,7 @@ pub(crate) fn values(host: &Host, device: &str, group: Commands) -> Result<Optio
     Ok(Some(found.iter().filter_map(|(kind, value)| Some((*kind, number(value)?))).collect()))
 }
 
-/// All features of a device; nothing on a kernel without the family.
+/// All features of a device; `None` on a kernel without the family.
 pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>, Fault> {
     let Some(family) = family(host)? else { return Ok(None) };
     let messages = family.ask(host, FEATURES.get, REQUEST, &header(device))?;
@@ -76,7 +76,7 @@ pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>
     };
     let (wanted, active, fixed) =
         (listed(FEATURES_WANTED)?, listed(FEATURES_ACTIVE)?, listed(FEATURES_FIXED)?);
-    // The first set names all that there are.
+    // The first set has all names.
     let features = set(FEATURES_CHANGEABLE)?.into_iter().map(|(name, is_changeable)| Feature {
         is_active: active.contains(&name),
         is_wanted: wanted.contains(&name),
@@ -86,7 +86,7 @@ pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>
     Ok(Some(features.collect()))
 }
 
-/// The queue that each hash of a connection goes to; nothing on a kernel before 6.3, or of a card that has no such table.
+/// The queue of each hash of a connection; `None` on kernels before 6.3, and for cards without such a table.
 pub(crate) fn indirection(host: &Host, device: &str) -> Result<Option<Vec<u32>>, Fault> {
     let Some(family) = family(host)? else { return Ok(None) };
     let messages = match family.ask(host, RSS_GET, REQUEST, &header(device)) {
@@ -98,7 +98,7 @@ pub(crate) fn indirection(host: &Host, device: &str) -> Result<Option<Vec<u32>>,
     Ok(Some(table.chunks_exact(4).filter_map(|entry| Some(number(entry)? as u32)).collect()))
 }
 
-/// Sets a number of a group; says whether this kernel has the family.
+/// Sets a value of a group. Returns whether this kernel has the family.
 pub(crate) fn set_value(
     host: &Host,
     device: &str,
@@ -109,7 +109,7 @@ pub(crate) fn set_value(
     set(host, group, &header(device).with(kind, value))
 }
 
-/// Asks for features, or not, all at once; says whether this kernel has the family.
+/// Requests features on or off, all at once. Returns whether this kernel has the family.
 pub(crate) fn set_features(host: &Host, device: &str, wanted: &[(&str, bool)]) -> Result<bool, Fault> {
     let bits = wanted.iter().fold(Attributes::new(), |bits, (name, is_wanted)| {
         let bit = Attributes::new().with_text(BIT_NAME, name);
@@ -133,7 +133,7 @@ fn header(device: &str) -> Attributes {
     Attributes::new().with_nested(HEADER, &Attributes::new().with_text(HEADER_DEVICE, device))
 }
 
-/// The names in a set of bits, and whether each is set. The kernel lists those that are, unless it tells a mask too.
+/// The names in a bit set, and whether each is set. Without a mask the kernel lists only those that are.
 fn bits(set: &[u8]) -> Result<Vec<(String, bool)>, Fault> {
     let set = attributes(set)?;
     let is_list = find(&set, BITSET_NO_MASK).is_some();

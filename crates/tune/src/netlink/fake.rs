@@ -1,4 +1,4 @@
-//! A kernel for tests. What it was told to answer is what it is: a change changes these answers, so that they are read back
+//! A kernel for tests. Its state is the table of its replies: a change modifies these, so that it can be read back
 //! and compared byte for byte.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::{
     aligned, attributes, find, number, text,
 };
 
-/// Answers to requests: the datagrams.
+/// Replies to requests: the datagrams.
 pub(crate) type Datagrams = BTreeMap<(Protocol, Vec<u8>), Vec<Vec<u8>>>;
 
 /// Bytes before the attributes of a message: a header, and the head of a generic family or of a qdisc.
@@ -26,12 +26,12 @@ const GET_FILTER: u16 = 46;
 const ADD_RULE: u16 = 1011;
 const DELETE_RULE: u16 = 1012;
 const LIST_RULES: u16 = 1013;
-/// Commands of `ethtool` that set follow those that get the same; before the one of `netdev` there is no such.
+/// In `ethtool`, each SET command follows its GET command; `netdev` has no such rule.
 const GET_FEATURES: u8 = 11;
 const SET_NAPI: u8 = 14;
 const LIST_NAPI: u8 = 11;
 
-/// What a kernel answers to a request that is in no table, and what it makes of it; nothing where it has no such family.
+/// The reply to a request that is not in the table, and its effect; `None` if there is no such family.
 pub(crate) fn answer(told: &mut Datagrams, protocol: Protocol, request: &[u8]) -> Option<Vec<u8>> {
     let kind = u16::from_ne_bytes([request[4], request[5]]);
     let done = match (protocol, kind) {
@@ -47,7 +47,8 @@ pub(crate) fn answer(told: &mut Datagrams, protocol: Protocol, request: &[u8]) -
 }
 
 /// A card: 3 microseconds between its interrupts, 256 of 4096 descriptors, a table of 8 entries that all name its
-/// first queue, and segmentation that is asked for and off, as its checksums are. The numbers are those of the attributes.
+/// first queue, and segmentation that is requested but off, because checksums are off. The numbers are attribute
+/// numbers.
 pub(crate) fn card() -> Datagrams {
     const ETHTOOL: u16 = 20;
     const COALESCE: u8 = 19;
@@ -89,7 +90,7 @@ pub(crate) fn card() -> Datagrams {
     told
 }
 
-/// That card's root qdisc, and how many filters hang on it.
+/// The card's root qdisc, and its number of filters.
 pub(crate) fn qdisc(kind: &str, handle: u32, options: &[u8], filters_count: usize) -> Datagrams {
     let named = Attributes::new().with_text(1, kind).with(2, options);
     let request = Request::new(GET_FILTER, REQUEST | DUMP, &tc_head(INDEX, 0, handle), &Attributes::new());
@@ -110,10 +111,10 @@ pub(crate) fn qdisc_to_attach(kind: &str, options: &[u8]) -> Datagrams {
 /// That card's number.
 const INDEX: u32 = 2;
 
-/// A change, done or refused; nothing where there is nothing of the kind.
+/// A change, done or refused; `None` if nothing like it exists.
 type Done = Option<Result<(), Errno>>;
 
-/// What was the kernel's own comes back when another is removed.
+/// The kernel's own qdisc comes back when another is removed.
 fn set_qdisc(told: &mut Datagrams, request: &[u8]) -> Done {
     const HANDLE_CHOSEN: u32 = 0x8001_0000;
     let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
@@ -151,7 +152,7 @@ fn change_rules(told: &mut Datagrams, kind: u16, request: &[u8]) -> Done {
 fn change_generic(told: &mut Datagrams, kind: u16, request: &[u8]) -> Done {
     let command = request[16];
     let wanted = attributes(&request[GENERIC_BYTES..]).unwrap();
-    // Every change of ethtool's begins with the device, as the question does.
+    // Every change of ethtool starts with the device, like the query.
     let header = Attributes(request[GENERIC_BYTES..][..aligned(header_bytes(request))].to_vec());
     let question = Request::new(kind, REQUEST, &[command - 1, request[17], 0, 0], &header);
     if let Some(known) = told.get_mut(&(Protocol::Generic, question.bytes().to_vec())) {
@@ -167,7 +168,7 @@ fn header_bytes(request: &[u8]) -> usize {
     usize::from(u16::from_ne_bytes([request[GENERIC_BYTES], request[GENERIC_BYTES + 1]]))
 }
 
-/// A number: there must be one already, and it is not more than the most that the card can do.
+/// A number: one must already exist, and the new one must not exceed the card's maximum.
 fn set_value(known: &mut [u8], wanted: &List) -> Result<(), Errno> {
     const COALESCE: u8 = 19;
     const ADAPTIVE_RX: u16 = 11;
@@ -176,10 +177,10 @@ fn set_value(known: &mut [u8], wanted: &List) -> Result<(), Errno> {
     let (kind, value) = wanted[1];
     let has = attributes(&known[GENERIC_BYTES..]).unwrap();
     let now = find(&has, kind).filter(|now| now.len() == value.len()).ok_or(Errno::OPNOTSUPP)?;
-    // The answer to a question for moderation may bear the number of its own.
+    // The reply to a query for moderation may carry the number of the query.
     let is_moderation = known[16] == COALESCE || known[16] == COALESCE + 1;
     if is_moderation && kind == ADAPTIVE_RX && find(&has, ADAPTIVE_TX).is_none() {
-        // A driver that takes it and ignores it.
+        // A driver that accepts it and ignores it.
         return Ok(());
     }
     let most = MOST.iter().find(|(of, _)| !is_moderation && *of == kind);
@@ -222,7 +223,7 @@ fn set_napi(told: &mut Datagrams, kind: u16, wanted: &List) -> Result<(), Errno>
 /// A bit of a set: its number, its name, and whether it is set.
 type Bit = (u32, String, bool);
 
-/// What is asked for is noted; what it needs decides whether it is so, as `netdev_fix_features` does.
+/// Requests are stored; whether a feature is on depends on the features it needs, as in `netdev_fix_features`.
 fn set_features(known: &mut Vec<u8>, wanted: &List) -> Result<(), Errno> {
     const CHANGEABLE: u16 = 2;
     const WANTED: u16 = 3;
@@ -257,7 +258,7 @@ fn set_features(known: &mut Vec<u8>, wanted: &List) -> Result<(), Errno> {
         rest = match kind {
             WANTED => rest.with_nested(kind, &bitset(&asked, false)),
             ACTIVE => rest.with_nested(kind, &bitset(&so, false)),
-            // Of an answer of features each attribute is a list.
+            // In a reply with features, each attribute is a list.
             kind => rest.with(kind | NESTED, value),
         };
     }
@@ -279,7 +280,7 @@ fn bits(set: &[u8]) -> Vec<Bit> {
     listed.iter().map(|(_, value)| bit(value)).collect()
 }
 
-/// A set as the kernel reports it: with a mask all bits and which are set, without one those that are.
+/// A bit set as the kernel reports it: with a mask all bits and which are set, without one only those that are.
 fn bitset(bits: &[Bit], has_mask: bool) -> Attributes {
     const BITS_COUNT: u32 = 64;
     let mut listed = Attributes::new();
@@ -309,7 +310,7 @@ fn qdiscs_key(index: u32) -> (Protocol, Vec<u8>) {
     (Protocol::Route, request.bytes().to_vec())
 }
 
-/// Where a device's own qdiscs are kept while another is in their place; nobody asks so.
+/// Where a device's own qdiscs are kept while another replaces them; no request has this key.
 fn own_key(index: u32) -> (Protocol, Vec<u8>) {
     (Protocol::Route, index.to_ne_bytes().to_vec())
 }

@@ -1,4 +1,4 @@
-//! Families that have a name: their number is asked for first.
+//! Generic families: their number has to be looked up first.
 
 use super::{
     Attributes, DUMP, Fault, List, Message, Protocol, REQUEST, Request, attributes, cut, find, number,
@@ -21,7 +21,7 @@ const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
 impl Family {
-    /// The family of this name; nothing where this kernel has none.
+    /// The family with this name; `None` if this kernel has none.
     pub(super) fn find(host: &Host, name: &str) -> Result<Option<Family>, Fault> {
         let named = Attributes::new().with_text(FAMILY_NAME, name);
         match CONTROLLER.ask(host, GET_FAMILY, REQUEST, &named) {
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// Asks for a command of this family to be carried out.
+    /// Sends a command of this family.
     pub(super) fn ask(
         self,
         host: &Host,
@@ -48,7 +48,7 @@ impl Family {
         host.ask(Protocol::Generic, &Request::new(self.kind, REQUEST | flags, &head, attributes))
     }
 
-    /// Lists what a command lists.
+    /// Lists the results of a command.
     pub(super) fn list(
         self,
         host: &Host,
@@ -59,7 +59,7 @@ impl Family {
     }
 }
 
-/// The attributes of an answer.
+/// The attributes of a reply.
 pub(super) fn replied(message: &Message) -> Result<List<'_>, Fault> {
     attributes(message.body.get(HEAD_BYTES..).ok_or_else(cut)?)
 }

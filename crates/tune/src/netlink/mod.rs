@@ -1,5 +1,5 @@
-//! What the kernel says over netlink: messages made of attributes. One file per family; the bytes themselves are here, the
-//! socket is in `socket.rs`, and a test puts recorded answers in its place.
+//! Netlink messages, which consist of attributes. One file per family; the encoding is here, the socket is in
+//! `socket.rs`, and tests replace it with recorded replies.
 //!
 //! ```text
 //! request   [length kind flags sequence port] body          a header of 16 bytes, then the family's own
@@ -7,7 +7,8 @@
 //! body      [the family's fixed head] [length kind value]*  attributes, each padded to 4 bytes
 //! ```
 //!
-//! An attribute's value may be a list of attributes. Numbers are in the machine's own order, nftables' in the network's.
+//! An attribute's value may be a list of attributes. Numbers are in native byte order, nftables' in network byte
+//! order.
 
 pub(crate) mod audit;
 pub(crate) mod ethtool;
@@ -23,7 +24,7 @@ pub(crate) use socket::talk;
 
 use rustix::io::Errno;
 
-/// Which part of the kernel is asked.
+/// The part of the kernel that a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// Devices and their qdiscs.
@@ -32,7 +33,7 @@ pub enum Protocol {
     Audit,
     /// Packet filters.
     Netfilter,
-    /// Families that have a name instead of a number, such as `ethtool`.
+    /// Families with a name instead of a number, such as `ethtool`.
     Generic,
 }
 
@@ -43,7 +44,7 @@ pub(crate) const DUMP: u16 = 0x300;
 pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const CREATE: u16 = 0x400;
 
-/// Flags of an answer.
+/// Flags of a reply.
 pub(crate) const MULTI: u16 = 0x2;
 pub(crate) const INTERRUPTED: u16 = 0x10;
 
@@ -61,50 +62,50 @@ const ALIGN: usize = 4;
 const NESTED: u16 = 0x8000;
 const KIND_MASK: u16 = 0x3fff;
 
-/// Each request has a socket of its own, so that it needs no other number.
+/// Each request has its own socket, so one number is enough.
 const SEQUENCE: u32 = 1;
 
-/// Bytes of an attribute's value: its length has 16 bits and counts the header.
+/// Longest value of an attribute: its length has 16 bits and includes the header.
 const VALUE_BYTES_MAX: usize = u16::MAX as usize - ATTRIBUTE_HEADER_BYTES;
 
-/// Bytes of a whole answer: a hundred thousand nftables rules.
+/// Longest complete reply: a hundred thousand nftables rules.
 pub(crate) const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// A request, or in a test a message of an answer.
+/// A request, or in a test a message of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
     flags: u16,
 }
 
-/// A message of an answer, without its header.
+/// A message of a reply, without its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The kernel says no.
+    /// The kernel refuses.
     Refused(Errno),
-    /// What is listed changed meanwhile.
+    /// The list changed while it was read.
     Interrupted,
-    /// The answer is not what was asked for, or there was none.
+    /// The reply is not what was requested, or there was none.
     Broken(String),
 }
 
-/// Attributes that are being written.
+/// Attributes being written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes(Vec<u8>);
 
-/// Attributes that were read: kinds and values.
+/// Parsed attributes: kinds and values.
 pub(crate) type List<'m> = Vec<(u16, &'m [u8])>;
 
-/// The answer to one request, put together from the datagrams that it comes in.
+/// The reply to one request, assembled from its datagrams.
 pub(crate) struct Answer {
-    /// Whether it ends with an end; otherwise with its first message, unless that is one of many.
+    /// Whether it ends with an end marker; otherwise with its first message, unless that is one of several.
     has_end: bool,
     messages: Vec<Message>,
     bytes: usize,
@@ -128,7 +129,7 @@ impl Request {
         Request { bytes, flags }
     }
 
-    /// A request by its bytes.
+    /// A request from its bytes.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Request {
         Request { bytes: bytes.to_vec(), flags: u16::from_ne_bytes(bytes[6..8].try_into().unwrap()) }
@@ -144,7 +145,8 @@ impl Attributes {
         Attributes::default()
     }
 
-    /// An attribute with any value. One that is longer than an attribute can be is cut, and the kernel refuses it.
+    /// Adds an attribute with any value. One that is too long for an attribute is truncated, and the kernel refuses
+    /// it.
     pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Attributes {
         let value = &value[..value.len().min(VALUE_BYTES_MAX)];
         self.0.extend(((ATTRIBUTE_HEADER_BYTES + value.len()) as u16).to_ne_bytes());
@@ -172,14 +174,14 @@ impl Attributes {
 }
 
 impl Answer {
-    /// An answer to come.
+    /// A reply that is expected.
     pub(crate) fn to(request: &Request) -> Answer {
-        // Some lists do not say of their messages that they are many.
+        // Some lists do not mark their messages as parts of several.
         let has_end = request.flags & ACK != 0 || request.flags & DUMP == DUMP;
         Answer { has_end, messages: Vec::new(), bytes: 0, is_interrupted: false, end: None }
     }
 
-    /// Takes a datagram; says whether the answer is whole, or will never be.
+    /// Processes a datagram. Returns whether the reply is complete, or can never be.
     pub(crate) fn take(&mut self, datagram: &[u8]) -> bool {
         self.bytes += datagram.len();
         let taken = match self.bytes > ANSWER_BYTES_MAX {
@@ -222,7 +224,7 @@ impl Answer {
         match kind {
             NOOP => {}
             ERROR | DONE => {
-                // The end of a list may come without a number.
+                // The end of a list may lack its number.
                 let code = if kind == DONE && body.is_empty() { &[0; 4] } else { body };
                 let code = code.first_chunk().map(|code| i32::from_ne_bytes(*code)).ok_or_else(cut)?;
                 let end = if code == 0 { Ok(()) } else { Err(Fault::Refused(errno(code))) };
@@ -243,7 +245,7 @@ impl Answer {
 }
 
 impl Message {
-    /// The fixed head of a family, and the attributes behind it.
+    /// Splits the fixed head of a family from the attributes after it.
     pub(crate) fn split(&self, head_bytes: usize) -> Result<(&[u8], List<'_>), Fault> {
         let (head, rest) = self.body.split_at_checked(head_bytes).ok_or_else(cut)?;
         let rest = rest.get(aligned(head_bytes) - head_bytes..).unwrap_or_default();
@@ -252,7 +254,7 @@ impl Message {
 }
 
 impl Fault {
-    /// What a socket's error means.
+    /// The meaning of a socket error.
     pub(crate) fn of(error: &std::io::Error) -> Fault {
         match error.raw_os_error() {
             Some(code) => Fault::Refused(Errno::from_raw_os_error(code)),
@@ -260,10 +262,10 @@ impl Fault {
         }
     }
 
-    /// In words; `what` was asked for or to be done.
+    /// As a message; `what` was requested.
     pub(crate) fn told(&self, what: &str) -> String {
         match self {
-            // Audit refuses the namespaces of a container as if nobody listened.
+            // In the network namespace of a container, audit refuses as if nobody listened.
             Fault::Refused(Errno::PERM | Errno::ACCESS | Errno::CONNREFUSED) => {
                 format!("{what} is not allowed: run as root, outside a container")
             }
@@ -276,14 +278,14 @@ impl Fault {
         }
     }
 
-    /// Whether this kernel, as it is, has nothing of the kind.
+    /// Whether this kernel lacks the feature.
     pub(crate) fn is_absent(&self) -> bool {
         let absent = [Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT];
         matches!(self, Fault::Refused(errno) if absent.contains(errno))
     }
 }
 
-/// A list of attributes by kind.
+/// Parses a list of attributes.
 pub(crate) fn attributes(mut rest: &[u8]) -> Result<List<'_>, Fault> {
     let mut found = Vec::new();
     while !rest.is_empty() {
@@ -312,12 +314,12 @@ pub(crate) fn number(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number of 4 bytes in the network's order.
+/// A number of 4 bytes in network byte order.
 pub(crate) fn network_number(value: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(value.try_into().ok()?))
 }
 
-/// A text that ends with a zero.
+/// A zero-terminated text.
 pub(crate) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
@@ -331,7 +333,7 @@ fn aligned(length: usize) -> usize {
     length.div_ceil(ALIGN) * ALIGN
 }
 
-/// The kernel reports its error numbers below zero.
+/// The kernel reports error numbers as negative.
 fn errno(code: i32) -> Errno {
     const ERRNO_MAX: i32 = 4095;
     match code.checked_neg() {
@@ -401,12 +403,12 @@ mod tests {
         assert_eq!(find(&nested, 1).and_then(number), Some(7));
         assert_eq!(find(&nested, 2).map(text).as_deref(), Some("eth0"));
         assert_eq!((find(&read, 6), find(&read, 7), find(&read, 8)), (Some(&[1][..]), Some(&[][..]), None));
-        // What does not fit an attribute is cut, and the list stays one.
+        // A value that is too long for an attribute is truncated, and the list stays valid.
         let long = Attributes::new().with(1, &vec![0; 70_000]).with(2, &[1]);
         assert_eq!(attributes(&long.0).unwrap().len(), 2);
     }
 
-    /// Cut off anywhere, or with any byte another: an error or other values, never a panic.
+    /// Truncated anywhere, or with any byte changed: an error or other values, never a panic.
     #[test]
     fn attributes_of_any_bytes_are_survived() {
         let inner = Attributes::new().with_number(1, 7).with_text(2, "eth0");

@@ -1,10 +1,10 @@
-//! NAPI instances of a device: the family `netdev`, Linux 6.13 and newer for what is set here.
+//! NAPI instances of a device: the family `netdev`; Linux 6.13 and newer for the settings here.
 
 use super::generic::{Family, replied};
 use super::{ACK, Attributes, Fault, find, number, qdisc};
 use crate::host::Host;
 
-/// One instance and for how long interrupts stay suspended while its server polls.
+/// One instance, and how long interrupts stay suspended while its server polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Napi {
     pub(crate) id: u32,
@@ -18,7 +18,7 @@ const INDEX: u16 = 1;
 const ID: u16 = 2;
 const SUSPEND_NS: u16 = 7;
 
-/// The device's instances that tell how long; none where kernel or driver do not.
+/// The device's instances that report this time; empty if the kernel or the driver does not.
 pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Napi>, Fault> {
     let Some(family) = Family::find(host, "netdev")? else { return Ok(Vec::new()) };
     let of_device = Attributes::new().with_number(INDEX, qdisc::index(host, device)?);
@@ -34,7 +34,7 @@ pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Napi>, Fault> {
     Ok(found)
 }
 
-/// Sets for how long.
+/// Sets this time.
 pub(crate) fn set(host: &Host, napi: Napi) -> Result<(), Fault> {
     let Some(family) = Family::find(host, "netdev")? else {
         return Err(Fault::Refused(rustix::io::Errno::OPNOTSUPP));

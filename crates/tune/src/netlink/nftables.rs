@@ -1,4 +1,4 @@
-//! The chains and rules of nftables, as far as needed to say what packets pass through.
+//! The chains and rules of nftables, parsed as far as needed to know what packets pass through.
 
 use rustix::io::Errno;
 
@@ -13,17 +13,17 @@ pub(crate) struct Chain {
     pub(crate) family: u8,
     pub(crate) table: String,
     pub(crate) name: String,
-    /// What packets come to by themselves; nothing of a chain that is only jumped to.
+    /// The hook of a base chain; `None` for a chain that is only jumped to.
     pub(crate) base: Option<Base>,
 }
 
-/// Where a base chain hangs.
+/// The hook of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) kind: String,
     pub(crate) hook: u32,
     pub(crate) priority: i32,
-    /// Whether it drops what no rule takes.
+    /// Whether its policy is to drop.
     pub(crate) drops: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Rule {
     pub(crate) family: u8,
     pub(crate) table: String,
     pub(crate) chain: String,
-    /// Whether it asks for what is known of a connection.
+    /// Whether it uses connection tracking.
     pub(crate) asks_state: bool,
 }
 
@@ -66,8 +66,8 @@ const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 const EXTENSION_NAME: u16 = 1;
 
-/// Expressions that neither ask for nor act upon what is known of a connection; every other may, as one that adds to a set
-/// does with a limit of connections in it.
+/// Expressions that do not use connection tracking; every other may, such as one that adds to a set with a connection
+/// limit in it.
 const PLAIN: &[&str] = &[
     "bitwise",
     "byteorder",
@@ -95,7 +95,7 @@ const PLAIN: &[&str] = &[
     "socket",
 ];
 
-/// Extensions of xtables that do not; every other may.
+/// Extensions of xtables that do not use it; every other may.
 const NOT_OF_CONNECTIONS: &[&str] = &[
     "tcp",
     "udp",
@@ -111,13 +111,13 @@ const NOT_OF_CONNECTIONS: &[&str] = &[
     "REJECT",
 ];
 
-/// All chains of all families; none on a kernel without nftables.
+/// All chains of all families; empty on a kernel without nftables.
 pub(crate) fn chains(host: &Host) -> Result<Vec<Chain>, Fault> {
     let messages = dump(host, GET_CHAIN)?;
     messages.iter().filter(|message| message.kind == NEW_CHAIN).map(chain).collect()
 }
 
-/// All rules of all families; none on a kernel without nftables.
+/// All rules of all families; empty on a kernel without nftables.
 pub(crate) fn rules(host: &Host) -> Result<Vec<Rule>, Fault> {
     let messages = dump(host, GET_RULE)?;
     messages.iter().filter(|message| message.kind == NEW_RULE).map(rule).collect()
@@ -126,7 +126,7 @@ pub(crate) fn rules(host: &Host) -> Result<Vec<Rule>, Fault> {
 fn dump(host: &Host, kind: u16) -> Result<Vec<Message>, Fault> {
     let request = Request::new(kind, REQUEST | DUMP, &[0; HEAD_BYTES], &Attributes::new());
     match host.ask(Protocol::Netfilter, &request) {
-        // What netfilter answers for a subsystem that it does not have.
+        // netfilter's reply if it lacks a subsystem.
         Err(Fault::Refused(Errno::INVAL)) => Ok(Vec::new()),
         Err(fault) if fault.is_absent() => Ok(Vec::new()),
         answer => answer,
@@ -185,7 +185,7 @@ fn is_of_connections(expression: &[(u16, &[u8])]) -> Result<bool, Fault> {
 mod tests {
     use super::*;
 
-    /// A limit of connections may stand within what adds to a set.
+    /// A connection limit may be inside an expression that adds to a set.
     #[test]
     fn what_is_not_known_to_be_plain_may_ask_for_connections() {
         let asks = |name: &[u8]| is_of_connections(&[(EXPRESSION_NAME, name)]).unwrap();

@@ -15,14 +15,14 @@ pub(crate) struct Qdisc {
     pub(crate) handle: u32,
     pub(crate) parent: u32,
     pub(crate) options: Option<Vec<u8>>,
-    /// Whether it counts packets as longer or shorter than they are.
+    /// Whether it has a size table, and so counts other packet lengths.
     pub(crate) has_size_table: bool,
 }
 
 /// The parent of a root qdisc.
 pub(crate) const ROOT: u32 = u32::MAX;
 
-/// Parents of the qdiscs on the way in, which are beside the root and stay when that changes.
+/// Parents of ingress qdiscs, which are separate from the root and stay when it changes.
 const INGRESS_MIN: u32 = 0xffff_0000;
 
 const NEW_LINK: u16 = 16;
@@ -33,9 +33,9 @@ const GET: u16 = 38;
 const NEW_FILTER: u16 = 44;
 const GET_FILTER: u16 = 46;
 
-/// A family, three bytes nothing, and four numbers: index, handle, parent, information.
+/// A family, three zero bytes, and four numbers: index, handle, parent, information.
 const TC_HEAD_BYTES: usize = 20;
-/// A family, a type, the index, flags and which of them change.
+/// A family, a type, the index, flags and a mask of changed flags.
 const LINK_HEAD_BYTES: usize = 16;
 const INDEX: std::ops::Range<usize> = 4..8;
 
@@ -47,7 +47,7 @@ const TC_KIND: u16 = 1;
 const TC_OPTIONS: u16 = 2;
 const TC_SIZE_TABLE: u16 = 8;
 
-/// The qdiscs below a device's root; none where the device is not there.
+/// The qdiscs below a device's root; empty if there is no such device.
 pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Qdisc>, Fault> {
     let index = index(host, device)?;
     let messages = ask(host, GET, DUMP, tc_head(index, 0, 0), &Attributes::new())?;
@@ -70,14 +70,14 @@ pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Qdisc>, Fault> {
     Ok(found)
 }
 
-/// How many filters hang on a qdisc.
+/// The number of filters of a qdisc.
 pub(crate) fn filters_count(host: &Host, device: &str, handle: u32) -> Result<usize, Fault> {
     let head = tc_head(index(host, device)?, 0, handle);
     let messages = ask(host, GET_FILTER, DUMP, head, &Attributes::new())?;
     Ok(messages.iter().filter(|message| message.kind == NEW_FILTER).count())
 }
 
-/// Gives a device another root qdisc, with options as the kernel reported them. For handle 0 it chooses one.
+/// Replaces a device's root qdisc, with options as the kernel reported them. Handle 0 lets the kernel choose one.
 pub(crate) fn set_root(
     host: &Host,
     device: &str,
@@ -99,7 +99,7 @@ pub(crate) fn remove_root(host: &Host, device: &str) -> Result<(), Fault> {
     ask(host, DELETE, ACK, tc_head(index(host, device)?, 0, ROOT), &Attributes::new()).map(drop)
 }
 
-/// A device's number in our network namespace, whichever sysfs shows.
+/// A device's number in our network namespace, whatever sysfs shows.
 pub(super) fn index(host: &Host, device: &str) -> Result<u32, Fault> {
     let attributes =
         Attributes::new().with_text(LINK_NAME, device).with_number(LINK_EXTENDED, LINK_SKIP_STATISTICS);
@@ -111,9 +111,9 @@ pub(super) fn index(host: &Host, device: &str) -> Result<u32, Fault> {
     Ok(index as u32)
 }
 
-/// The options to set for the kernel to tell these. It keeps codel's times in units of 1024 ns, rounded down when it is told
-/// microseconds and again when it tells them: one more is what it was told. And some make 1 of any batch size
-/// (`min(1U, …)`), so that the default can only be had by leaving it out.
+/// The options to set so that the kernel reports these. It stores codel's times in units of 1024 ns, rounded down
+/// from microseconds, and rounded down again when it reports them: one more gives the original value. Some qdiscs
+/// make 1 of any batch size (`min(1U, …)`), so that the default can only be restored by leaving it out.
 fn returned(kind: &str, options: &[u8]) -> Result<Vec<u8>, Fault> {
     const BATCH_SIZE: u16 = 8;
     const BATCH_SIZE_DEFAULT: u64 = 64;
@@ -157,7 +157,7 @@ fn ask(
 mod tests {
     use super::*;
 
-    /// As `codel_change` and `codel_time_to_us` of the kernel compute.
+    /// As the kernel's `codel_change` and `codel_time_to_us` compute.
     #[test]
     fn times_of_codel_come_back_as_they_were() {
         let set = |us: u64| (us * 1000) >> 10;

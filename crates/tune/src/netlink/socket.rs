@@ -1,4 +1,4 @@
-//! The socket that one request is sent and answered through. Bounded in time and size.
+//! The socket for one request and its reply. Limited in time and size.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use rustix::net::{
 
 use super::Protocol;
 
-/// How long an answer may take. The kernel answers in microseconds; a driver that asks its card may take longer.
+/// How long a reply may take. The kernel needs microseconds; a driver that queries its card may take longer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of one datagram. The kernel sends lists in pieces of 32 KiB at most, and no attribute is longer than 64.
+/// Largest datagram. The kernel sends lists in pieces of at most 32 KiB, and no attribute is longer than 64 KiB.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
 /// The kernel's own address.
 const KERNEL: u32 = 0;
 
-/// Sends a request and hands on the datagrams that come back, until `take` says that it has enough.
+/// Sends a request and passes each datagram of the reply to `take`, until that returns true.
 pub(crate) fn talk(
     protocol: Protocol,
     request: &[u8],
@@ -45,7 +45,7 @@ pub(crate) fn talk(
             return Err(io::Error::new(ErrorKind::TimedOut, told));
         }
         set_socket_timeout(&socket, Timeout::Recv, Some(left))?;
-        // With `TRUNC` the length is the datagram's, also where the buffer is shorter.
+        // With `TRUNC` the length is the datagram's, even if the buffer is shorter.
         match recvfrom(&socket, &mut buffer[..], RecvFlags::TRUNC) {
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),

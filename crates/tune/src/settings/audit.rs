@@ -1,4 +1,4 @@
-//! The rule of the audit subsystem that keeps new processes out of it.
+//! The audit rule that exempts new processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::netlink::audit;
 
-/// The rule `never,task`, as `auditctl` calls it: it is there or not.
+/// The rule `never,task`, as `auditctl` calls it: it exists or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRule;
 
 impl AuditRule {
-    /// The rule in `auditctl`'s words.
+    /// The rule in `auditctl`'s syntax.
     pub(crate) const LINE: &str = "-a never,task";
 }
 

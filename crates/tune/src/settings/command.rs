@@ -1,7 +1,7 @@
-//! A change that somebody wrote as two shell commands: one that makes it and one that undoes it.
+//! A change by two shell commands of the user: one that makes it and one that undoes it.
 //!
-//! What it changes is not known, so it cannot be read: the journal says whether its first command was begun and whether it
-//! ended. Its second one is run in the folder and with the variables of the first.
+//! Its effect is not known, so it cannot be read: the journal says whether its first command was started and whether
+//! it finished. The second one is run in the same folder with the same variables.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,18 +15,18 @@ use crate::system::{Kernel, RunError, System};
 /// The two commands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commands {
-    /// The one that makes the change.
+    /// Makes the change.
     pub set: String,
-    /// The one that undoes it.
+    /// Undoes it.
     pub unset: String,
-    /// Where they are run.
+    /// The working directory.
     pub folder: String,
-    /// What they find in their environment.
+    /// Environment variables.
     pub variables: Vec<(String, String)>,
 }
 
 impl Commands {
-    /// What is to be typed to undo it, wherever one is.
+    /// The command line that undoes it, from any folder.
     pub(crate) fn undoing(&self) -> String {
         let plain = |(name, _): &&(String, String)| {
             name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') && !name.is_empty()
@@ -36,7 +36,7 @@ impl Commands {
         format!("cd {} && {variables}sh -c {}", quote(&self.folder), quote(&self.unset))
     }
 
-    /// Undoes it. The commands are of the machine that we run on, also where settings are those of another one.
+    /// Undoes it. The commands run on the current machine, even if settings are those of another one.
     pub(crate) fn undo(&self) -> Result<(), String> {
         let told = |why: String| format!("`{}` failed: {why}", self.unset);
         Kernel.run("/bin/sh", &["-c", &self.undoing()], "").map(drop).map_err(|error| match error {

@@ -1,5 +1,5 @@
-//! What ethtool reads and sets: coalescing, rings, channels, features. By netlink; through the program of that name on
-//! kernels before 5.6, which do not have the family.
+//! ethtool's parameters: coalescing, rings, channels, features. Uses netlink; on kernels before 5.6, which lack the
+//! family, the program `ethtool`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ use crate::netlink::ethtool::{self, Commands, Feature};
 pub struct Ethtool {
     /// The device, such as `eth0`.
     pub device: String,
-    /// Which group of parameters.
+    /// The group of parameters.
     pub group: Group,
-    /// The parameter as ethtool takes it, such as `rx-usecs`.
+    /// The parameter's name in ethtool, such as `rx-usecs`.
     pub key: String,
 }
 
-/// A group of parameters, each with its own pair of ethtool's flags.
+/// A group of parameters, each with its own flags of ethtool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -35,15 +35,15 @@ pub enum Group {
     Feature,
 }
 
-/// A parameter as the family `ethtool` knows it.
+/// A parameter in the family `ethtool`.
 enum Known {
-    /// A number of a group, where a group has such, and the most that it can be.
+    /// A number of a group, and its maximum if there is one.
     Number { commands: Commands, kind: u16, maximum: Option<u16> },
     /// The same, but on or off.
     Switch { commands: Commands, kind: u16 },
 }
 
-/// Features by the names that the program takes, and by the kernel's: some stand for several, as `*` says.
+/// Features by their names in the program and in the kernel: some stand for several, marked by `*`.
 const FEATURES: &[(&str, &str)] = &[
     ("gro", "rx-gro"),
     ("rx-checksumming", "rx-checksum"),
@@ -71,7 +71,7 @@ impl Ethtool {
         Ethtool { device: device.to_owned(), group, key: key.to_owned() }
     }
 
-    /// What it is now; of features that are one to the program, whether any is on, as the program reports it.
+    /// Its current value; for several features with one name, whether any is on, as the program reports it.
     pub(crate) fn now(&self, host: &Host) -> Result<String, Unknown> {
         if self.group == Group::Feature {
             let features = self.features(host)?;
@@ -84,7 +84,7 @@ impl Ethtool {
         }
     }
 
-    /// The most that the device can do, for rings and channels.
+    /// The device's maximum, for rings and channels.
     pub(crate) fn maximum(&self, host: &Host) -> Result<u32, Unknown> {
         let value = match self.asked(host, Moment::Most)? {
             Some(value) => value,
@@ -113,7 +113,7 @@ impl Ethtool {
         })
     }
 
-    /// The value by netlink; nothing where the kernel is older than the family, or the parameter is not in our table.
+    /// The value by netlink; `None` if the kernel lacks the family, or the parameter is not in our table.
     fn asked(&self, host: &Host, moment: Moment) -> Result<Option<String>, Unknown> {
         let device = self.device.as_str();
         let unknown = |fault| self.not_read(&fault);
@@ -137,7 +137,7 @@ impl Ethtool {
         }
     }
 
-    /// Sets it by netlink; says whether that is how it is done on this kernel.
+    /// Sets it by netlink. Returns whether this kernel supports that.
     fn set(&self, host: &Host, value: &str) -> Result<bool, String> {
         let device = self.device.as_str();
         let wrong = || format!("{} cannot be `{value}`", self.name());
@@ -156,7 +156,7 @@ impl Ethtool {
         set.map_err(|fault| self.not_set(value, &fault))
     }
 
-    /// The same of the features that it stands for.
+    /// The same for its features.
     fn set_features(&self, host: &Host, value: &str) -> Result<bool, String> {
         let wishes = self.wishes(value)?;
         let Some(features) = self.features_asked(host).map_err(|Unknown(reason)| reason)? else {
@@ -171,8 +171,8 @@ impl Ethtool {
         ethtool::set_features(host, &self.device, &wishes).map_err(|fault| self.not_set(value, &fault))
     }
 
-    /// The features that it stands for and the driver lets change, never none. What it holds is whether each is on and
-    /// was asked for.
+    /// The features that it stands for and that the driver allows to change, never empty. The value is whether each
+    /// is on and was requested.
     fn features(&self, host: &Host) -> Result<Vec<Feature>, Unknown> {
         match self.features_asked(host)? {
             Some(features) => Ok(features),
@@ -180,7 +180,7 @@ impl Ethtool {
         }
     }
 
-    /// By netlink; nothing where the kernel is older than the family.
+    /// By netlink; `None` if the kernel lacks the family.
     fn features_asked(&self, host: &Host) -> Result<Option<Vec<Feature>>, Unknown> {
         let known = FEATURES.iter().find(|(key, _)| *key == self.key);
         let (_, pattern) = known.ok_or_else(|| self.not_known())?;
@@ -195,7 +195,7 @@ impl Ethtool {
         self.changeable(features).map(Some)
     }
 
-    /// In the words of the program: a line, and below it one for each of several that it stands for.
+    /// From the program's output: a line, and below it one for each of several features.
     fn features_said(&self, host: &Host) -> Result<Vec<Feature>, Unknown> {
         let text = host.run("ethtool", &[self.group.flags().0, &self.device])?;
         let shown = if self.key == "gro" { "generic-receive-offload" } else { &self.key };
@@ -228,7 +228,7 @@ impl Ethtool {
         }
     }
 
-    /// What is asked for by a content: `on`, or what features held, each on a line of its own where they differ.
+    /// The requests in a value: `on`, or the state of several features, one per line if they differ.
     fn wishes<'v>(&'v self, value: &'v str) -> Result<Vec<(&'v str, bool)>, String> {
         let wish = |line: &'v str| {
             let (name, state) = match wanted(line) {
@@ -242,10 +242,10 @@ impl Ethtool {
         wishes.ok_or_else(|| format!("{} cannot be `{value}`", self.name()))
     }
 
-    /// The value in the words of the program, which speaks to older kernels too.
+    /// The value from the program, which works with older kernels too.
     fn said(&self, host: &Host, moment: Moment) -> Result<String, Unknown> {
         let text = host.run("ethtool", &[self.group.flags().0, &self.device])?;
-        // Rings and channels first say what the device could do.
+        // For rings and channels, the maxima come first.
         let (could, now) = text.split_once(CURRENT_HEADING).unwrap_or((&text, &text));
         let part = if moment == Moment::Now { now } else { could };
         match part.lines().find_map(|line| value_in(line.trim(), &self.key)).as_deref() {
@@ -275,12 +275,12 @@ impl Ethtool {
     }
 }
 
-/// Which of a parameter's two values.
+/// Which value of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// What it is.
+    /// The current one.
     Now,
-    /// The most that it can be.
+    /// The maximum.
     Most,
 }
 
@@ -290,11 +290,11 @@ const CURRENT_HEADING: &str = "Current hardware settings:";
 const ON: &str = "on";
 pub(crate) const OFF: &str = "off";
 const ON_UNASKED: &str = "on [requested off]";
-/// Asked for, and kept off by another that it needs and that is off.
+/// Requested, but off because a feature that it needs is off.
 pub(crate) const OFF_ASKED: &str = "off [requested on]";
 const FIXED: &str = "[fixed]";
 
-/// A feature in the program's words.
+/// A feature's state in the program's words.
 fn word(is_active: bool, is_wanted: bool) -> &'static str {
     match (is_active, is_wanted) {
         (true, true) => ON,
@@ -304,7 +304,7 @@ fn word(is_active: bool, is_wanted: bool) -> &'static str {
     }
 }
 
-/// Whether a feature was asked for, by the program's words; nothing where it is none of them.
+/// Whether a feature was requested, from the program's words; `None` for other words.
 fn wanted(word: &str) -> Option<bool> {
     match word {
         ON | OFF_ASKED => Some(true),
@@ -313,7 +313,7 @@ fn wanted(word: &str) -> Option<bool> {
     }
 }
 
-/// Reads `key: value`, and the one line that has two: `Adaptive RX: off  TX: n/a`.
+/// Parses `key: value`, and the one line with two: `Adaptive RX: off  TX: n/a`.
 fn value_in(line: &str, key: &str) -> Option<String> {
     match key {
         "adaptive-rx" => line.strip_prefix("Adaptive RX:")?.split_whitespace().next().map(str::to_owned),
@@ -361,7 +361,7 @@ impl Kind for Ethtool {
             Content::Text(value) if self.set(host, value.trim())? => {}
             to => self.steps(to)?.iter().try_for_each(|step| step.run(host))?,
         }
-        // The kernel notes what is asked for also where another feature keeps it from being so.
+        // The kernel stores a request even if another feature keeps it off.
         match to {
             Content::Text(value) if self.group == Group::Feature && [ON, OFF].contains(&value.as_str()) => {
                 let now = self.now(host).map_err(|Unknown(reason)| reason)?;
@@ -387,7 +387,7 @@ impl Kind for Ethtool {
         Ok(vec![Step::command("ethtool", &[&[flag, self.device.as_str()], &pairs[..]].concat())])
     }
 
-    /// A feature holds what was asked for, also where another keeps it from being so.
+    /// A feature has its value if it was requested, even if another feature keeps it off.
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         match (self.group, now, wanted) {
             (Group::Feature, Content::Text(now), Content::Text(wanted)) => {
@@ -440,7 +440,7 @@ mod tests {
         assert!(now(Group::Feature, "rx-checksumming").unwrap_err().0.contains("does not support"));
     }
 
-    /// Several features that are one to the program: each comes back as it was, by it or by netlink.
+    /// Several features that are one to the program: each is restored, by the program or by netlink.
     #[test]
     fn features_that_are_told_as_one() {
         let fake = Fake::new();

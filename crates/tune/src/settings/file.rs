@@ -28,7 +28,7 @@ impl FileSetting {
     }
 }
 
-/// Where a sysctl lies.
+/// The path of a sysctl.
 pub(crate) fn sysctl_path(key: &str) -> String {
     format!("{SYSCTLS}{}", key.replace('.', "/"))
 }
@@ -99,7 +99,7 @@ impl Kind for FileSetting {
 
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         match (now, wanted) {
-            // The kernel pads masks of CPUs to those that it was built for.
+            // The kernel pads CPU masks to the number of CPUs that it was built for.
             (Content::Text(now), Content::Text(wanted)) if self.path.ends_with("_cpus") => {
                 cpus::same_mask(now, wanted)
             }
@@ -109,7 +109,7 @@ impl Kind for FileSetting {
 
     fn tidy(&self, host: &Host) {
         if !is_kernel_file(&self.path) {
-            // What cannot be removed is harmless: nothing reads a file of this name.
+            // A leftover draft is harmless: nothing reads a file with this name.
             let _ = host.remove(&format!("{}{DRAFT_ENDING}", self.path));
         }
     }

@@ -1,5 +1,5 @@
-//! The CPUs that take an interrupt. Interrupts have other numbers after a reboot, or when a card is made again: one is known by
-//! its name, and its number is only where to look first.
+//! The CPUs that handle an interrupt. Interrupts get new numbers after a reboot, or when a card is recreated: an
+//! interrupt is identified by its name, and its number is only a hint.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,19 +12,19 @@ use crate::script::quote;
 /// An interrupt by its name, such as `eth0-TxRx-0`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupt {
-    /// As `/proc/interrupts` has it.
+    /// Its name in `/proc/interrupts`.
     pub name: String,
     /// Its number when it was changed.
     pub number: u32,
 }
 
-/// Where the CPUs of an interrupt are.
+/// The path of an interrupt's CPUs.
 pub(crate) fn affinity(number: u32) -> String {
     format!("/proc/irq/{number}/smp_affinity_list")
 }
 
 impl Interrupt {
-    /// The same interrupt with the number that it has now. None where there is no such one any more, or several.
+    /// The same interrupt with its current number. `None` if there is none, or several.
     fn now(&self, host: &Host) -> Option<Interrupt> {
         let table = host.text("/proc/interrupts").ok()?;
         let named = table.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! A rule of ours in an iptables chain, at its head.
+//! Our rule at the head of an iptables chain.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,16 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 
-/// A rule, whole: it is there or not.
+/// A complete rule: it exists or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IptablesRule {
-    /// Whether it is IPv6's.
+    /// Whether it is for IPv6.
     pub v6: bool,
     /// The table.
     pub table: String,
     /// The chain.
     pub chain: String,
-    /// What it matches and does, in iptables' words.
+    /// Its matches and target, in iptables' syntax.
     pub rule: String,
 }
 

@@ -1,4 +1,4 @@
-//! How each kind of setting is read, written and kept over a reboot. One file per kind, all of one shape.
+//! How each kind of setting is read, written and made persistent. One file per kind, all with the same shape.
 
 mod audit;
 mod command;
@@ -30,17 +30,17 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 
-/// Something that can be read, written and restored. It is also what the journal names, so it is plain data.
+/// Something that can be read, written and restored. The journal stores it, so it is plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
-    /// A file: of procfs, of sysfs, or on a disk.
+    /// A file: in procfs, in sysfs, or on a disk.
     File(FileSetting),
     /// A parameter of a network device that ethtool sets.
     Ethtool(Ethtool),
     /// A network device's root qdisc.
     Qdisc(Qdisc),
-    /// For how long a device's NAPI instances suspend interrupts.
+    /// How long a device's NAPI instances suspend interrupts.
     NapiSuspension(NapiSuspension),
     /// The CPUs that a thread may run on.
     Affinity(Affinity),
@@ -48,22 +48,22 @@ pub enum Setting {
     OpenFiles(OpenFiles),
     /// A rule of the audit subsystem.
     AuditRule(AuditRule),
-    /// A whole nftables table of ours.
+    /// Our own nftables table.
     NftTable(NftTable),
-    /// A rule of ours in somebody's nftables chain.
+    /// Our rule in an existing nftables chain.
     NftRule(NftRule),
-    /// A rule of ours in somebody's iptables chain.
+    /// Our rule in an existing iptables chain.
     IptablesRule(IptablesRule),
     /// Whether a systemd unit runs.
     Service(Service),
-    /// The CPUs that take an interrupt.
+    /// The CPUs that handle an interrupt.
     Interrupt(Interrupt),
-    /// A change that somebody wrote as commands.
+    /// A change by commands of the user.
     Commands(Commands),
 }
 
-/// One thing to do to the machine; a list of them is carried out here, or printed as a script. What is done by netlink
-/// instead still says here what one would type.
+/// One step of a change; a list of them is run here, or printed as a script. Changes by netlink also have equivalent
+/// commands here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Write bytes to a file.
@@ -74,7 +74,7 @@ pub(crate) enum Step {
     Run { program: &'static str, arguments: Vec<String>, input: String },
 }
 
-/// How a setting is given its value again at each boot.
+/// How a setting is made persistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lasting {
     /// A line in sysctl.d.
@@ -83,7 +83,7 @@ pub(crate) enum Lasting {
     Tmpfile { path: String, value: String },
     /// An attribute set by a udev rule when the device appears.
     Attribute { device: String, attribute: String, value: String },
-    /// An option of a module in modprobe.d, and a line in tmpfiles.d for where it is built in.
+    /// An option of a module in modprobe.d, and a line in tmpfiles.d in case it is built in.
     Module { module: String, parameter: String, path: String, value: String },
     /// A command run by a udev rule when the device appears.
     Device { device: String, step: Step },
@@ -91,42 +91,43 @@ pub(crate) enum Lasting {
     Unit { step: Step },
     /// A line in the server's own systemd unit.
     Server { line: String },
-    /// It is a file on a disk already.
+    /// It is a file on disk and already persistent.
     Already,
-    /// It cannot be kept; why.
+    /// It cannot be persistent, and why.
     Not(&'static str),
 }
 
-/// What every kind of setting can do.
+/// The interface of every kind of setting.
 pub(crate) trait Kind {
-    /// What it is called, by the field's own name.
+    /// Its standard name.
     fn name(&self) -> String;
-    /// Whether another network namespace has another one of this name.
+    /// Whether each network namespace has its own one.
     fn is_namespaced(&self) -> bool;
-    /// What it holds.
+    /// Its value.
     fn read(&self, host: &Host) -> Result<Content, Unknown>;
-    /// Makes it hold something else.
+    /// Sets its value.
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
         self.steps(to)?.iter().try_for_each(|step| step.run(host))
     }
-    /// Whether it could be brought back to a content, as the machine is now.
+    /// Whether a value could be restored on the machine as it is now.
     fn can_return(&self, _host: &Host, to: &Content) -> Result<(), String> {
         self.steps(to).map(drop)
     }
-    /// What makes it hold something else, in files and commands. An error is a content that these cannot bring back.
+    /// The files and commands that set a value. An error is a value that these cannot set.
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String>;
-    /// How it is kept over a reboot.
+    /// How it is made persistent.
     fn lasting(&self, to: &Content) -> Lasting;
-    /// Whether it holds now what was wanted, in the words in which the kernel answers.
+    /// Whether it has the wanted value, in the kernel's formatting.
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         now.means(wanted)
     }
-    /// A condition of the shell that holds while there is still what was set; none where that cannot be asked in a line. Files
-    /// are compared by the script itself.
+    /// A shell condition that is true while it still has the value that was set; `None` if that does not fit in a
+    /// line. The script itself compares files.
     fn holds_in_shell(&self, _ours: &Content) -> Option<String> {
         None
     }
-    /// Whether what is there now may be what the kernel or the driver made of what was wanted, as both round numbers.
+    /// Whether the current value may be what the kernel or the driver made of the wanted one, since both round
+    /// numbers.
     fn may_be_rounded(&self, now: &Content, wanted: &Content) -> bool {
         match (now, wanted) {
             (Content::Text(now), Content::Text(wanted)) => {
@@ -138,7 +139,7 @@ pub(crate) trait Kind {
             _ => false,
         }
     }
-    /// Clears away what a kill in the middle of a write may have left beside it.
+    /// Removes what a kill in the middle of a write may have left behind.
     fn tidy(&self, _host: &Host) {}
     /// Why there is nothing left to restore, if so.
     fn gone(&self, _host: &Host) -> Option<String> {
@@ -156,7 +157,7 @@ impl Lasting {
         }
     }
 
-    /// What is kept by running the same command when the device appears.
+    /// Persistence by running the same command when the device appears.
     fn by_device(device: &str, steps: Result<Vec<Step>, String>) -> Lasting {
         match steps.ok().and_then(|mut steps| steps.pop()) {
             Some(step) => Lasting::Device { device: device.to_owned(), step },
@@ -164,7 +165,7 @@ impl Lasting {
         }
     }
 
-    /// What is kept by running the same command at boot.
+    /// Persistence by running the same command at boot.
     fn by_unit(steps: Result<Vec<Step>, String>) -> Lasting {
         match steps.ok().and_then(|mut steps| steps.pop()) {
             Some(step) => Lasting::Unit { step },
@@ -192,7 +193,7 @@ impl Setting {
         }
     }
 
-    /// What it is called, by the field's own name.
+    /// Its standard name.
     pub fn name(&self) -> String {
         self.kind().name()
     }

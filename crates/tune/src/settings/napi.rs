@@ -1,5 +1,5 @@
-//! For how long a NAPI instance of a device suspends interrupts while a server polls. Each instance is a setting of its own:
-//! they come and go with the device's queues.
+//! How long a NAPI instance of a device suspends interrupts while a server polls. Each instance is a separate
+//! setting: they come and go with the device's queues.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::netlink::napi::{self, Napi};
 
-/// One instance of a device; it holds nanoseconds.
+/// One instance of a device; its value is in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NapiSuspension {
     /// The device.
@@ -19,7 +19,7 @@ pub struct NapiSuspension {
 }
 
 impl NapiSuspension {
-    /// The device's instances; never none.
+    /// The device's instances; never empty.
     pub(crate) fn all(host: &Host, device: &str) -> Result<Vec<Napi>, Unknown> {
         let listed = napi::list(host, device);
         let listed = listed
@@ -76,7 +76,7 @@ impl Kind for NapiSuspension {
         Lasting::Not("the numbers of NAPI instances change from boot to boot")
     }
 
-    /// Of a device that is down none is listed, and they come back with what was set.
+    /// A device that is down lists none; they come back with their values.
     fn gone(&self, host: &Host) -> Option<String> {
         let all = NapiSuspension::all(host, &self.device);
         let is_other = all.is_ok_and(|all| all.iter().all(|napi| napi.id != self.id));
@@ -94,7 +94,7 @@ mod tests {
     const VIRTIO: &str = include_str!("../../machines/linux-6.18-virtio.txt");
     const NAPIS: &str = "~ generic 1c0000001400010301000000000000000b0100000800010004000000";
 
-    /// Has the card of `VIRTIO` have these instances.
+    /// Gives the card of `VIRTIO` these instances.
     fn plant(fake: &Fake, ids: &[(&str, &str)]) {
         let (_, told) = VIRTIO.split_once(NAPIS).unwrap();
         let (one, end) = told.lines().nth(1).unwrap().split_at(0x44 * 2);

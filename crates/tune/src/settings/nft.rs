@@ -1,5 +1,5 @@
-//! nftables: a table of our own, or a rule of ours in somebody's chain. Other people's rules are never touched, so
-//! taking back is removing what is ours.
+//! nftables: our own table, or our rule in an existing chain. Other rules are never changed, so undoing means
+//! removing ours.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 
-/// How a rule of ours is known in a chain of somebody else's.
+/// Marks our rule in an existing chain.
 pub(crate) const RULE_COMMENT: &str = "flatout tune";
 
 /// A whole table in the family `inet`.
@@ -18,7 +18,7 @@ pub struct NftTable {
     pub table: String,
 }
 
-/// A rule at the head of a chain, known by its comment.
+/// A rule at the head of a chain, identified by its comment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NftRule {
     /// The family, such as `inet`.
@@ -48,7 +48,7 @@ impl Kind for NftTable {
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
         Ok(vec![match to {
-            // As one transaction: named, so that it is there; deleted, so that it is empty; then filled.
+            // In one transaction: add it so that it exists, delete it so that it is empty, then fill it.
             Content::Text(text) => Step::Run {
                 program: "nft",
                 arguments: vec!["-f".to_owned(), "-".to_owned()],
@@ -62,7 +62,7 @@ impl Kind for NftTable {
         Lasting::by_unit(self.steps(to))
     }
 
-    /// Nobody else writes a table of this name; the words of `nft` differ from version to version.
+    /// Nobody else uses this table name; the output of `nft` differs between versions.
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         matches!((now, wanted), (Content::Text(_), Content::Text(_))) || now == wanted
     }
@@ -93,7 +93,7 @@ impl Kind for NftRule {
         Lasting::by_unit(self.steps(to))
     }
 
-    /// Nobody else writes a rule with this comment; the words of `nft` differ from version to version.
+    /// Nobody else uses this comment; the output of `nft` differs between versions.
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         matches!((now, wanted), (Content::Text(_), Content::Text(_))) || now == wanted
     }
@@ -105,7 +105,8 @@ impl Kind for NftRule {
 }
 
 impl NftRule {
-    /// A rule is removed by its handle, which only a listing shows; the names are arguments, never part of the program.
+    /// A rule is removed by its handle, which only a listing shows; the names are arguments, never part of the
+    /// program.
     fn removal(&self) -> Step {
         let program = format!(
             "nft -a list chain \"$1\" \"$2\" \"$3\" | sed -n 's/.*comment \"{RULE_COMMENT}\".*# handle //p' | \

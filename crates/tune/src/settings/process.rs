@@ -1,5 +1,5 @@
-//! What is set on a process: the CPUs it may run on, the files it may open. A process is its number and the time it
-//! started, because numbers are given again.
+//! Settings of a process: its CPUs and its limit of open files. A process is identified by its number and start time,
+//! because numbers are reused.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,7 +28,7 @@ impl Process {
         Ok(Process { id, started_ticks: stat.started_ticks })
     }
 
-    /// When it started, by the clock.
+    /// Its start time by the clock.
     pub(crate) fn started(self, host: &Host) -> Result<SystemTime, Unknown> {
         let stat = host.text("/proc/stat")?;
         let boot_s = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
@@ -50,7 +50,7 @@ impl Process {
         self.check(host).is_err().then(|| self.ended())
     }
 
-    /// The condition that it is still the same process and holds this.
+    /// The condition that it is still the same process and has this value.
     fn holds_in_shell(self, holds: String) -> String {
         let Process { id, started_ticks } = self;
         format!("[ \"$(started {id})\" = {started_ticks} ] && {holds}")
@@ -68,7 +68,7 @@ pub struct Affinity {
     pub thread: Process,
 }
 
-/// How many files a process may open: soft and hard limit.
+/// A process's limits of open files: soft and hard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFiles {
     /// The process.

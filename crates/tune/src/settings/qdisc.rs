@@ -1,6 +1,6 @@
-//! A device's root qdisc. Two kinds can be brought back: what the kernel attached itself, by removing ours, where it would
-//! attach the same again; and one without classes and filters, by its options as the kernel reported them. Any other was built by
-//! somebody in many steps, and is never replaced.
+//! A device's root qdisc. Two kinds can be restored: the kernel's own one, by removing ours, if it would attach the
+//! same again; and one without classes and filters, by its options as the kernel reported them. Any other was
+//! configured in many steps, and is never replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,36 +17,36 @@ pub struct Qdisc {
     pub device: String,
 }
 
-/// What a device's root qdisc is, read from what the setting holds.
+/// A device's root qdisc, parsed from the setting's value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Root<'c> {
     pub(crate) kind: &'c str,
     handle: u32,
-    /// Its options, byte for byte; an error where there is more to it than these.
+    /// Its options, byte for byte; an error if it has more than options.
     options: Result<Option<Vec<u8>>, ()>,
-    /// The kinds of what packets wait in: of the root itself, or where it is one of many queues of each queue's.
+    /// The kinds of the queues: of the root itself, or of each queue below it if there are several.
     leaves: Vec<&'c str>,
 }
 
-/// Qdiscs that are whole with their options: they have no classes, their options hold no counters, and the kernel takes
-/// them back as it tells them, or as `netlink::qdisc` corrects them.
+/// Qdiscs that are completely described by their options: they have no classes, their options contain no counters,
+/// and the kernel accepts the options as it reports them, or as `netlink::qdisc` corrects them.
 const LEAVES: &[&str] =
     &["bfifo", "codel", "fq", "fq_codel", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop"];
 
-/// The root that the kernel attaches to a device of many queues; below it each has a qdisc of its own.
+/// The root that the kernel attaches to a multi-queue device; each queue has its own qdisc below it.
 const MULTIQUEUE: &str = "mq";
 
-/// What the kernel attaches to a device that needs none, whatever its default is.
+/// What the kernel attaches to a device that needs no queue, whatever its default is.
 const NONE: &str = "noqueue";
 
 /// The kind that the kernel attaches to any other device.
 const DEFAULT: &str = "net.core.default_qdisc";
 const DEFAULT_PATH: &str = "/proc/sys/net/core/default_qdisc";
 
-/// What is attached for a moment, so that there is something to remove.
+/// Attached for a moment, so that there is something to remove.
 const PLACEHOLDER: &str = "pfifo";
 
-/// How a qdisc begins that was read; what is to be set is its kind alone.
+/// The start of a value that was read; a value to set is only a kind.
 const BEGIN: &str = "qdisc ";
 
 /// The low half of a handle: a class.
@@ -99,8 +99,8 @@ impl Qdisc {
         qdisc::remove_root(host, &self.device)
     }
 
-    /// Whether the kernel would attach it again, which goes by what its default is by then. Network namespaces other than
-    /// the first do not show the default, and nobody can change it there.
+    /// Whether the kernel would attach it again, which depends on its default at that time. Network namespaces other
+    /// than the initial one do not show the default, and it cannot be changed there.
     fn is_attached_again(&self, host: &Host, root: &Root) -> Result<(), String> {
         let device = &self.device;
         let Some(default) = host.bytes(DEFAULT_PATH).map_err(|Unknown(reason)| reason)? else {
@@ -196,7 +196,7 @@ impl Kind for Qdisc {
     }
 }
 
-/// A qdisc as `tc` shows it, but its options as the kernel reports them.
+/// A qdisc as `tc` shows it, but with its options as the kernel reports them.
 fn line(qdisc: &qdisc::Qdisc) -> String {
     let (major, minor) = (|handle: u32| handle >> MINOR_BITS, |handle: u32| handle & 0xffff);
     let parent = match (qdisc.parent, major(qdisc.parent)) {
@@ -205,7 +205,7 @@ fn line(qdisc: &qdisc::Qdisc) -> String {
         (parent, major) => format!("parent {major:x}:{:x}", minor(parent)),
     };
     let table = if qdisc.has_size_table { " with a size table" } else { "" };
-    // What others count in their options would make them another content each time.
+    // Others have counters in their options, which would change the value each time.
     let options = qdisc
         .options
         .as_deref()

@@ -8,7 +8,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::script::quote;
 
-/// A unit by its name; it holds `active` or `inactive`.
+/// A unit by its name; its value is `active` or `inactive`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// The unit.

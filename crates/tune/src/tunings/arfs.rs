@@ -1,4 +1,4 @@
-//! Accelerated receive flow steering: the card itself brings each connection to the CPU that reads it.
+//! Accelerated receive flow steering: the card itself sends each connection's packets to the CPU that reads it.
 
 use super::rfs::flow_tables;
 use crate::card;

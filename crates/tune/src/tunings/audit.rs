@@ -59,7 +59,7 @@ impl Tuning for Audit {
     }
 }
 
-/// 0 off, 1 on, 2 on until the next boot.
+/// 0 off, 1 on, 2 on and locked until the next boot.
 fn enabled(host: &Host) -> Result<u64, Unknown> {
     if !host.has("/proc/self/loginuid") {
         return Ok(0);

@@ -1,5 +1,5 @@
-//! For every tuning a machine that it finds something on: a recorded one, with what was planted there. What can be
-//! changed from here is changed, and undone byte for byte.
+//! A machine for every tuning on which it finds something: a recorded one, with a planted burden. Changes that we can
+//! make are made, and undone byte for byte.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::tuning::{Advice, Tuning};
 /// Entries of a machine, as in `machines/*.txt`.
 type Entries = &'static [(&'static str, &'static str)];
 
-/// A tuning, a machine, what is planted there, and what ends the burden where that is not for us to do, or not at once.
+/// A tuning, a machine, what is planted there, and what removes the burden if we cannot, or not at once.
 type Burden = (&'static str, &'static str, Entries, Entries);
 
 const NGINX: &str = "Name:	nginx\nPid:	7002\nPPid:	7000\nSeccomp:	0\n";
@@ -30,7 +30,7 @@ const ONE_CHAIN: &str = "4c000000030a0200010000000000000001000000080001007261770
 const RULES: &str = "~ netfilter 14000000070a0103010000000000000000000000";
 const NO_RULES: &str = "1400000003000200010000000000000000000000";
 
-/// Features of a card that has rx-lro only, off.
+/// Features of a card that has only rx-lro, off.
 const FEATURES: &str = "~ generic 240000001500010001000000000000000b01000010000180090002006574683000000000";
 const LRO_OFF: &str = "940000001500000001000000000000000b0100001800018008000100040000000900020065746830000000002c0002800800\
                        020040000000200003801c000180080001000f0000000b00020072782d6c726f000004000300140003800400010008000200\
@@ -158,7 +158,7 @@ const BURDENS: &[Burden] = &[
     ("lro", VIRTIO, &[(FEATURES, LRO_OFF)], &[("/proc/sys/net/ipv4/ip_forward", "1\n")]),
     ("busy-poll", ENA, &[], &[]),
     ("irq-suspension", VIRTIO, &[("/proc/net/netstat", "TcpExt: BusyPollRxPackets\nTcpExt: 7\n")], &[]),
-    // Of no use where nobody polls.
+    // Useless without busy polling.
     ("irq-suspension", VIRTIO, &[], &[(NAPIS, SUSPENDS)]),
     ("defer-interrupts", TWO_NODES, &[], &[]),
     ("threaded-napi", TWO_NODES, &[], &[]),
@@ -206,7 +206,7 @@ const BURDENS: &[Burden] = &[
     ("nr-open", ENA, &[("/proc/sys/fs/nr_open", "65536\n")], &[]),
 ];
 
-/// Tunings whose point is a lower value.
+/// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[
     "numa-balancing",
     "notsent-lowat",
@@ -271,8 +271,8 @@ fn each_tuning_has_a_burden() {
     assert_eq!(planted, all);
 }
 
-/// No number is lowered below what it was, unless that is the point: neither on the machines as they are, nor where
-/// somebody had already gone ten times as far.
+/// No number is lowered, unless that is the purpose: neither on the machines as they are, nor where someone has
+/// already set ten times as much.
 #[test]
 fn no_value_is_lowered() {
     let mut compared = 0;
@@ -290,7 +290,7 @@ fn no_value_is_lowered() {
             let Some(wanted) = numbers(&change.to) else { continue };
             let higher = wanted.iter().map(|number| (number * 10).to_string()).collect::<Vec<_>>();
             let separator = if text_of(&change.to).contains(':') { ":" } else { " " };
-            // A card refuses more than it can do.
+            // A card refuses more than its maximum.
             let _ = change.setting.kind().write(&host, &Content::Text(higher.join(separator)));
         }
         compared +=
@@ -309,13 +309,13 @@ fn assert_raises(host: &Host, tuning: &dyn Tuning, change: &Change) -> usize {
     let (Some(now), Some(wanted)) = (numbers(&now), numbers(&change.to)) else { return 0 };
     let name = tuning.about().name;
     match change.setting.name() {
-        // Which CPUs are no amounts.
+        // CPU masks are not amounts.
         setting
             if setting.ends_with("_cpus") || setting.ends_with("_list") || setting.starts_with("CPUs of") =>
         {
             0
         }
-        // A range begins with its lower end.
+        // A range starts with its lower end.
         setting if setting.ends_with("port_range") => {
             assert!(wanted[0] <= now[0] && wanted[1] >= now[1], "{name}: from {now:?} to {wanted:?}");
             1
@@ -332,14 +332,14 @@ fn text_of(content: &Content) -> &str {
     content.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// The numbers of a content that consists of numbers.
+/// The numbers of a value that consists of numbers.
 fn numbers(content: &Content) -> Option<Vec<u64>> {
     let words = text_of(content).split([' ', '\t', '\n', ':']).filter(|word| !word.is_empty());
     let numbers: Vec<u64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
     (!numbers.is_empty()).then_some(numbers)
 }
 
-/// What the commands of these machines change. What is asked by netlink is done by `netlink::fake`.
+/// The effects of commands on these machines. Netlink requests are handled by `netlink::fake`.
 fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result<(), RunError> {
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {
@@ -382,7 +382,7 @@ fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result
             let tables = answers.entry("nft list tables".to_owned()).or_default();
             *tables = tables.replace(&format!("table {family} {table}\n"), "");
         }
-        // How a rule of ours is removed: only a listing shows its handle.
+        // Our rule is removed by its handle, which only a listing shows.
         ["sh", "-c", .., family, table, chain] => {
             let chain = answers
                 .get_mut(&format!("nft -s list chain {family} {table} {chain}"))
@@ -407,7 +407,7 @@ fn ethtool_set(answer: &str, key: &str, value: &str) -> String {
             format!("Adaptive RX: {value} {rest}\n")
         }
         (_, Some((name, _))) => {
-            // What stands for several is above them.
+            // The name for several features is above them.
             is_meant = name == shown || (is_meant && name.starts_with('\t'));
             if is_meant { format!("{name}: {value}\n") } else { format!("{line}\n") }
         }
@@ -432,7 +432,7 @@ fn nft(answers: &mut Answers, input: &str) {
     }
 }
 
-/// Replaces the lines of a file for which `line` has something else.
+/// Replaces the lines of a file for which `line` returns something.
 fn edit(root: &Path, path: &str, line: impl Fn(&str) -> Option<String>) {
     let text = std::fs::read_to_string(root.join(path)).unwrap();
     let lines = text.lines().map(|old| line(old).unwrap_or_else(|| old.to_owned()) + "\n");

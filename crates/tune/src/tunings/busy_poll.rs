@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
-/// How long a wait polls the card first.
+/// How long a wait first polls the card.
 pub(super) struct BusyPoll;
 
 const ABOUT: About = About {

@@ -1,4 +1,4 @@
-//! A clock that is read without leaving the program.
+//! A clock that can be read without a system call.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -54,5 +54,5 @@ const AVAILABLE: &str = "/sys/devices/system/clocksource/clocksource0/available_
 
 const FASTEST: &str = "tsc";
 
-/// Those that need a system call or an access to a device; kvm-clock and hyperv_clocksource_tsc_page need neither.
+/// Sources that need a system call or a device access; kvm-clock and hyperv_clocksource_tsc_page need neither.
 const SLOW: &[&str] = &["hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen"];

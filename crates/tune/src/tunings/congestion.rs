@@ -60,5 +60,5 @@ const KEY: &str = "net.ipv4.tcp_congestion_control";
 const NOW: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The one that does least for each packet.
+/// The one with the least work per packet.
 const CHEAPEST: &str = "reno";

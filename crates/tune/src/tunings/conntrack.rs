@@ -1,4 +1,4 @@
-//! The served port not tracked.
+//! No connection tracking for the served port.
 
 use crate::counters::file;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::netfilter::{Filters, missing};
 use crate::served::Served;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The table of tracked connections.
+/// The connection tracking table.
 pub(super) struct Conntrack;
 
 const ABOUT: About = About {

@@ -1,4 +1,4 @@
-//! The table of tracked connections, as wide as it is deep.
+//! The connection tracking table: one bucket per connection.
 
 use crate::change::Change;
 use crate::counters::conntrack;
@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The buckets of the table of tracked connections.
+/// The buckets of the connection tracking table.
 pub(super) struct ConntrackHash;
 
 const ABOUT: About = About {
@@ -36,7 +36,7 @@ impl Tuning for ConntrackHash {
     }
 
     fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
-        // A link that may not be read is another's problem: who may not look may not change it either.
+        // If the link cannot be read, there is nothing to check: such a user may not change the table either.
         if let (Some(ours), Some(first)) = (host.link("/proc/self/ns/net"), host.link("/proc/1/ns/net"))
             && ours != first
         {
@@ -62,5 +62,5 @@ const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// Buckets that are advised at most: 8 MiB.
+/// The most buckets to suggest: 8 MiB.
 const BUCKETS_MAX: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! A CPU quota that stops the server in mid-request.
+//! A CPU quota that stops the server in the middle of a request.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The quotas of the server's cgroup and of those around it.
+/// The quotas of the server's cgroup and its parents.
 pub(super) struct CpuQuota;
 
 const ABOUT: About = About {
@@ -54,17 +54,17 @@ impl Tuning for CpuQuota {
 
 /// A quota that is set.
 struct Quota {
-    /// The file that holds it.
+    /// Its file.
     path: String,
-    /// CPUs' worth of time in each period.
+    /// CPU time per period, in CPUs.
     cpus: f64,
-    /// What the file holds without it.
+    /// The file's content without a quota.
     lifted: String,
-    /// How often somebody had to wait for the next period.
+    /// How often the cgroup was throttled.
     throttled: u64,
 }
 
-/// Which of the two interfaces a folder of a cgroup has.
+/// The cgroup version of a folder.
 #[derive(Clone, Copy)]
 enum Version {
     One,
@@ -77,22 +77,22 @@ fn throttled(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add)
 }
 
-/// The quotas of the server's cgroup and of those around it.
+/// The quotas of the server's cgroup and its parents.
 fn quotas(host: &Host, served: &Served) -> Result<Vec<Quota>, Unknown> {
     let text = host.text(&format!("/proc/{}/cgroup", served.pid()?))?;
     let (version, mount, own) = cgroup(host, &text)?;
     if own.split('/').any(|part| part == "..") {
         return Err(Unknown("the server's cgroup is outside of this cgroup namespace".to_owned()));
     }
-    // In a container the path may be one of the host's, which is not to be seen; the mount is then the cgroup itself.
+    // In a container the path may be the host's, which is not visible; the mount is then the cgroup itself.
     let own = format!("{mount}{}", own.trim_end_matches('/'));
     let own = if host.list(&own).is_ok() { own } else { mount.clone() };
     let around = own.match_indices('/').map(|(at, _)| &own[..at]).chain([own.as_str()]);
-    // The root, and a cgroup without the controller, have no such files.
+    // The root, and cgroups without the controller, have no such files.
     Ok(around.filter(|path| path.starts_with(&mount)).filter_map(|path| quota(host, version, path)).collect())
 }
 
-/// The interface, where it is mounted, and the path below it, from the lines `number:controllers:path`.
+/// The version, the mount point and the path below it, from the lines `number:controllers:path`.
 fn cgroup<'t>(host: &Host, text: &'t str) -> Result<(Version, String, &'t str), Unknown> {
     let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     if host.has(&format!("{CGROUPS}/cgroup.controllers")) {
@@ -127,6 +127,6 @@ fn quota(host: &Host, version: Version, folder: &str) -> Option<Quota> {
     let stat = host.text(&format!("{folder}/cpu.stat")).unwrap_or_default();
     let throttled =
         stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok()).unwrap_or(0);
-    // No kernel has a period of 0; such a cgroup is taken as one without a limit.
+    // No kernel has a period of 0; treat it as no limit.
     (period > 0.0).then(|| Quota { path, cpus: (quota / period * 100.0).round() / 100.0, lifted, throttled })
 }

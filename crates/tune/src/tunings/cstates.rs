@@ -47,10 +47,10 @@ impl Tuning for CStates {
     }
 }
 
-/// Microseconds that waking up may take.
+/// Longest acceptable wake-up time in microseconds.
 const WAKE_US_MAX: u64 = 20;
 
-/// The switches of all idle states that take long to leave, and whether each is in use.
+/// The switches of all idle states with a slow wake-up, and whether each is in use.
 fn deep_states(host: &Host) -> Result<Vec<(String, bool)>, Unknown> {
     let mut states = Vec::new();
     for cpu in card::cpus(host)? {

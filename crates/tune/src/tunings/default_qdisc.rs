@@ -1,4 +1,4 @@
-//! The qdisc of devices that are made from now on.
+//! The qdisc of devices that are created from now on.
 
 use crate::card;
 use crate::change::Change;
@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
-/// The kernel's choice of a qdisc.
+/// The kernel's default qdisc.
 pub(super) struct DefaultQdisc;
 
 const ABOUT: About = About {
@@ -58,5 +58,5 @@ impl Tuning for DefaultQdisc {
 const KEY: &str = "net.core.default_qdisc";
 const NOW: &str = "/proc/sys/net/core/default_qdisc";
 
-/// The one that does least for each packet and still queues.
+/// The one with the least work per packet that still queues.
 const CHEAPEST: &str = "pfifo_fast";

@@ -1,4 +1,4 @@
-//! The card polled by a timer before its interrupts are armed again.
+//! Polling the card by a timer before its interrupts are enabled again.
 
 use crate::card;
 use crate::change::Change;
@@ -58,7 +58,7 @@ impl Tuning for DeferInterrupts {
 const POLLS: &str = "napi_defer_hard_irqs";
 const FLUSH: &str = "gro_flush_timeout";
 
-/// Empty polls before interrupts are armed again.
+/// Empty polls before interrupts are enabled again.
 const POLLS_MIN: u64 = 10;
 
 /// Nanoseconds between polls.

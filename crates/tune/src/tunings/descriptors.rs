@@ -35,12 +35,12 @@ impl Tuning for Descriptors {
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let found = Processes::of(host, served);
         let mut changes = Vec::new();
-        // Each worker has its own.
+        // Each worker has its own limit.
         for pid in found.workers.iter().take(PROCESSES_MAX) {
             let limit = OpenFiles { process: Process::now(host, *pid)? };
             let now = limit.read(host)?.line();
             let (soft, hard) = now.split_once(':').unwrap_or((&now, ""));
-            // What is no number is `unlimited`.
+            // Anything but a number is `unlimited`.
             let number = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
             if number(soft) < FILES_MIN {
                 let hard = if number(hard) >= FILES_MIN { hard.to_owned() } else { FILES_MIN.to_string() };
@@ -61,7 +61,7 @@ impl Tuning for Descriptors {
 /// Processes whose limits are set.
 const PROCESSES_MAX: usize = 256;
 
-/// Open files that a busy server should be allowed.
+/// Open files that a busy server needs.
 const FILES_MIN: u64 = 65_536;
 
 fn limit(host: &Host, served: &Served) -> Result<OpenFiles, Unknown> {

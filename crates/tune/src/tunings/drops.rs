@@ -1,5 +1,5 @@
-//! What was lost on the way, as the card, the cloud, the connection table and TCP count it. Evidence: each is advised only where
-//! its counter moves.
+//! Packets and connections that were dropped, as counted by the card, the cloud, the connection table and TCP. By
+//! evidence: each is suggested only if its counter increases.
 
 use super::facts::{Fact, OF_HOST, Reading};
 use crate::card;
@@ -76,13 +76,13 @@ pub(super) static DROPS: &[Fact] = &[
     },
 ];
 
-/// Parts of the names that drivers give to what they did not receive.
+/// Parts of the names of drivers' drop counters.
 const DROPPED: [&str; 9] =
     ["drop", "missed", "no_buf", "out_of_buf", "nobuf", "no_dma", "overrun", "fifo_err", "discard"];
 
-/// The counters of a driver that count received packets which were lost, those of all queues where it has such.
+/// The driver's counters of dropped received packets; those of all queues together if it has them.
 fn lost(counters: Vec<(String, u64)>) -> Vec<(String, u64)> {
-    // What a program on XDP drops, it drops on purpose.
+    // XDP programs drop packets on purpose.
     let is_lost = |name: &str| {
         name.contains("rx") && !name.contains("xdp") && DROPPED.iter().any(|word| name.contains(word))
     };
@@ -92,7 +92,7 @@ fn lost(counters: Vec<(String, u64)>) -> Vec<(String, u64)> {
     if totals.is_empty() { of_queues } else { totals }
 }
 
-/// Counters and their sum, by names and figures of those that are not 0.
+/// The names and values of counters that are not 0, and their sum.
 fn summed(counters: &[(String, u64)]) -> (u64, String) {
     let sum = counters.iter().fold(0, |sum: u64, (_, value)| sum.saturating_add(*value));
     let moved: Vec<String> = counters
@@ -104,10 +104,10 @@ fn summed(counters: &[(String, u64)]) -> (u64, String) {
     (sum, if moved.is_empty() { "0".to_owned() } else { moved.join(", ") })
 }
 
-/// Counters that are named in a line.
+/// Counters that are named in one line.
 const NAMED_MAX: usize = 4;
 
-/// What a driver has counted so far.
+/// A driver's drops so far.
 pub(super) fn counted(host: &Host, device: &str) -> Result<u64, Unknown> {
     Ok(summed(&lost(card::driver_counters(host, device)?)).0)
 }
@@ -123,7 +123,7 @@ fn card_drops(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     Ok(Reading { value, count, advice: (count > 0).then_some(advice) })
 }
 
-/// The end of the names of ENA's counters.
+/// The suffix of ENA's counters.
 const EXCEEDED: &str = "_allowance_exceeded";
 
 fn allowances(host: &Host, served: &Served) -> Result<Reading, Unknown> {
@@ -157,7 +157,7 @@ fn allowances(host: &Host, served: &Served) -> Result<Reading, Unknown> {
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// From here on the table is nearly full, in percent.
+/// Percentage from which the table counts as nearly full.
 const FULL_PERCENT: u64 = 80;
 
 fn conntrack_room(host: &Host, _: &Served) -> Result<Reading, Unknown> {
@@ -175,7 +175,7 @@ fn conntrack_room(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     })
 }
 
-/// Segments that may be sent again before it is worth a word, in percent of all.
+/// Retransmitted segments that are worth reporting, in percent of all.
 const RETRANSMITTED_PERCENT: f64 = 1.0;
 
 fn retransmits(host: &Host, _: &Served) -> Result<Reading, Unknown> {
@@ -218,7 +218,7 @@ mod tests {
         (reading.value, reading.advice)
     }
 
-    /// Names as ixgbe, mlx5, virtio, veth and ENA have them.
+    /// Names in ixgbe, mlx5, virtio, veth and ENA.
     #[test]
     fn drops_are_known_by_their_names() {
         for (driver, value, is_bad) in [
@@ -266,7 +266,8 @@ mod tests {
         assert!(advice.contains("a larger instance") && advice.contains("security groups"), "{advice}");
     }
 
-    /// What has overflowed some day since boot is no reason today: over a watched time only what moves is advised, as a rate.
+    /// An overflow since boot is no reason today: while counters are watched, only those that increase count, as a
+    /// rate.
     #[test]
     fn evidence_is_what_moves_while_it_is_watched() {
         let fake = machine("     rx_drops: 100\n     pps_allowance_exceeded: 50\n");

@@ -1,5 +1,5 @@
-//! What is true of a machine and no setting of ours changes: each is read, and where it costs requests something, what to do is
-//! said. All of one kind, so they are a table.
+//! Facts about a machine that none of our settings changes: each is read, and if it costs performance, advice is
+//! given. All have the same shape, so they are a table.
 
 use crate::card;
 use crate::error::Unknown;
@@ -7,24 +7,24 @@ use crate::host::Host;
 use crate::served::Served;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
-/// A fact: how it is, and what is to be done where that is bad.
+/// A fact: its value, and what to do if that is bad.
 pub(super) struct Fact {
     pub(super) about: About,
-    /// What it takes for it to be advised.
+    /// The evidence that it needs to be suggested.
     pub(super) proof: Proof,
-    /// What its count is called; empty where that is its name.
+    /// The name of its counter; empty if that is the fact's name.
     pub(super) counter: &'static str,
     pub(super) read: fn(&Host, &Served) -> Result<Reading, Unknown>,
 }
 
-/// How a fact stands.
+/// The value of a fact.
 pub(super) struct Reading {
     pub(super) value: String,
     pub(super) count: u64,
     pub(super) advice: Option<String>,
 }
 
-/// What most of them are.
+/// What most of them have in common.
 pub(super) const OF_HOST: About = About {
     name: "",
     reason: "",
@@ -151,7 +151,7 @@ impl Tuning for Fact {
     }
 }
 
-/// Stolen time that is worth a word, in percent of all.
+/// Steal time that is worth reporting, in percent of all.
 const STEAL_PERCENT_MAX: f64 = 2.0;
 
 fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
@@ -160,7 +160,7 @@ fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let fields: Vec<u64> = all.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let stolen =
         *fields.get(7).ok_or_else(|| Unknown("/proc/stat does not report stolen time".to_owned()))?;
-    // What guests used is in the user's time already.
+    // Guest time is already included in user time.
     let total = fields.iter().take(8).fold(0u64, |sum, field| sum.saturating_add(*field));
     let percent = stolen as f64 / total.max(1) as f64 * 100.0;
     let advice = format!(
@@ -173,7 +173,7 @@ fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     })
 }
 
-/// Waiting that is worth a word, in percent of the last ten seconds.
+/// Pressure that is worth reporting, in percent of the last ten seconds.
 const PRESSURE_PERCENT_MAX: f64 = 10.0;
 
 fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
@@ -199,10 +199,10 @@ fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     })
 }
 
-/// A CPU that takes so many times its share of the packets is worth a word.
+/// A CPU that handles this many times its share of packets is worth reporting.
 const IMBALANCE_MAX: f64 = 1.8;
 
-/// Packets without which shares say nothing.
+/// Fewest packets for meaningful shares.
 const PACKETS_MIN: u64 = 100_000;
 
 fn softirq_balance(host: &Host, served: &Served) -> Result<Reading, Unknown> {
@@ -244,7 +244,7 @@ fn card_node(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     })
 }
 
-/// That of a network without jumbo frames.
+/// The MTU of a network without jumbo frames.
 const MTU_PLAIN: u64 = 1500;
 
 fn mtu(host: &Host, served: &Served) -> Result<Reading, Unknown> {
@@ -253,7 +253,7 @@ fn mtu(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     Ok(Reading { value: mtu.to_string(), count: mtu, advice: (mtu < MTU_PLAIN).then_some(advice) })
 }
 
-/// Programs that set what is advised here, by the names of their processes.
+/// Programs that manage the same settings, by process name.
 const MANAGERS: [(&str, &str); 4] = [
     ("tuned", "tuned sets sysctls and governors from its profile: see tuned-adm active"),
     ("cilium-agent", "Cilium handles packets with XDP and tc: it owns firewall, conntrack and qdiscs"),
@@ -286,14 +286,14 @@ fn managed(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     Ok(Reading { value, count: found.len() as u64, advice: (!advice.is_empty()).then(|| advice.join("; ")) })
 }
 
-/// Whether a Kubernetes node is looked at.
+/// Whether this is a Kubernetes node.
 pub(super) fn is_kubernetes_node(host: &Host) -> bool {
     let names = host.list("/proc").unwrap_or_default();
     names.iter().any(|pid| host.text(&format!("/proc/{pid}/comm")).is_ok_and(|name| name == "kubelet"))
 }
 
-/// The CPUs near a card in the order in which queues are given to them: one of each core before its hyper-threads. All CPUs
-/// where the card is near no node.
+/// The CPUs near a card, in the order in which queues are assigned to them: one of each core before its
+/// hyper-threads. All CPUs if the card belongs to no node.
 pub(super) fn near_cpus(host: &Host, device: &str) -> Result<Vec<usize>, Unknown> {
     let online = card::cpus(host)?;
     let node = host.number::<i32>(&format!("/sys/class/net/{device}/device/numa_node")).unwrap_or(-1);

@@ -1,4 +1,4 @@
-//! The served port past every packet filter.
+//! Packets of the served port bypass every packet filter.
 
 use crate::counters::netstat;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::netfilter::{Filters, missing};
 use crate::served::Served;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// Rules that every packet meets.
+/// Rules that every packet passes.
 pub(super) struct Firewall;
 
 const ABOUT: About = About {

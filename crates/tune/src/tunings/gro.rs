@@ -1,4 +1,4 @@
-//! Receive offload, which somebody has switched off.
+//! Generic receive offload, if it was switched off.
 
 use crate::card;
 use crate::change::Change;

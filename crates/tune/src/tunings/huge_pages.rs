@@ -1,4 +1,4 @@
-//! Memory in larger pieces for programs that ask.
+//! Huge pages on request (madvise).
 
 use crate::change::Change;
 use crate::change::chosen;

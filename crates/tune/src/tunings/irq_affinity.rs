@@ -1,4 +1,4 @@
-//! Each queue's interrupt on a CPU of its own.
+//! Each queue's interrupt on its own CPU.
 
 use super::facts::near_cpus;
 use super::irqbalance;
@@ -10,7 +10,7 @@ use crate::served::Served;
 use crate::settings::{Interrupt, affinity};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The CPUs that take the card's interrupts.
+/// The CPUs that handle the card's interrupts.
 pub(super) struct IrqAffinity;
 
 const ABOUT: About = About {

@@ -1,4 +1,4 @@
-//! The daemon that moves interrupts about.
+//! The daemon that moves interrupts between CPUs.
 
 use crate::card;
 use crate::change::{Change, Content};
@@ -51,7 +51,7 @@ impl Tuning for Irqbalance {
     }
 }
 
-/// By its processes, because not every machine has systemd.
+/// Checks its processes, because not every machine has systemd.
 pub(super) fn is_running(host: &Host) -> Result<bool, Unknown> {
     let processes = host.list("/proc")?;
     let is_it = |pid: &String| {

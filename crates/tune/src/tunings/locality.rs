@@ -1,4 +1,4 @@
-//! A connection served on the CPU on which it arrives.
+//! A connection is served on the CPU on which it arrives.
 
 use crate::card;
 use crate::counters::softnet;
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::served::Served;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// Whether the kernel hands connections to the worker that is nearest.
+/// Whether the kernel gives connections to the nearest worker.
 pub(super) struct Locality;
 
 const ABOUT: About = About {

@@ -1,4 +1,4 @@
-//! What works around the CPU's vulnerabilities.
+//! Mitigations of CPU vulnerabilities.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The mitigations that this boot chose.
+/// The mitigations of this boot.
 pub(super) struct Mitigations;
 
 const ABOUT: About = About {
@@ -80,7 +80,7 @@ impl Tuning for Mitigations {
     }
 }
 
-/// Who is protected from whom, as the kernel's command line says it.
+/// An attack vector: who is protected from whom, as on the kernel's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Vector {
     UserKernel,
@@ -91,12 +91,12 @@ enum Vector {
 
 use Vector::{GuestGuest, GuestHost, UserKernel, UserUser};
 
-/// What is known of a vulnerability.
+/// A vulnerability.
 struct Vulnerability {
     name: &'static str,
-    /// What its mitigation cost a published climb.
+    /// The cost of its mitigation in a published climb.
     cost: &'static str,
-    /// Its mitigation goes when all of these do.
+    /// Its mitigation is dropped if all of these vectors are open.
     vectors: &'static [Vector],
 }
 
@@ -108,7 +108,7 @@ const fn vulnerability(name: &'static str, cost: &'static str, vectors: &'static
 
 const ALL: &[Vector] = &[UserKernel, UserUser, GuestHost, GuestGuest];
 
-/// By the kernel's own table of attack vectors. spectre_v2 stands there twice, for the kernel and for programs.
+/// From the kernel's table of attack vectors. spectre_v2 occurs there twice, for the kernel and for programs.
 const VULNERABILITIES: &[Vulnerability] = &[
     vulnerability("gather_data_sampling", NO_FIGURE, ALL),
     vulnerability("indirect_target_selection", NO_FIGURE, &[UserKernel, GuestHost]),
@@ -128,7 +128,7 @@ const VULNERABILITIES: &[Vulnerability] = &[
     vulnerability("vmscape", NO_FIGURE, &[GuestHost]),
 ];
 
-/// One that is not in the table is newer than it: nothing is known of its cost, and every vector may need it.
+/// A vulnerability that is newer than the table: its cost is unknown, and every vector may need it.
 const UNHEARD_OF: Vulnerability = vulnerability("", NO_FIGURE, ALL);
 
 fn known(name: &str) -> &'static Vulnerability {
@@ -141,11 +141,11 @@ const OFF: &str = "off";
 const FOLDER: &str = "/sys/devices/system/cpu/vulnerabilities";
 const GRUB_FOLDER: &str = "/etc/default/grub.d";
 
-/// When attack vectors could first be chosen, on x86.
+/// The first kernel with attack vectors, on x86.
 const VECTORS_SINCE: (u32, u32) = (6, 17);
 
 impl Vector {
-    /// The word that leaves it open.
+    /// The word that leaves this vector open.
     fn word(self) -> &'static str {
         match self {
             UserKernel => "no_user_kernel",
@@ -156,15 +156,15 @@ impl Vector {
     }
 }
 
-/// Files by which one knows that one is in a container.
+/// Files that exist in containers.
 const CONTAINER_MARKS: &[&str] = &["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
 
-/// What a host that may run guests has in /dev.
+/// Devices of a host that may run guests.
 const GUEST_DEVICES: &[&str] = &["kvm", "vboxdrv", "vmmon"];
 
-/// What the parameter should be where it is `now`, and the vectors that are open then.
+/// The wanted parameter if it is `now`, and the vectors that are then open.
 fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
-    // Only x86 lists the bugs of its CPUs there.
+    // Only x86 lists its CPU bugs there.
     let is_x86 =
         host.text("/proc/cpuinfo").is_ok_and(|text| text.lines().any(|line| line.starts_with("bugs")));
     if host.kernel()? < VECTORS_SINCE || !is_x86 || now == OFF {
@@ -176,7 +176,7 @@ fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
         || host
             .list("/dev")
             .is_ok_and(|names| names.iter().any(|name| GUEST_DEVICES.contains(&name.as_str())));
-    // The line goes into a file that a shell reads: nothing in it may mean anything there.
+    // The line goes into a file that a shell reads: it must not contain anything special to it.
     let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let kept = now.split(',').filter(is_word).filter(|word| !word.is_empty() && *word != AUTO);
     let mut words: Vec<&str> = [AUTO].into_iter().chain(kept).collect();
@@ -189,7 +189,7 @@ fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
     Ok((words.join(","), open))
 }
 
-/// The vulnerabilities that this machine has and works around.
+/// The vulnerabilities of this machine that are mitigated.
 fn mitigated(host: &Host) -> Result<Vec<String>, Unknown> {
     let names = host.list(FOLDER)?;
     let is_mitigated = |name: &String| {

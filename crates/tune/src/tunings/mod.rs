@@ -95,7 +95,7 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &cpu_quota::CpuQuota,
 ];
 
-/// Every tuning, those that are expected to gain most first.
+/// Every tuning, the largest expected gain first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
     let facts = facts::FACTS.iter().chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
@@ -106,7 +106,7 @@ pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     all
 });
 
-/// The tuning of this name.
+/// The tuning with this name.
 pub fn find(name: &str) -> Option<&'static dyn Tuning> {
     TUNINGS.iter().copied().find(|tuning| tuning.about().name == name)
 }

@@ -1,4 +1,4 @@
-//! The server beside its card.
+//! The server on the memory node of its card.
 
 use crate::cpus;
 use crate::error::Unknown;
@@ -58,7 +58,7 @@ impl Tuning for Numa {
     }
 }
 
-/// The card's memory node; a card that is near to all says -1.
+/// The card's memory node; a card that belongs to none says -1.
 fn card_node(host: &Host, device: &str) -> Option<u32> {
     host.number(&format!("/sys/class/net/{device}/device/numa_node")).ok()
 }

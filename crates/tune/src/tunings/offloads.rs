@@ -1,5 +1,5 @@
-//! Work that the card can do for the CPU. All of one kind, so they are a table; GRO, which is a question of the load, has
-//! a file of its own.
+//! Work that the card can do for the CPU. All have the same shape, so they are a table; GRO depends on the load, and
+//! has its own file.
 
 use crate::card;
 use crate::change::Change;
@@ -9,12 +9,12 @@ use crate::served::Served;
 use crate::settings::{Ethtool, Group, OFF, OFF_ASKED};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// An offload: advised on where it is off and the driver lets it change.
+/// An offload: suggested if it is off and the driver allows the change.
 pub(super) struct Offload {
     about: About,
-    /// By the names that ethtool shows.
+    /// Names in ethtool.
     features: &'static [&'static str],
-    /// What makes it the wrong thing here, in a line.
+    /// Why it is wrong on this device, in a line.
     unfit: fn(&Host, &str) -> Option<&'static str>,
     effect: fn(&Host, &str) -> Result<Counter, Unknown>,
 }
@@ -72,7 +72,7 @@ pub(super) static OFFLOADS: &[Offload] = &[
     },
 ];
 
-/// Why a device must not merge packets: the kernel switches that off for whatever forwards them.
+/// Why a device must not merge packets: the kernel switches this off for devices that forward.
 fn forwards(host: &Host, device: &str) -> Option<&'static str> {
     let folder = format!("/sys/class/net/{device}");
     if host.has(&format!("{folder}/brport")) || host.has(&format!("{folder}/master")) {
@@ -138,7 +138,7 @@ impl Tuning for Offload {
 }
 
 impl Offload {
-    /// The features that the driver lets change, and how they are; where it lets none, why.
+    /// The features that the driver allows to change, with their states; or why there are none.
     fn states(&self, host: &Host, served: &Served) -> Result<Vec<(Ethtool, String)>, Unknown> {
         let device = served.card(host)?;
         let features = self.features.iter().map(|key| Ethtool::new(device, Group::Feature, key));

@@ -1,4 +1,4 @@
-//! Each worker process on a CPU of its own.
+//! Each worker process on its own CPU.
 
 use crate::card;
 use crate::change::Change;
@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::settings::{Affinity, Process, status_field};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// Which CPUs the workers may run on.
+/// The CPUs that the workers may run on.
 pub(super) struct Pinning;
 
 const ABOUT: About = About {
@@ -58,7 +58,7 @@ impl Tuning for Pinning {
 }
 
 impl Pinning {
-    /// The processes that serve: those that hold the socket and are not the parent of another that does. Never none.
+    /// The processes that serve: those that hold the socket, except parents of others that do. Never empty.
     fn workers(host: &Host, served: &Served) -> Result<Vec<u32>, Unknown> {
         let pids = served.pids()?;
         let parent = |pid: u32| status_field(host, pid, "PPid").ok()?.parse::<u32>().ok();

@@ -60,7 +60,7 @@ impl Tuning for QdiscTuning {
     }
 }
 
-/// What the kernel calls none.
+/// The kernel's name for no queue.
 const NONE: &str = "noqueue";
 
 fn qdisc(host: &Host, served: &Served) -> Result<Qdisc, Unknown> {

@@ -1,4 +1,4 @@
-//! Receive flow steering: RPS that knows where the flow is read.
+//! Receive flow steering: RPS to the CPU where the flow is read.
 
 use crate::card;
 use crate::change::Change;
@@ -9,7 +9,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The tables that remember on which CPU a flow is read.
+/// The tables of the CPUs on which flows are read.
 pub(super) struct Rfs;
 
 const ABOUT: About = About {
@@ -49,7 +49,7 @@ impl Tuning for Rfs {
     }
 }
 
-/// What makes the tables large enough: the host's, and each receive queue's share.
+/// Changes that make the tables large enough: the host's, and each receive queue's share.
 pub(super) fn flow_tables(host: &Host, queues: &[String]) -> Result<Vec<Change>, Unknown> {
     let mut wanted = vec![(ENTRIES.to_owned(), FLOWS)];
     wanted.extend(queues.iter().map(|queue| (format!("{queue}/rps_flow_cnt"), FLOWS / queues.len() as u64)));
@@ -62,7 +62,7 @@ pub(super) fn flow_tables(host: &Host, queues: &[String]) -> Result<Vec<Change>,
     Ok(changes)
 }
 
-/// Flows that are remembered: what the kernel's documentation advises for a busy server.
+/// Flows in the tables: what the kernel's documentation recommends for a busy server.
 const FLOWS: u64 = 32_768;
 
 const ENTRIES: &str = "/proc/sys/net/core/rps_sock_flow_entries";

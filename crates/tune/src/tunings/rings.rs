@@ -47,7 +47,7 @@ impl Tuning for Rings {
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
         let device = served.card(host)?;
         let missed = card::statistic(host, device, "rx_missed_errors")?;
-        // The same packets, where a driver counts them under a name of its own as well.
+        // The same packets, if the driver also counts them under its own name.
         let by_driver = super::drops::counted(host, device).unwrap_or(0);
         Ok(match by_driver > missed.value {
             true => Counter { name: "ethtool -S drops".to_owned(), value: by_driver },

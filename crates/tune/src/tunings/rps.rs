@@ -1,4 +1,4 @@
-//! Receive packet steering: more CPUs take packets than the card has queues.
+//! Receive packet steering: more CPUs handle packets than the card has queues.
 
 use crate::card;
 use crate::change::Change;
@@ -10,7 +10,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The CPUs to which each receive queue hands packets.
+/// The CPUs that each receive queue passes packets to.
 pub(super) struct Rps;
 
 const ABOUT: About = About {

@@ -1,4 +1,4 @@
-//! Receive side scaling: how the card spreads connections over its queues.
+//! Receive side scaling: how the card distributes connections over its queues.
 
 use crate::card;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::netlink::ethtool;
 use crate::served::Served;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The table by which the card chooses a queue for each connection.
+/// The card's indirection table, which selects a queue for each connection.
 pub(super) struct Rss;
 
 const ABOUT: About = About {
@@ -43,7 +43,7 @@ impl Tuning for Rss {
         let device = served.card(host)?;
         let shares = shares(host, device)?;
         let (least, most) = (shares.iter().min(), shares.iter().max());
-        // A table whose size is no multiple of the queues is uneven by one.
+        // If the table's size is not a multiple of the queues, the shares differ by one.
         let is_even = least.zip(most).is_none_or(|(least, most)| most - least <= 1);
         let unused: Vec<String> = shares
             .iter()
@@ -68,10 +68,10 @@ impl Tuning for Rss {
     }
 }
 
-/// Entries of the table that are this large name no queue of a card.
+/// Larger entries of the table are not queues of any card.
 const QUEUES_MAX: usize = 4096;
 
-/// How many entries of the table each receive queue has.
+/// The number of table entries of each receive queue.
 fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     let queues = card::queues(host, device, "rx")?.len();
     if queues <= 1 {
@@ -79,7 +79,7 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     }
     let table = match ethtool::indirection(host, device) {
         Ok(Some(table)) => table,
-        // Before 6.3 the kernel has no message for it; the program asks in another way.
+        // Before 6.3 there is no netlink message for it; the program uses another interface.
         Ok(None) => said(&host.run("ethtool", &["-x", device])?),
         Err(fault) => return Err(Unknown(fault.told(&format!("reading the receive table of {device}")))),
     };
@@ -94,7 +94,7 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     Ok(shares)
 }
 
-/// The table in the words of the program: lines such as `    8:      0     1     2     3`, and before them its heading.
+/// Parses the program's output: lines such as `    8:      0     1     2     3`, after a heading.
 fn said(text: &str) -> Vec<u32> {
     let lines = text.lines().skip(1).map_while(|line| line.split_once(':'));
     let entries = lines.take_while(|(at, _)| at.trim().parse::<u32>().is_ok());

@@ -1,4 +1,4 @@
-//! System calls filtered by a program.
+//! System calls filtered by seccomp.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::settings::{Process, Setting, status_field};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// Whether the server's system calls run a filter.
+/// Whether the server's system calls pass a filter.
 pub(super) struct Seccomp;
 
 const ABOUT: About = About {
@@ -70,13 +70,13 @@ impl Tuning for Seccomp {
     }
 }
 
-/// Whether a process started after a file was written; no where that is not known.
+/// Whether a process started after a file was written; false if unknown.
 fn is_started_since(host: &Host, pid: u32, path: &str) -> bool {
     let started = Process::now(host, pid).and_then(|process| process.started(host));
     started.is_ok_and(|started| host.modified(path).is_ok_and(|written| started > written))
 }
 
-/// What takes a unit's filter away.
+/// Removes a unit's filter.
 const NO_FILTER: &str = "[Service]\nSystemCallFilter=\nSystemCallArchitectures=\n";
 
 #[cfg(test)]
@@ -85,8 +85,8 @@ mod tests {
     use crate::fake::Fake;
     use crate::served::Asked;
 
-    /// A unit's other options install filters as well: a server that was started again and still has some is not one that
-    /// waits for it.
+    /// A unit's other options install filters too: a restarted server that still has filters is not waiting for a
+    /// restart.
     #[test]
     fn filters_of_other_options_are_told() {
         let fake = Fake::with(&[

@@ -38,7 +38,7 @@ impl Tuning for StaticModeration {
         let adaptive = Ethtool::new(device, Group::Coalesce, "adaptive-rx");
         let now: u32 = usecs.now(host)?.parse().unwrap_or(MODERATION_US);
         let is_adaptive = adaptive.now(host).is_ok_and(|adaptive| adaptive == "on");
-        // Where it can be adaptive and is not, that is the first step.
+        // If it can be adaptive and is not, that is the first step.
         let is_next = is_adaptive || adaptive.now(host).is_err();
         if now >= MODERATION_US || !is_next {
             return Ok(Advice::Fine);

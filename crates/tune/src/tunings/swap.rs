@@ -1,4 +1,4 @@
-//! The server's memory kept in memory.
+//! The server's memory stays in RAM.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// How readily the kernel swaps.
+/// The kernel's swappiness.
 pub(super) struct Swap;
 
 const ABOUT: About = About {
@@ -56,10 +56,10 @@ impl Tuning for Swap {
 
 const SWAPPINESS: &str = "/proc/sys/vm/swappiness";
 
-/// Low, but not 0, which would rather end a program than swap.
+/// Low, but not 0, with which the kernel would rather kill a program than swap.
 const SWAPPINESS_MAX: u64 = 10;
 
-/// Whether any device or file to swap to is in use; the first line is a heading.
+/// Whether any swap device or file is in use; the first line is a heading.
 fn has_swap(host: &Host) -> Result<bool, Unknown> {
     Ok(host.text("/proc/swaps")?.lines().count() > 1)
 }

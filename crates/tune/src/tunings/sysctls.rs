@@ -1,4 +1,4 @@
-//! Sysctls: all of one kind, so they are a table.
+//! Sysctls: all have the same shape, so they are a table.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::server::Processes;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
-/// A sysctl and where it should be.
+/// A sysctl and its wanted value.
 pub(super) struct Sysctl {
     about: About,
     key: &'static str,
@@ -20,16 +20,16 @@ pub(super) struct Sysctl {
     effect: fn(&Host) -> Result<Counter, Unknown>,
 }
 
-/// Where a sysctl should be. All but `AtMost` and `Exactly` only raise: a value that somebody made larger stays.
+/// The wanted value of a sysctl. All but `AtMost` and `Exactly` only raise: a larger value of the user stays.
 #[derive(Debug, Clone, Copy)]
 enum Aim {
     /// A number that is at least this.
     AtLeast(u64),
-    /// A number that is at most this: to lower it is the point.
+    /// A number that is at most this: lowering it is the purpose.
     AtMost(u64),
     /// Three numbers of which the last, a maximum, is at least this.
     MaximumAtLeast(u64),
-    /// A range of two numbers that holds at least this one.
+    /// A range of two numbers that includes at least this one.
     Range(u64, u64),
     /// These bits are set.
     Bits(u64),
@@ -394,7 +394,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     },
 ];
 
-/// Those whose counter counts what went wrong for want of them.
+/// Tunings whose counter shows the lack of them.
 const COUNTED: [&str; 12] = [
     "somaxconn",
     "syn-backlog",
@@ -410,7 +410,7 @@ const COUNTED: [&str; 12] = [
     "conntrack-max",
 ];
 
-/// What most of them are: of a network namespace, without risk, measurable on any path.
+/// What most of them have in common: per network namespace, without risk, measurable on any path.
 const PER_NAMESPACE: About = About {
     name: "",
     reason: "",
@@ -442,7 +442,7 @@ impl Tuning for Sysctl {
         };
         if let (Aim::Range(..), [low, _], [wanted_low, _]) = (self.aim, now.as_slice(), wanted.as_mut_slice())
         {
-            // A port that is chosen for a connection is not there for the service that it belongs to when that starts again.
+            // A port that was chosen for a connection is not available when its service restarts.
             *wanted_low =
                 taken_ports(host).range(*wanted_low..*low).next_back().map_or(*wanted_low, |taken| taken + 1);
         }
@@ -486,7 +486,7 @@ impl Sysctl {
     }
 }
 
-/// Ports that somebody listens on or has reserved.
+/// Ports that are listened on or reserved.
 fn taken_ports(host: &Host) -> BTreeSet<u64> {
     let mut taken = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -513,7 +513,7 @@ fn taken_ports(host: &Host) -> BTreeSet<u64> {
 }
 
 impl Aim {
-    /// What the numbers should be; nothing where there are not as many as there should be.
+    /// The wanted numbers; `None` if there are too few now.
     fn wanted(self, now: &[u64]) -> Option<Vec<u64>> {
         Some(match (self, now) {
             (Aim::AtLeast(least), [now]) => vec![least.max(*now)],
@@ -532,7 +532,7 @@ mod tests {
     use super::*;
     use crate::fake::Fake;
 
-    /// Nothing is lowered below what it was, unless that is the point of the tuning.
+    /// Nothing is lowered, unless that is the purpose of the tuning.
     #[test]
     fn aims_only_raise() {
         assert_eq!(Aim::AtLeast(10).wanted(&[5]), Some(vec![10]));

@@ -56,7 +56,7 @@ impl Tuning for Taps {
     }
 }
 
-/// Programs that hold one, and what does the same without.
+/// Known programs with a tap, and alternatives without.
 const KNOWN: [(&str, &str); 6] = [
     (
         "dhclient",
@@ -69,7 +69,7 @@ const KNOWN: [(&str, &str); 6] = [
     ("suricata", "give suricata a mirror of the port, or use XDP bypass"),
 ];
 
-/// The protocol of a socket that sees every packet, also those that are sent.
+/// The protocol of a socket that sees every packet, including sent ones.
 const ETH_P_ALL: &str = "0003";
 
 /// The inodes of all sockets that see every packet.
@@ -85,25 +85,25 @@ fn taps(host: &Host) -> Result<Vec<u64>, Unknown> {
 /// A process that holds a packet tap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number and the time it started.
+    /// Its id and start time.
     process: Process,
     /// Its name.
     pub name: String,
-    /// What it was started with.
+    /// Its command line.
     pub arguments: Vec<String>,
-    /// The folder that it works in.
+    /// Its working directory.
     pub folder: String,
-    /// The systemd unit that it runs in.
+    /// Its systemd unit.
     pub unit: Option<String>,
 }
 
-/// The processes that hold packet taps and can be seen from here.
+/// The visible processes that hold packet taps.
 ///
 /// # Errors
-/// The taps cannot be known.
+/// The taps cannot be listed.
 pub fn holders(host: &Host) -> Result<Vec<Holder>, Unknown> {
     let pids = owners(host, &taps(host)?);
-    // One that has ended meanwhile holds nothing.
+    // One that has exited meanwhile holds nothing.
     Ok(pids.into_iter().filter_map(|pid| Holder::of(host, pid).ok()).collect())
 }
 
@@ -124,7 +124,7 @@ impl Holder {
         self.process.id
     }
 
-    /// The change that stops its unit and can be undone; none if it does not run in a unit.
+    /// The change that stops its unit and can be undone; `None` if it runs in no unit.
     pub fn stopped(&self) -> Option<Change> {
         Some(Change::text(Service { unit: self.unit.clone()? }, "inactive"))
     }
@@ -136,7 +136,7 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Who holds a socket, by name and number.
+/// The holder of a socket, by name and id.
 fn holder(host: &Host, inode: &u64) -> String {
     let Some(&pid) = owners(host, &[*inode]).first() else {
         return "a process that is not visible from here".to_owned();

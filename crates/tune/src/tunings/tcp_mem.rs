@@ -1,4 +1,4 @@
-//! How much memory all TCP sockets together may hold.
+//! The memory limit of all TCP sockets together.
 
 use crate::change::Change;
 use crate::counters::netstat;
@@ -41,7 +41,7 @@ impl Tuning for TcpMem {
             return Ok(Advice::Fine);
         }
         let memory = memory_pages(host)?;
-        // Spaced as the kernel does it.
+        // The kernel's own proportions.
         let share = [memory / 8, memory / 16 * 3, memory / 4];
         let wanted = [0, 1, 2].map(|at| now[at].max(share[at]));
         if wanted == now {
@@ -66,7 +66,7 @@ fn pages(host: &Host) -> Result<[u64; 3], Unknown> {
     pages.ok_or_else(|| Unknown(format!("{NOW} holds `{text}`, not three numbers")))
 }
 
-/// All memory that the kernel hands out, in pages of its own size.
+/// All memory available to the kernel, in its page size.
 fn memory_pages(host: &Host) -> Result<u64, Unknown> {
     let zones = host.text("/proc/zoneinfo")?;
     let managed =

@@ -1,5 +1,5 @@
-//! Each probe against machines of different kernels: `machines/*.txt` holds their files, and what their commands and kernels
-//! answer. `linux-6.18-virtio` was recorded; the others are drawn after what such machines answer.
+//! Each probe on machines with different kernels: `machines/*.txt` contains their files, command output and netlink
+//! replies. `linux-6.18-virtio` was recorded; the others are modelled on real machines.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) const ENA: &str = include_str!("../../machines/linux-4.14-ena.txt");
 pub(super) const TWO_NODES: &str = include_str!("../../machines/linux-6.1-two-nodes.txt");
 const CONTAINER: &str = include_str!("../../machines/container.txt");
 
-/// A machine, and what is served on it.
+/// A machine and its server.
 fn machine(text: &str, port: Option<u16>) -> (Fake, Host, Served) {
     let fake = Fake::recorded(text);
     let host = fake.host();
@@ -27,7 +27,7 @@ fn machine(text: &str, port: Option<u16>) -> (Fake, Host, Served) {
     (fake, host, served)
 }
 
-/// How each tuning stands: its value, and after an arrow what is advised.
+/// The state of each tuning: its value, and after an arrow the advice.
 fn assert_stands(text: &str, port: Option<u16>, expected: &[(&str, &str)]) {
     let (_fake, host, served) = machine(text, port);
     for (name, expected) in expected {
@@ -176,13 +176,13 @@ fn the_server_of_the_nine_steps() {
     );
 }
 
-/// Which leaks are opened, by what is asked for and for whom the rest stays.
+/// Which mitigations are dropped, by the request and by who still needs protection.
 #[test]
 fn mitigations_go_by_attack_vector() {
     let (fake, host, served) = machine(VIRTIO, None);
     let mitigations = find("mitigations").unwrap();
     let advice = || mitigations.advice(&host, &served).unwrap().text().map(str::to_owned).unwrap_or_default();
-    // A machine that can run guests stays shut to them.
+    // A machine that can run guests keeps its protection from them.
     fake.file("/dev/kvm", "");
     fake.file("/proc/cmdline", "quiet mitigations=auto,nosmt");
     let said = advice();
@@ -190,7 +190,7 @@ fn mitigations_go_by_attack_vector() {
     assert!(said.contains("indirect_target_selection, spectre_v2 stay mitigated"), "{said}");
     fake.file("/proc/cmdline", "mitigations=auto,nosmt,no_user_user,no_user_kernel");
     assert_eq!(advice(), "");
-    // What a shell would run does not get into its file.
+    // Nothing that a shell would execute gets into the file.
     fake.file("/proc/cmdline", "mitigations=$(reboot),nosmt,`id`");
     assert!(
         advice().contains("boot with mitigations=auto,nosmt,no_user_kernel,no_user_user:"),
@@ -251,7 +251,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
     );
 }
 
-/// What rules there are is known without the program that writes them; what to install is told.
+/// The rules can be read without the program that writes them; what to install is reported.
 #[test]
 fn without_nft_the_rules_are_still_known() {
     let without = TWO_NODES.replace("=== $ nft --version\n", "=== $ nothing\n");
@@ -263,7 +263,8 @@ fn without_nft_the_rules_are_still_known() {
     );
 }
 
-/// In a container, without a server, or where nothing can be read at all: every probe answers, and says why not.
+/// In a container, without a server, or without any readable file: every probe returns, and says why it has no
+/// result.
 #[test]
 fn what_is_not_known_says_why() {
     for text in [CONTAINER, ""] {
@@ -280,8 +281,8 @@ fn what_is_not_known_says_why() {
     }
 }
 
-/// Any file and any command's answer may be anything: nothing panics, whichever that a tuning looks at is gone, empty, cut
-/// off, too large, or full of something else.
+/// Any file and any command output may be anything: nothing panics if one that a tuning reads is missing, empty,
+/// truncated, too large, or garbage.
 #[test]
 fn answers_of_any_content_are_survived() {
     let mut mutants = 0;
@@ -341,7 +342,7 @@ fn a_machine_of_nothing_but_garbage_is_survived() {
     }
 }
 
-/// Everything that is asked of a tuning, for a server on a port and for none.
+/// Calls everything on a tuning, for a server on a port and for none.
 fn look(host: &Host, tuning: &'static dyn Tuning) {
     for port in [Some(8080), None] {
         let served = Served::find(host, &Asked { port, ..Asked::default() }).unwrap();
@@ -354,7 +355,7 @@ fn look(host: &Host, tuning: &'static dyn Tuning) {
     }
 }
 
-/// What a file might hold instead.
+/// Hostile variants of a file.
 fn hostile(whole: &[u8]) -> Vec<Vec<u8>> {
     let with = |from: char, to: &str| String::from_utf8_lossy(whole).replace(from, to).into_bytes();
     let mut contents = vec![
@@ -373,8 +374,8 @@ fn hostile(whole: &[u8]) -> Vec<Vec<u8>> {
     contents
 }
 
-/// The kernel may answer anything: cut off at any byte it is an error; with the cut told as its length, or with any byte
-/// another, nothing panics.
+/// Any reply from the kernel: truncated at any byte it is an error; with a matching length, or with any byte changed,
+/// nothing panics.
 #[test]
 fn netlink_answers_of_any_bytes_are_survived() {
     for text in [VIRTIO, ENA, TWO_NODES, CONTAINER] {
@@ -388,7 +389,7 @@ fn netlink_answers_of_any_bytes_are_survived() {
                 };
                 for end in 0..datagram.len() {
                     told(&datagram[..end]);
-                    // Between two messages nothing is missing but the rest of a list, whose end then is.
+                    // Cut between two messages, only the rest of a list is missing, if its end is then missing too.
                     let is_whole = whole.len() > 1 && is_between_messages(datagram, end);
                     let asked = host.ask(protocol, &Request::of(&request));
                     assert!(is_whole || asked.is_err(), "{protocol:?} cut at {end}");
@@ -417,7 +418,7 @@ fn is_between_messages(datagram: &[u8], end: usize) -> bool {
     at == end
 }
 
-/// Everything that is read by netlink.
+/// Reads everything that uses netlink.
 fn read_netlink(host: &Host) {
     let _ = (audit::enabled(host), audit::has_never_task(host));
     let _ = (nftables::chains(host), nftables::rules(host));
@@ -429,7 +430,7 @@ fn read_netlink(host: &Host) {
     let _ = (ethtool::features(host, "eth0"), ethtool::indirection(host, "eth0"));
 }
 
-/// What consists of files only is applied with its documents and undone, on each machine.
+/// Changes of files are made with their persistent files and undone, on each machine.
 #[test]
 fn every_change_of_files_is_taken_back() {
     for text in [VIRTIO, ENA, TWO_NODES] {
@@ -448,7 +449,7 @@ fn every_change_of_files_is_taken_back() {
     }
 }
 
-/// On the machine itself, read-only: every probe answers.
+/// On the current machine, read-only: every probe returns.
 #[test]
 fn this_machine_is_read_without_harm() {
     let host = Host::live();

@@ -1,4 +1,4 @@
-//! The card polled by kernel threads that the scheduler sees.
+//! The card is polled by kernel threads, which the scheduler sees.
 
 use crate::card;
 use crate::change::Change;

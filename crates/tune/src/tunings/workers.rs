@@ -1,4 +1,4 @@
-//! How many workers serve, beside how many CPUs could.
+//! The number of workers, compared with the number of CPUs.
 
 use crate::card;
 use crate::counters::netstat;
@@ -38,7 +38,7 @@ impl Tuning for Workers {
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let (workers, cpus) = (Workers::count(host, served)?, card::cpus(host)?.len());
         let threads = served.threads(host)?.len();
-        // Of a server whose threads are not pinned, any thread may be a worker: with enough of them nothing is said.
+        // Any thread may be a worker if threads are not pinned: with enough of them nothing is suggested.
         let is_short =
             workers < cpus && (workers > 1 || Workers::pinned(host, served)? > 0 || threads < cpus);
         Ok(match is_short {
@@ -53,9 +53,9 @@ impl Tuning for Workers {
 }
 
 impl Workers {
-    /// Sockets that share the port, processes that share a socket, or threads with a CPU of their own.
+    /// Sockets that share the port, processes that share a socket, or pinned threads.
     fn count(host: &Host, served: &Served) -> Result<usize, Unknown> {
-        // Of nginx with eight processes one is the master.
+        // Of nginx's eight processes one is the master.
         let processes = Processes::of(host, served).workers.len().min(served.pids()?.len());
         Ok(processes.max(served.listeners_count()).max(Workers::pinned(host, served)?))
     }

@@ -1,4 +1,4 @@
-//! Transmit packet steering: each CPU has a transmit queue of its own.
+//! Transmit packet steering: each CPU has its own transmit queue.
 
 use crate::card;
 use crate::change::Change;

@@ -1,11 +1,11 @@
-//! How old a response is (RFC 9111 section 4.2.3).
+//! The age of a response (RFC 9111 section 4.2.3).
 
 use super::SECONDS_MAX;
 use super::control::seconds;
 use crate::date;
 use crate::field::trim_ows;
 
-/// Reads a date for a cache, for whom case does not count (RFC 9111 section 4.2).
+/// Parses a date for a cache, which ignores case (RFC 9111 section 4.2).
 pub(super) fn parse_date(text: &[u8]) -> Option<u64> {
     date::parse(text).or_else(|| {
         let is_zone = |word: &[u8]| word.eq_ignore_ascii_case(b"gmt");
@@ -22,14 +22,14 @@ pub(super) fn parse_date(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// The value of `Age`: of several, the first; what is no number says nothing (RFC 9111 section 5.1).
+/// The value of `Age`: of several, the first; anything but a number is ignored (RFC 9111 section 5.1).
 pub(super) fn said_age<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> u32 {
     let first = lines.next().and_then(|line| line.split(|&byte| byte == b',').next());
     first.and_then(|value| seconds(trim_ows(value))).unwrap_or(0)
 }
 
-/// The age of a response, in seconds, at the moment in which it came: by its own `Date` and `Age`, whichever says more.
-/// `date` is in seconds since 1970, the other times are in milliseconds.
+/// The age of a response, in seconds, when it arrived: by its own `Date` and `Age`, whichever gives more. `date` is
+/// in seconds since 1970, the other times are in milliseconds.
 pub fn initial_age(said: u32, date: Option<u64>, request_ms: u64, response_ms: u64) -> u32 {
     let response = response_ms / 1000;
     let apparent = response.saturating_sub(date.unwrap_or(response));
@@ -38,7 +38,7 @@ pub fn initial_age(said: u32, date: Option<u64>, request_ms: u64, response_ms: u
     apparent.max(corrected).min(u64::from(SECONDS_MAX)) as u32
 }
 
-/// Its age now. A clock that went back adds nothing.
+/// Its current age. A clock that was set back adds nothing.
 #[inline]
 pub fn current_age(initial: u32, stored_ms: u64, now_ms: u64) -> u32 {
     let resident = now_ms.saturating_sub(stored_ms) / 1000;

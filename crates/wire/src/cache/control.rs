@@ -6,24 +6,25 @@ use crate::field::{is_token, trim_ows};
 /// One directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Directive<'a> {
-    /// Its name, as it was sent; case does not count.
+    /// Its name, as sent; case is ignored.
     pub name: &'a [u8],
-    /// What stands behind it.
+    /// Its argument.
     pub argument: Argument<'a>,
 }
 
-/// What stands behind a directive's name.
+/// The argument of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument<'a> {
     /// Nothing.
     None,
-    /// A token, or what is between quotes.
+    /// A token, or a quoted string without its quotes.
     Value(&'a [u8]),
-    /// Something that is neither.
+    /// Anything else.
     Bad,
 }
 
-/// The directives of one field line. What has no name is passed over up to the next comma; a quoted text without an end takes the
+/// The directives of one field line. Anything without a name is skipped up to the next comma; an unterminated quoted
+/// string takes the rest of the line.
 /// rest of the line.
 pub fn directives(line: &[u8]) -> impl Iterator<Item = Directive<'_>> {
     let mut rest = line;
@@ -43,7 +44,7 @@ pub fn directives(line: &[u8]) -> impl Iterator<Item = Directive<'_>> {
     })
 }
 
-/// Splits at the first comma that is outside of quotes.
+/// Splits at the first comma outside of quotes.
 fn element(text: &[u8]) -> (&[u8], &[u8]) {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -77,12 +78,12 @@ fn directive(element: &[u8]) -> Option<Directive<'_>> {
 }
 
 impl Directive<'_> {
-    /// Whether this is its name, which is given in lower case.
+    /// Whether this is its name; `name` is in lower case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
-    /// The seconds that it says.
+    /// Its argument in seconds.
     pub fn seconds(&self) -> Option<u32> {
         match self.argument {
             Argument::Value(digits) => seconds(digits),
@@ -100,11 +101,11 @@ pub(super) fn seconds(digits: &[u8]) -> Option<u32> {
     Some(digits.iter().fold(0, add).min(SECONDS_MAX))
 }
 
-/// What a response says of how it may be used.
+/// The directives of a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are called as the directives are")]
 pub struct Control {
-    /// Whether any directive was found.
+    /// Whether there is any directive.
     pub is_said: bool,
     pub no_store: bool,
     pub no_cache: bool,
@@ -114,9 +115,9 @@ pub struct Control {
     pub proxy_revalidate: bool,
     pub must_understand: bool,
     pub no_transform: bool,
-    /// 0 where it is malformed, or said twice in different ways.
+    /// 0 if it is malformed, or repeated with different values.
     pub max_age: Option<u32>,
-    /// The same.
+    /// As `max_age`.
     pub s_maxage: Option<u32>,
     pub stale_while_revalidate: Option<u32>,
     pub stale_if_error: Option<u32>,
@@ -125,7 +126,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// What the lines of `Cache-Control` say together.
+    /// The directives in all lines of `Cache-Control`.
     pub fn of<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Control {
         let mut control = Control::default();
         for directive in lines.flat_map(directives) {
@@ -134,7 +135,7 @@ impl Control {
         control
     }
 
-    /// Adds a directive to those before.
+    /// Adds a directive.
     pub(super) fn note(&mut self, directive: &Directive<'_>) {
         self.is_said = true;
         let name = directive.name;
@@ -156,7 +157,8 @@ impl Control {
         }
     }
 
-    /// Notes the fields that an argument lists. Whether it lists any: otherwise the directive is about the whole response.
+    /// Collects the fields that an argument lists. Returns whether there are any: otherwise the directive applies to
+    /// the whole response.
     fn withholds(&mut self, argument: Argument<'_>) -> bool {
         let Argument::Value(list) = argument else { return false };
         let names: Vec<&[u8]> = list.split(|&byte| byte == b',').map(trim_ows).collect();
@@ -168,7 +170,7 @@ impl Control {
     }
 }
 
-/// Of two that differ, neither counts: the response is stale at once (RFC 9111 section 4.2.1).
+/// If two values differ, neither counts: the response is stale at once (RFC 9111 section 4.2.1).
 fn note_lifetime(known: &mut Option<u32>, directive: &Directive<'_>) {
     let said = directive.seconds().unwrap_or(0);
     *known = match *known {
@@ -177,20 +179,20 @@ fn note_lifetime(known: &mut Option<u32>, directive: &Directive<'_>) {
     };
 }
 
-/// Of two, the shorter counts; a malformed one allows nothing.
+/// Of two values, the smaller one counts; a malformed one allows nothing.
 fn note_allowance(known: &mut Option<u32>, directive: &Directive<'_>) {
     let said = directive.seconds().unwrap_or(0);
     *known = Some(known.map_or(said, |known| known.min(said)));
 }
 
-/// What a request asks of caches on its way.
+/// The cache directives of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are called as the directives are")]
 pub struct Asks {
     pub no_cache: bool,
     pub no_store: bool,
     pub only_if_cached: bool,
-    /// 0 where it is malformed.
+    /// 0 if it is malformed.
     pub max_age: Option<u32>,
     pub min_fresh: Option<u32>,
     /// Without a number it is [`SECONDS_MAX`].
@@ -199,7 +201,8 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// What the fields of a request say. Costs a pass over the fields; nearly all are passed over by the length of their names.
+    /// The directives in a request's fields. Costs a pass over the fields; nearly all are skipped by the length of
+    /// their names.
     #[inline]
     pub fn of<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Asks {
         let (mut asks, mut pragma, mut is_said) = (Asks::default(), false, false);
@@ -215,7 +218,7 @@ impl Asks {
                 _ => {}
             }
         }
-        // Clients of HTTP/1.0 know no other way to ask (RFC 9111 section 5.4).
+        // HTTP/1.0 clients have no other way to ask (RFC 9111 section 5.4).
         asks.no_cache |= pragma && !is_said;
         asks
     }

@@ -8,56 +8,56 @@ use super::targeted::targeted;
 use super::vary::is_any;
 use crate::Status;
 
-/// A fresh lifetime that is guessed is this share of the time since the last change (RFC 9111 section 4.2.2).
+/// A heuristic lifetime is this fraction of the time since the last modification (RFC 9111 section 4.2.2).
 const HEURISTIC_SHARE: u64 = 10;
 
-/// The longest lifetime that is guessed, in seconds.
+/// The longest heuristic lifetime, in seconds.
 const HEURISTIC_MAX: u64 = 24 * 3600;
 
-/// Statuses whose responses may be stored without being fresh for a time that is said (RFC 9110 section 15.1).
+/// Statuses whose responses may be stored without an explicit lifetime (RFC 9110 section 15.1).
 const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501];
 
-/// Statuses that blame one client's request: stored, they would refuse the others too. A rule may name them.
+/// Statuses that blame a single client's request: stored, they would refuse other clients too. A rule may name them.
 const CLIENTS_FAULT: [u16; 13] = [400, 401, 407, 408, 411, 412, 413, 415, 416, 417, 426, 429, 431];
 
-/// The fields that name a lifetime for this cache, the most specific first (RFC 9213 section 2.2).
+/// The targeted fields for this cache, the most specific first (RFC 9213 section 2.2).
 const TARGETED: [&[u8]; 2] = [b"flatout-cache-control", b"cdn-cache-control"];
 
-/// A request and its response, as far as their fields do not say it.
+/// Facts about an exchange that its fields do not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
     /// When the request was sent, in milliseconds since 1970.
     pub request_ms: u64,
-    /// When the head of the response came.
+    /// When the head of the response arrived.
     pub response_ms: u64,
-    /// Whether the request had `Authorization`, unless that is in the cache's key.
+    /// Whether the request had `Authorization`, unless that is part of the cache's key.
     pub is_authorized: bool,
     /// Whether the request said `no-store`.
     pub asks_no_store: bool,
 }
 
-/// What an operator has set for responses of one status.
+/// The operator's settings for responses with one status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The lifetime, in seconds, of a response that says nothing itself; `None` where no rule names the status.
+    /// The lifetime, in seconds, of a response without its own; `None` if no rule names the status.
     pub validity: Option<u32>,
-    /// What of the response does not count.
+    /// Fields of the response to ignore.
     pub ignored: Ignored,
 }
 
-/// Fields of responses that do not count.
+/// Fields of responses to ignore.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are called as the fields are")]
 pub struct Ignored {
-    /// Targeted fields included.
+    /// Including targeted fields.
     pub cache_control: bool,
     pub expires: bool,
-    /// The cookie is not stored, the rest of the response is.
+    /// The cookie is not stored, but the rest of the response is.
     pub set_cookie: bool,
     pub vary: bool,
 }
 
-/// How a response is kept.
+/// How a response is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// When it may be used.
@@ -73,19 +73,19 @@ pub enum Reason {
     NoStore,
     /// `private`.
     Private,
-    /// The request was somebody's own, and the response does not say that it is for all.
+    /// The request was authorized, and the response does not say that it is public.
     Authorization,
     /// It sets a cookie.
     SetCookie,
     /// `Vary: *`.
     VaryAny,
-    /// No status that is stored: a part, an interim response, one client's fault, or one that says nothing of its lifetime.
+    /// A status that is not stored: a partial or interim response, a client's fault, or one without a lifetime.
     Status,
-    /// Neither fresh for any time nor such that it could be validated.
+    /// Without any lifetime, and without a validator.
     Worthless,
 }
 
-/// Decides about a response; `fields` are those of its head.
+/// Decides whether to store a response; `fields` are those of its head.
 ///
 /// # Errors
 /// Why it is not stored.
@@ -111,7 +111,7 @@ pub fn store<'a>(
     if code < 200 || code == 206 || code == 304 || (CLIENTS_FAULT.contains(&code) && !is_named) {
         return Err(Reason::Status);
     }
-    // A cache that knows the status may store what others may not (RFC 9111 section 5.2.2.3).
+    // A cache that knows the status may store responses that others may not (RFC 9111 section 5.2.2.3).
     let is_understood = !status.reason().is_empty();
     let forbids = match control.must_understand {
         true => !is_understood,
@@ -176,7 +176,7 @@ pub fn store<'a>(
     Ok(Kept { policy, withheld })
 }
 
-/// The lifetime by `Expires`: nothing where there is none, 0 where it is no date or said in several ways.
+/// The lifetime by `Expires`: `None` without it, 0 if it is not a date or has several values.
 fn expires<'a>(mut lines: impl Iterator<Item = &'a [u8]>, date: u64) -> Option<u32> {
     let first = lines.next()?;
     if lines.any(|line| line != first) {

@@ -5,8 +5,8 @@
 //! request head ─── Asks ───────────────────────────────────────────────┴─ Policy::judge(now) ──> Verdict
 //! ```
 //!
-//! Times are arguments: milliseconds since 1970. Whatever restricts reuse counts even where it is malformed; what permits it
-//! counts only where it is well-formed.
+//! Times are arguments: milliseconds since 1970. A directive that restricts reuse counts even if it is malformed; one
+//! that permits it counts only if it is well-formed.
 
 mod age;
 mod control;
@@ -24,5 +24,5 @@ pub use targeted::targeted;
 pub use update::{is_kept_on_update, is_stored, withheld_by};
 pub use vary::{is_any, names as vary_names, write_selected};
 
-/// The largest number of seconds that a directive can say; what is larger counts as this (RFC 9111 section 1.2.2).
+/// The largest number of seconds in a directive; larger ones count as this (RFC 9111 section 1.2.2).
 pub const SECONDS_MAX: u32 = 1 << 31;

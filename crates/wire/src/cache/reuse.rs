@@ -1,56 +1,56 @@
-//! Whether a stored response answers a request (RFC 9111 sections 4.2.4 and 5.2.1, RFC 5861).
+//! Whether a stored response may be used for a request (RFC 9111 sections 4.2.4 and 5.2.1, RFC 5861).
 
 use super::age::current_age;
 use super::control::Asks;
 
-/// What is known of a stored response's freshness. Lengths of time are in seconds. The default is stale from the start.
+/// The freshness of a stored response. Durations are in seconds. The default is stale from the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// When its head came, in milliseconds since 1970.
+    /// When its head arrived, in milliseconds since 1970.
     pub stored_ms: u64,
-    /// How old it was then.
+    /// Its age at that time.
     pub initial_age: u32,
-    /// At which age it ceases to be fresh.
+    /// The age at which it becomes stale.
     pub lifetime: u32,
-    /// How long after that it may be served while it is validated.
+    /// How long after that it may be served while it is revalidated.
     pub stale_while_revalidate: u32,
-    /// How long after that it may be served in place of an error.
+    /// How long after that it may be served instead of an error.
     pub stale_if_error: u32,
-    /// `no-cache`: it is validated for each request.
+    /// `no-cache`: it is revalidated for each request.
     pub is_validated_always: bool,
     /// `must-revalidate`, `proxy-revalidate`: it is never served stale.
     pub is_never_stale: bool,
-    /// `s-maxage`: it is served stale only where the response itself says so.
+    /// `s-maxage`: it is served stale only if the response itself allows it.
     pub is_stale_where_said: bool,
 }
 
-/// What is done with a stored response.
+/// How to use a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It answers.
+    /// Serve it.
     Fresh,
-    /// It answers, stale as it is: the client asked for that.
+    /// Serve it although it is stale: the client allows this.
     Stale,
-    /// It answers, and is validated behind that.
+    /// Serve it, and revalidate it afterwards.
     Refresh,
-    /// It is validated first.
+    /// Revalidate it first.
     Validate,
 }
 
 impl Policy {
-    /// Its age now, in seconds.
+    /// Its current age, in seconds.
     #[inline]
     pub fn age(&self, now_ms: u64) -> u32 {
         current_age(self.initial_age, self.stored_ms, now_ms)
     }
 
-    /// For how many seconds it is fresh still; negative where it is stale.
+    /// How many seconds it stays fresh; negative if it is stale.
     #[inline]
     pub fn fresh_for(&self, now_ms: u64) -> i64 {
         i64::from(self.lifetime) - i64::from(self.age(now_ms))
     }
 
-    /// What is done with it for a request. `is_expired`: it was marked stale before its time.
+    /// How to use it for a request. `is_expired`: it was marked stale early.
     #[inline]
     pub fn judge(&self, asks: &Asks, now_ms: u64, is_expired: bool) -> Verdict {
         let age = self.age(now_ms);
@@ -85,8 +85,8 @@ impl Policy {
         }
     }
 
-    /// Whether it may be served in place of an error. `cut_off`: for so many seconds after its end where the upstream could not be
-    /// asked at all; `None` where it could be, and has responded with an error.
+    /// Whether it may be served instead of an error. `cut_off`: for this many seconds after its lifetime if the
+    /// upstream could not be reached at all; `None` if it was reached, and responded with an error.
     pub fn stands_in(&self, asks: &Asks, now_ms: u64, cut_off: Option<u32>) -> bool {
         let age = self.age(now_ms);
         if self.is_validated_always

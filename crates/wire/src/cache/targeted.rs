@@ -1,10 +1,10 @@
-//! Targeted cache control (RFC 9213): what is said to caches of one kind, in place of `Cache-Control` and `Expires`.
+//! Targeted cache control (RFC 9213): fields for one kind of caches, which replace `Cache-Control` and `Expires`.
 //!
-//! Such a field is a dictionary of structured fields (RFC 9651). One that is malformed anywhere does not count at all.
+//! Such a field is a structured dictionary (RFC 9651). If it is malformed anywhere, it is ignored.
 
 use super::control::{Argument, Control, Directive};
 
-/// What the lines of a targeted field say; `None` where it is empty or malformed, and the next field counts.
+/// The directives of a targeted field; `None` if it is empty or malformed, and the next field applies.
 pub fn targeted<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Control> {
     let mut members: Vec<(&[u8], Value<'_>)> = Vec::new();
     for line in lines {
@@ -12,7 +12,7 @@ pub fn targeted<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Control> {
         text.skip_spaces();
         while !text.0.is_empty() {
             let (key, value) = text.member()?;
-            // Of two with one key the last counts.
+            // If a key is repeated, the last one counts.
             members.retain(|(known, _)| *known != key);
             members.push((key, value));
             text.skip_ows();
@@ -34,9 +34,9 @@ pub fn targeted<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Control> {
         let argument = match value {
             Value::True => Argument::None,
             Value::Integer(digits) => Argument::Value(digits),
-            // The lists of fields; numbers are integers and nothing else.
+            // The arguments are lists of fields or integers, nothing else.
             Value::Text(text) if matches!(name, b"no-cache" | b"private") => Argument::Value(text),
-            // False is as good as not said; nothing that we know takes another type.
+            // False is the same as absent; no known directive takes another type.
             Value::Text(_) | Value::Other => continue,
         };
         control.note(&Directive { name, argument });
@@ -44,7 +44,7 @@ pub fn targeted<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Control> {
     Some(control)
 }
 
-/// The value of a member.
+/// The value of a dictionary member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value<'a> {
     True,
@@ -54,7 +54,7 @@ enum Value<'a> {
     Other,
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -207,7 +207,7 @@ mod tests {
         assert!(!said.no_cache && said.must_revalidate && !said.private);
         assert_eq!(said.withheld, [b"a"]);
         assert_eq!(read("max-age=60, max-age=5").unwrap().max_age, Some(5));
-        // A type that the directive does not take says nothing.
+        // A value of the wrong type is ignored.
         assert_eq!(read("max-age=60.5").unwrap().max_age, None);
         assert_eq!(read("max-age=-1").unwrap().max_age, None);
         assert_eq!(

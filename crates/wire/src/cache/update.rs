@@ -1,6 +1,6 @@
-//! Which fields of a response are stored, and which of those a validation replaces (RFC 9111 sections 3.1 and 3.2).
+//! Which fields of a response are stored, and which of those a revalidation replaces (RFC 9111 sections 3.1 and 3.2).
 
-/// Fields of a connection, of a proxy, of framing, and `Age`, which is said anew each time.
+/// Fields of a connection, of a proxy, of framing, and `Age`, which is computed each time.
 const NOT_STORED: [&str; 13] = [
     "age",
     "connection",
@@ -17,20 +17,20 @@ const NOT_STORED: [&str; 13] = [
     "x-cache-status",
 ];
 
-/// They describe the bytes that are stored, which a 304 does not bring.
+/// These describe the stored body, which a 304 does not contain.
 const OF_THE_BODY: [&str; 3] = ["content-encoding", "content-length", "content-range"];
 
-/// Whether a field is stored at all.
+/// Whether a field is stored.
 pub fn is_stored(name: &[u8]) -> bool {
     !is_among(name, &NOT_STORED)
 }
 
-/// Whether a response's own list withholds a field.
+/// Whether the response's own list withholds a field.
 pub fn withheld_by(withheld: &[Vec<u8>], name: &[u8]) -> bool {
     withheld.iter().any(|this| name.eq_ignore_ascii_case(this))
 }
 
-/// Whether the stored field of this name stays as it is, whatever a 304 says.
+/// Whether the stored field with this name is kept, whatever a 304 contains.
 pub fn is_kept_on_update(name: &[u8]) -> bool {
     is_among(name, &OF_THE_BODY)
 }

@@ -2,12 +2,12 @@
 
 use crate::field::trim_ows;
 
-/// Whether a response says that no two requests are alike.
+/// Whether a response varies on everything (`*`).
 pub fn is_any<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     elements(lines).any(|name| name == b"*")
 }
 
-/// The names of the fields that select a response, in lower case, each behind a line feed.
+/// The names of the selecting fields, in lower case, each preceded by a line feed.
 pub fn names<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut names: Vec<Vec<u8>> = elements(lines).map(<[u8]>::to_ascii_lowercase).collect();
     names.sort_unstable();
@@ -15,9 +15,9 @@ pub fn names<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     names.iter().flat_map(|name| [b"\n", name.as_slice()].concat()).collect()
 }
 
-/// Writes what a request has of the fields named in `names`, in a form in which requests that mean the same are the same: lines
-/// joined, without the white space around commas; where neither case nor order matter, without them too. `field` gives the values
-/// of a field's lines.
+/// Writes a request's values of the fields in `names`, normalized so that equivalent requests have the same text:
+/// lines are joined, without white space around commas; case and order are normalized if they do not matter. `field`
+/// returns the values of a field's lines.
 pub fn write_selected<'h, I: Iterator<Item = &'h [u8]>>(
     names: &[u8],
     mut field: impl FnMut(&[u8]) -> I,
@@ -33,7 +33,7 @@ pub fn write_selected<'h, I: Iterator<Item = &'h [u8]>>(
             }
             _ => write_list(field(name), out),
         }
-        // No value has one, so that two values cannot pass for one.
+        // No value contains one, so two values cannot be taken for one.
         out.push(b'\n');
     }
 }
@@ -42,7 +42,7 @@ fn elements<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &
     lines.flat_map(|line| line.split(|&byte| byte == b',')).map(trim_ows).filter(|name| !name.is_empty())
 }
 
-/// A field that is there and empty is not one that is absent.
+/// An empty field is different from an absent one.
 fn write_list<'h>(lines: impl Iterator<Item = &'h [u8]>, out: &mut Vec<u8>) {
     for line in lines {
         for element in line.split(|&byte| byte == b',') {

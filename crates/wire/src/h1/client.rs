@@ -1,4 +1,4 @@
-//! The client's side of a conversation.
+//! The client's side of a connection.
 
 use super::event::{AnswerEvent, ClientFault, Sent};
 use super::incoming::{Incoming, Piece, Trailers};
@@ -6,16 +6,16 @@ use super::outgoing::{Length, Misfit, Outgoing};
 use crate::answer::{self, Answer, Framing};
 use crate::{Status, Version};
 
-/// Interim responses (1xx) to one request; over it the server is broken.
+/// Interim responses (1xx) per request; a server that sends more is broken.
 pub const INTERIM_ANSWERS_MAX: u8 = 32;
 
-/// One connection's conversation, as its client has it.
+/// The state of one connection, for its client.
 #[derive(Debug, Default)]
 pub struct Client {
     state: State,
 }
 
-/// Where the conversation is. Calls move it so (`!`: a fault):
+/// The state of the connection. Calls change it like this (`!`: a fault):
 ///
 /// | state | request | sent | data | end | head | body | finish |
 /// |---|---|---|---|---|---|---|---|
@@ -27,27 +27,27 @@ pub struct Client {
 /// | Closed | | | !Closed | !Closed | !Closed | | Closed |
 /// | Switched | | | | | | | Closed |
 ///
-/// `whole_body` takes Receiving where `body` takes it to at its end.
+/// `whole_body` leads from Receiving to the state that `body` reaches at the end.
 #[derive(Debug, Default)]
 enum State {
-    /// No request is in hand: the connection may be used again.
+    /// No pending request: the connection can be reused.
     #[default]
     Idle,
-    /// The request's head was written; its body follows. No response has begun.
+    /// The request's head was written; its body follows. No response has started.
     Sending { body: Outgoing, sent: Sent, heard: Heard },
-    /// The request was wholly sent, `behind` more alike behind it, and no response has begun.
+    /// The request was completely sent, with `behind` equal ones after it, and no response has started.
     Awaiting { sent: Sent, heard: Heard, behind: u32 },
-    /// A response comes before the request was wholly sent.
+    /// A response arrives before the request was completely sent.
     Both(Box<Both>),
-    /// A response comes, and the request was wholly sent.
+    /// A response arrives, and the request was completely sent.
     Receiving { body: Incoming, keep_alive: bool, sent: Sent, behind: u32 },
-    /// Of no use any more.
+    /// No longer usable.
     Closed,
-    /// What follows is another protocol.
+    /// Another protocol follows.
     Switched,
 }
 
-/// What has come in response to a request before the response.
+/// What was received before the final response.
 #[derive(Debug, Clone, Copy, Default)]
 struct Heard {
     interims: u8,
@@ -55,7 +55,7 @@ struct Heard {
     part: bool,
 }
 
-/// A response that is received while its request is sent: rare, and kept apart so that a state is small.
+/// Receiving a response while the request is still being sent: rare, and boxed to keep the state small.
 #[derive(Debug)]
 struct Both {
     outgoing: Outgoing,
@@ -65,25 +65,25 @@ struct Both {
 }
 
 impl Client {
-    /// Whether a request can be sent, and no response is to come.
+    /// Whether a request can be sent, and no response is pending.
     #[inline]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Whether a response's body is coming.
+    /// Whether a response's body is being received.
     #[inline]
     pub fn is_in_body(&self) -> bool {
         matches!(self.state, State::Receiving { .. } | State::Both(_))
     }
 
-    /// Whether the conversation has ended.
+    /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// Begins a request: writes the field line that frames it, behind request line and fields that stand in `out`
-    /// already, and ends the head. `None` sends no body and no field (GET).
+    /// Starts a request: appends the framing field to the request line and fields that are already in `out`, and ends
+    /// the head. `None` sends no body and no field (GET).
     pub fn request(&mut self, sent: Sent, body: Option<Length>, out: &mut Vec<u8>) {
         let outgoing = body.map_or(Outgoing::None, |length| Outgoing::of(length, Version::Http11));
         outgoing.write_field(out);
@@ -107,16 +107,16 @@ impl Client {
         self.state = State::Awaiting { sent, heard: Heard::default(), behind: count - 1 };
     }
 
-    /// Writes what stands before `bytes` bytes of the request's body, and returns what stands behind them.
+    /// Writes what precedes `bytes` bytes of the request's body, and returns what follows them.
     ///
     /// # Errors
-    /// The body would become longer than its head said, or the response has ended before it: nothing is to be sent of it,
-    /// and the connection is of no use any more.
+    /// The body would become longer than its head declared, or the response has ended before it: none of it may be
+    /// sent, and the connection is not usable any more.
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
         let written = match &mut self.state {
             State::Sending { body, .. } => body.data(bytes, out),
             State::Both(both) => both.outgoing.data(bytes, out),
-            // Of a request without a body, or behind its end.
+            // The request has no body, or it has ended.
             State::Awaiting { .. } if bytes == 0 => Ok(&b""[..]),
             State::Awaiting { .. } | State::Closed => Err(Misfit),
             _ => {
@@ -130,11 +130,11 @@ impl Client {
         written
     }
 
-    /// Ends the request's body; `trailers` are whole field lines.
+    /// Ends the request's body; `trailers` are complete field lines.
     ///
     /// # Errors
-    /// The body is shorter than its head said, or the response has ended before it: nothing is to be sent of it, and the
-    /// connection is of no use any more.
+    /// The body is shorter than its head declared, or the response has ended before it: none of it may be sent, and
+    /// the connection is not usable any more.
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
         self.state = match std::mem::replace(&mut self.state, State::Closed) {
             State::Sending { body, sent, heard } => {
@@ -158,11 +158,12 @@ impl Client {
         Ok(())
     }
 
-    /// Reads the head of a response from the start of `bytes` with `parse`: [`answer::parse`], [`answer::parse_fields`],
-    /// or what remembers the last one. It needs to know whether the request was HEAD.
+    /// Parses the head of a response at the start of `bytes` with `parse`: [`answer::parse`],
+    /// [`answer::parse_fields`], or a parser that remembers the last head. It needs to know whether the request was
+    /// HEAD.
     ///
     /// # Errors
-    /// Why the response is of no use.
+    /// Why the response is not usable.
     #[inline]
     pub fn head(
         &mut self,
@@ -172,7 +173,7 @@ impl Client {
         let (sent, heard, is_last) = match &mut self.state {
             State::Awaiting { sent, heard, behind } => (*sent, heard, *behind == 0),
             State::Sending { sent, heard, .. } => (*sent, heard, false),
-            // A server may say what it likes: behind its responses, or without having been asked.
+            // The server sent something after its responses, or without a request.
             State::Idle | State::Closed => return Err(self.fail(ClientFault::Unasked)),
             _ => {
                 self.misused("a head");
@@ -194,7 +195,7 @@ impl Client {
             return Ok(AnswerEvent::Head(answer));
         }
         if tunnels || answer.status == Status::SWITCHING_PROTOCOLS {
-            // Whose turn it is to speak which protocol would be unclear if anything of HTTP were still to be sent.
+            // If any HTTP were still to be sent, it would be unclear which protocol it belongs to.
             if !is_last || !(tunnels || sent.is_upgrade) {
                 return Err(self.fail(ClientFault::Switch));
             }
@@ -225,8 +226,8 @@ impl Client {
         };
     }
 
-    /// The whole body (or what [`Client::body`] has left of it), if its length is known and it lies at the start of `bytes`:
-    /// the response is whole then.
+    /// The whole body (or the rest of it), if its length is known and it is at the start of `bytes`: the response is
+    /// then complete.
     #[inline]
     pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let State::Receiving { body: Incoming::Length(length), keep_alive, sent, behind } = &self.state
@@ -238,12 +239,12 @@ impl Client {
         Some(body)
     }
 
-    /// Takes bytes of a response's body: how many were used, and what they are. With [`Piece::End`] the response is whole,
-    /// and the trailer fields of a chunked body come in `trailers`. Whether the connection can be used again is then
-    /// [`Client::is_idle`]; if the request was not wholly sent, it cannot.
+    /// Consumes bytes of a response's body. Returns how many, and the result. With [`Piece::End`] the response is
+    /// complete, and the trailer fields of a chunked body are in `trailers`. [`Client::is_idle`] then says whether
+    /// the connection can be reused; it cannot if the request was not completely sent.
     ///
     /// # Errors
-    /// Why the response is of no use.
+    /// Why the response is not usable.
     #[inline]
     pub fn body<'b>(
         &mut self,
@@ -263,7 +264,7 @@ impl Client {
                 *trailers = incoming.take_trailers();
                 self.state = match &self.state {
                     State::Receiving { keep_alive, sent, behind, .. } => after(*keep_alive, *sent, *behind),
-                    // The request was not wholly sent.
+                    // The request was not completely sent.
                     _ => State::Closed,
                 };
                 Ok((used, Piece::End))
@@ -273,8 +274,8 @@ impl Client {
         }
     }
 
-    /// How many of the bytes that come next are the response's body, whatever they are, and may [go by](Client::passed) unseen:
-    /// 0 within chunks, and where no body is coming.
+    /// How many of the next bytes certainly belong to the response's body, and may [pass by](Client::passed) unseen:
+    /// 0 within chunks, and if no body is being received.
     pub fn plain_bytes(&self) -> u64 {
         match &self.state {
             State::Receiving { body, .. } => body.plain_bytes(),
@@ -283,7 +284,7 @@ impl Client {
         }
     }
 
-    /// So many bytes of the response's body went by unseen. Its end is still read with [`Client::body`].
+    /// This many bytes of the response's body have passed by unseen. Its end is still read with [`Client::body`].
     pub fn passed(&mut self, bytes: u64) {
         let body = match &mut self.state {
             State::Receiving { body, .. } => body,
@@ -295,11 +296,11 @@ impl Client {
         }
     }
 
-    /// The server has closed its side. Returns whether that ends a response: one whose end is the end of the connection,
-    /// or one whose last byte was handed out and whose end was not yet asked for.
+    /// The server has closed its side. Returns whether that ends a response: one that is delimited by the end of the
+    /// connection, or one whose last byte was returned and whose end was not yet requested.
     ///
     /// # Errors
-    /// [`ClientFault::Cut`] or [`ClientFault::Silent`], where a response was to come.
+    /// [`ClientFault::Cut`] or [`ClientFault::Silent`], if a response was pending.
     pub fn finish(&mut self) -> Result<bool, ClientFault> {
         let ends = |body: &Incoming| match body.is_whole() || matches!(body, Incoming::UntilClose) {
             true => Ok(true),
@@ -320,7 +321,7 @@ impl Client {
         fault
     }
 
-    /// What the state does not allow: a defect of the caller.
+    /// A call that the state does not allow: a bug of the caller.
     #[cold]
     fn misused(&mut self, call: &str) {
         debug_assert!(false, "{call} in {:?}", self.state);
@@ -328,7 +329,7 @@ impl Client {
     }
 }
 
-/// The state behind a response, if the request was wholly sent.
+/// The state after a response, if the request was completely sent.
 #[inline]
 fn after(keep_alive: bool, sent: Sent, behind: u32) -> State {
     match (keep_alive, behind) {

@@ -1,11 +1,11 @@
-//! A message body on its way in.
+//! A message body that is being received.
 
 use crate::chunk::{ChunkFault, ChunkLimits, Decoder};
 
-/// What delimits a body, and what is left of it.
+/// How a body is delimited, and what is left of it.
 #[derive(Debug)]
 pub enum Incoming {
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
     /// Chunked transfer coding.
     Chunked(Box<Decoder>),
@@ -13,10 +13,10 @@ pub enum Incoming {
     UntilClose,
 }
 
-/// Trailer fields: name and value of each, in the order in which they came.
+/// Trailer fields in order: name and value of each.
 pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What bytes of a body came to.
+/// The result of consuming bytes of a body.
 pub use crate::chunk::Event as Piece;
 
 impl Incoming {
@@ -25,10 +25,10 @@ impl Incoming {
         Incoming::Chunked(Box::new(Decoder::new(ChunkLimits::default())))
     }
 
-    /// Takes bytes: how many were used, and what they are. Data lies in `bytes`, nothing is copied.
+    /// Consumes bytes. Returns how many, and the result. Data is a slice of `bytes`, nothing is copied.
     ///
     /// # Errors
-    /// The chunked coding is malformed, or one of its limits is passed.
+    /// The chunked coding is malformed, or exceeds a limit.
     #[inline]
     pub fn step<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Piece<'b>), ChunkFault> {
         match self {
@@ -44,13 +44,14 @@ impl Incoming {
         }
     }
 
-    /// Whether all of it has come, without looking at more bytes.
+    /// Whether it is complete, without looking at more bytes.
     #[inline]
     pub fn is_whole(&self) -> bool {
         matches!(self, Incoming::Length(0))
     }
 
-    /// So many bytes went by unseen. Returns whether that can be: not within chunks, nor beyond the length.
+    /// This many bytes have passed by unseen. Returns whether that is possible: not within chunks, nor beyond the
+    /// length.
     pub(crate) fn pass(&mut self, bytes: u64) -> bool {
         match self {
             Incoming::Length(left) => left.checked_sub(bytes).map(|less| *left = less).is_some(),
@@ -59,7 +60,7 @@ impl Incoming {
         }
     }
 
-    /// How many of the bytes that come next are the body's, whatever they are: 0 within chunks.
+    /// How many of the next bytes certainly belong to the body: 0 within chunks.
     pub(crate) fn plain_bytes(&self) -> u64 {
         match self {
             Incoming::Length(left) => *left,
@@ -68,7 +69,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes still to come, if the framing has a length.
+    /// Remaining bytes, if the framing has a length.
     pub fn length_left(&self) -> Option<u64> {
         match self {
             Incoming::Length(left) => Some(*left),
@@ -76,7 +77,7 @@ impl Incoming {
         }
     }
 
-    /// The trailer fields of a chunked body that is whole.
+    /// The trailer fields of a complete chunked body.
     pub fn take_trailers(&mut self) -> Trailers {
         match self {
             Incoming::Chunked(decoder) => decoder.take_trailers(),

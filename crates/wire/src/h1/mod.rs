@@ -1,4 +1,4 @@
-//! HTTP/1 conversations without I/O: bytes in, events out; what the application says in, bytes to send out.
+//! HTTP/1 state machines without I/O: bytes in, events out; the application's messages in, bytes to send out.
 //!
 //! ```text
 //!            bytes ──> head / body ──> Head, data, end            one enum of states,
@@ -6,11 +6,11 @@
 //!            bytes <── respond / data / end <── status, length    in both roles
 //! ```
 //!
-//! [`Server`] and [`Client`] each hold one connection's conversation as one enum, in which what cannot be cannot be
-//! written. Neither knows a socket, a clock or a task, and neither allocates, but for the decoder of a chunked body and
-//! for the rare message that is read and written at the same time. A call that its state does not allow (an empty place
-//! in the table beside the states) is a defect of the caller: it panics in tests, and in a release build ends the
-//! conversation.
+//! [`Server`] and [`Client`] each represent one connection as one enum, so that impossible states cannot be
+//! expressed. Neither knows sockets, clocks or tasks, and neither allocates, except for the decoder of a chunked body
+//! and for the rare message that is read and written at the same time. A call that its state does not allow (an empty
+//! cell in the table of the states) is a bug of the caller: it panics in tests, and in a release build ends the
+//! connection.
 
 mod client;
 mod event;

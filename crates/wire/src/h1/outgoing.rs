@@ -1,16 +1,16 @@
-//! A message body on its way out.
+//! A message body that is being sent.
 
 use crate::Version;
 use crate::chunk::chunk_head;
 
-/// What is known of a body's length when its head is written.
+/// The length of a body, as known when its head is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// So many bytes.
+    /// This many bytes.
     Known(u64),
-    /// So many bytes, said even where nothing follows and the field could be left out (304).
+    /// This many bytes, declared even if no body follows and the field could be omitted (304).
     Declared(u64),
-    /// Its end will tell.
+    /// Not known until the end.
     Unknown,
 }
 
@@ -19,15 +19,15 @@ pub enum Length {
 pub enum Outgoing {
     /// Nothing follows the head.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
     /// In chunks.
     Chunked,
-    /// As it is, until we close.
+    /// Unframed, until we close.
     UntilClose,
 }
 
-/// A body that is not as long as its head said.
+/// A body that does not match its declared length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Misfit;
 
@@ -42,7 +42,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes this field line.
+    /// Writes the framing field line.
     #[inline]
     pub(crate) fn write_field(self, out: &mut Vec<u8>) {
         match self {
@@ -52,7 +52,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes what stands before `bytes` bytes of data, and returns what stands behind them.
+    /// Writes what precedes `bytes` bytes of data, and returns what follows them.
     ///
     /// # Errors
     /// The body would become longer than its Content-Length: the peer would take the rest for the next message.
@@ -73,10 +73,11 @@ impl Outgoing {
         }
     }
 
-    /// Writes what ends the body: `trailers` are whole field lines, and are left out where there is no place for them.
+    /// Writes the end of the body: `trailers` are complete field lines, and are omitted if the framing has no place
+    /// for them.
     ///
     /// # Errors
-    /// The body is shorter than its Content-Length: the peer would take the next message for the rest.
+    /// The body is shorter than its Content-Length: the peer would take the next message for the rest of it.
     #[inline]
     pub(crate) fn end(self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
         match self {
@@ -106,10 +107,10 @@ pub(crate) fn content_length_and_end(length: u64, out: &mut Vec<u8>) {
 
 const LENGTH_NAME: &[u8; 16] = b"Content-Length: ";
 
-/// What a number of 64 bits has.
+/// Digits of a 64-bit number.
 const DIGITS_MAX: usize = 20;
 
-/// Name, digits and line end are put together on the stack, and copied once.
+/// Name, digits and line end are assembled on the stack, and copied once.
 #[inline]
 fn write_length<const N: usize>(length: u64, line_end: &[u8; N], out: &mut Vec<u8>) {
     let mut line = [0; LENGTH_NAME.len() + DIGITS_MAX + 4];

@@ -1,4 +1,4 @@
-//! Field blocks: what HEADERS and CONTINUATION bring.
+//! Handles field blocks: HEADERS and CONTINUATION.
 
 use super::connection::{Block, Connection, Inside, Role};
 use super::event::{Event, Fault, StreamId};
@@ -11,17 +11,17 @@ use crate::{Method, Status, head};
 
 /// What becomes of a block.
 enum Fate {
-    /// It opens a stream of the peer's.
+    /// It opens a stream of the peer.
     Request,
-    /// It is a response, or announces one.
+    /// It is a response, final or interim.
     Answer,
     /// It ends a message.
     Trailers,
-    /// It is read to keep the table in step, and the stream is reset so.
+    /// It is decoded to keep the table in sync, and the stream is reset with this code.
     Refuse(Code),
-    /// It is read to keep the table in step.
+    /// It is decoded only to keep the table in sync.
     PassOver,
-    /// It is read and then the connection ends.
+    /// It is decoded, and then the connection ends.
     End(Fault),
 }
 
@@ -123,13 +123,13 @@ impl Connection {
                 (false, _) if self.was_reset(id) => Fate::PassOver,
                 (false, _) => Fate::Refuse(Code::STREAM_CLOSED),
                 (true, Role::Client) if !stream.has_answer => Fate::Answer,
-                // A second head, which would have to be trailers.
+                // A second head without END_STREAM cannot be trailers.
                 (true, _) if !ends_stream => Fate::Refuse(Code::PROTOCOL_ERROR),
                 (true, _) => Fate::Trailers,
             });
         }
         if self.role == Role::Client || id.is_multiple_of(2) {
-            // A server opens none, nor does a client one with an even number.
+            // A server opens no streams, and a client none with an even number.
             if self.role == Role::Server || id.is_multiple_of(2) || self.is_unopened(id) {
                 return Err(Fault::protocol("HEADERS with an invalid stream id"));
             }
@@ -240,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// The peer has said all of its message.
+    /// The peer's message has ended.
     pub(super) fn remote_ended(&mut self, id: u32) {
         self.budgets.useful(FRAMES_REFUNDED);
         if let Some(stream) = self.streams.get_mut(id) {
@@ -250,7 +250,7 @@ impl Connection {
     }
 }
 
-/// A payload without its padding, and how long that was.
+/// A payload without its padding, and the length of the padding.
 fn unpad(head: FrameHead, payload: &[u8]) -> Result<(&[u8], usize), Fault> {
     if !head.has(flag::PADDED) {
         return Ok((payload, 0));

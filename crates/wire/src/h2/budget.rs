@@ -1,4 +1,4 @@
-//! What a peer may cost: filled at first, spent by what brings nothing, and filled again by what is served and by time.
+//! The budget of a peer: full at first, spent by useless frames, and refilled by served requests and by time.
 
 use super::event::Fault;
 use super::limits::Limits;
@@ -41,23 +41,23 @@ impl Budgets {
         if self.resets.spend(1) { Ok(()) } else { Err(Fault::TOO_MANY_RESETS) }
     }
 
-    /// A frame came that brings nothing, or as much work as so many.
+    /// The peer has sent a useless frame, or one that costs as much as this many.
     pub(super) fn frames(&mut self, count: u32) -> Result<(), Fault> {
         if self.frames.spend(count) { Ok(()) } else { Err(Fault::TOO_MANY_FRAMES) }
     }
 
-    /// Something of use was sent or received: the peer acts on it with some frames.
+    /// Useful data was sent or received: the peer may react with some frames.
     #[inline]
     pub(super) fn useful(&mut self, frames: u32) {
         self.frames.refund(frames);
     }
 
-    /// A stream came to its end.
+    /// A stream has ended normally.
     pub(super) fn served(&mut self) {
         self.resets.refund(1);
     }
 
-    /// Time has passed: a tenth of all.
+    /// A period has passed: refills a tenth.
     pub(super) fn refill(&mut self) {
         self.resets.refund(self.resets.max.div_ceil(10));
         self.frames.refund(self.frames.max.div_ceil(10));

@@ -1,4 +1,4 @@
-//! One connection: what is kept of it, how it begins and how it ends.
+//! The state of a connection, its start and its end.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::hpack::Decoder;
 use super::limits::{Limits, RESETS_REMEMBERED, STREAMS_FIRST, STREAMS_MAX_CEILING};
 use super::streams::{Stream, Streams};
 
-/// One connection, as its server or its client has it.
+/// A connection, from the side of the server or the client.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) role: Role,
@@ -28,61 +28,61 @@ pub struct Connection {
     resets: Option<Box<VecDeque<u32>>>,
     /// What we may send, in all streams.
     pub(super) send_window: i64,
-    /// What the peer may send, in all streams.
+    /// The connection's receive window.
     pub(super) receive_window: i64,
-    /// What was consumed and not given back to the peer yet.
+    /// Bytes consumed but not yet returned to the peer as window.
     pub(super) credit: u32,
     pub(super) peer: PeerSettings,
-    /// The highest stream that the peer has opened.
+    /// The highest stream opened by the peer.
     pub(super) last_peer_stream: u32,
-    /// The stream that we open next.
+    /// The next stream that we open.
     pub(super) next_stream: u32,
-    /// Streams above it are passed over: GOAWAY has said so.
+    /// Higher streams are ignored, as GOAWAY has announced.
     pub(super) last_taken: u32,
     pub(super) leaving: Leaving,
-    /// The peer takes no more streams.
+    /// The peer accepts no more streams.
     pub(super) is_peer_leaving: bool,
-    /// Our settings were confirmed.
+    /// Our settings were acknowledged.
     pub(super) are_settings_known: bool,
-    /// The first block was written, which says that we keep no table.
+    /// The first block was written, which announces that we have no dynamic table.
     pub(super) has_said_no_table: bool,
-    /// Counts the streams that were chosen to send.
+    /// Counts how often a stream was chosen to send.
     pub(super) turn: u32,
 }
 
-/// Which side this is.
+/// The side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
     Client,
 }
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The client's preface comes.
+    /// The client's preface is expected.
     Preface,
-    /// The peer's SETTINGS come, before anything else.
+    /// The peer's SETTINGS are expected before any other frame.
     Settings,
     Open,
-    /// GOAWAY with a fault was sent: nothing is read.
+    /// GOAWAY with an error was sent: nothing more is read.
     Closed,
 }
 
-/// What the bytes that come next belong to.
+/// What the next bytes belong to.
 #[derive(Debug)]
 pub(super) enum Inside {
     /// A new frame.
     None,
-    /// A field block that was cut: only its next frame may follow.
+    /// An incomplete field block: only its next frame may follow.
     Block(Box<Block>),
     /// The payload of DATA.
     Data(Data),
-    /// Bytes that nobody wants.
+    /// Bytes to discard.
     Skip(usize),
 }
 
-/// A field block that goes on.
+/// An incomplete field block.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) stream: u32,
@@ -91,18 +91,18 @@ pub(super) struct Block {
     pub(super) frames: u32,
 }
 
-/// A frame of content.
+/// A DATA frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data {
     pub(super) stream: u32,
     pub(super) bytes: usize,
     pub(super) padding: usize,
     pub(super) is_last: bool,
-    /// Nobody wants it.
+    /// Its content is discarded.
     pub(super) is_lost: bool,
 }
 
-/// What the peer has said of itself.
+/// The peer's settings.
 #[derive(Debug)]
 pub(super) struct PeerSettings {
     pub(super) stream_window: i64,
@@ -110,26 +110,26 @@ pub(super) struct PeerSettings {
     pub(super) connect_protocol: bool,
 }
 
-/// How far we are with leaving (RFC 9113 section 6.8).
+/// The phase of a graceful shutdown (RFC 9113 section 6.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
     No,
-    /// The peer was told to open no more streams; those on their way are taken.
+    /// The peer was told to open no more streams; those already sent are accepted.
     Announced,
-    /// It was told which stream was the last.
+    /// The peer was told the last stream.
     Said,
 }
 
-/// What the PING carries by which we learn that the peer has seen the announcement.
+/// The payload of the PING whose acknowledgement shows that the peer has seen the announcement.
 pub(super) const LEAVING_PING: [u8; 8] = *b"leaving\0";
 
 impl Connection {
-    /// A server's side. Writes its first frames.
+    /// Creates the server's side, and writes its first frames.
     pub fn server(limits: Limits, out: &mut Vec<u8>) -> Connection {
         Connection::new(Role::Server, limits, out)
     }
 
-    /// A client's side. Writes the preface and its first frames.
+    /// Creates the client's side, and writes the preface and its first frames.
     pub fn client(limits: Limits, out: &mut Vec<u8>) -> Connection {
         out.extend_from_slice(PREFACE);
         Connection::new(Role::Client, limits, out)
@@ -185,48 +185,49 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is over by a fault: what was written is to be sent, and nothing more is read.
+    /// Whether the connection has ended with an error: written bytes are to be sent, but nothing more is read.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// Whether the peer has begun as it should: the time for that is the caller's to keep.
+    /// Whether the peer has started correctly; the caller has to limit the time for that.
     pub fn has_begun(&self) -> bool {
         matches!(self.phase, Phase::Open) && self.are_settings_known
     }
 
-    /// Whether the peer's SETTINGS have come: it speaks HTTP/2, and it is known how many streams it takes.
+    /// Whether the peer's SETTINGS were received: it supports HTTP/2, and its stream limit is known.
     pub fn knows_peer(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Whether no stream lives, and no part of a frame is waited for.
+    /// Whether there are no streams and no partial frame.
     pub fn is_idle(&self) -> bool {
         self.streams.len() == 0 && matches!(self.inside, Inside::None)
     }
 
-    /// Whether all that will be said was said: we are leaving, or the peer is, and no stream lives.
+    /// Whether nothing more will be sent: we or the peer are shutting down, and there are no streams.
     pub fn is_done(&self) -> bool {
         let is_leaving = self.leaving == Leaving::Said || self.is_peer_leaving;
         self.phase == Phase::Closed || (is_leaving && self.streams.len() == 0)
     }
 
-    /// How many streams the peer takes at a time, as far as it has said.
+    /// The peer's limit of concurrent streams, as far as it is known.
     pub fn peer_streams_max(&self) -> u32 {
         self.peer.streams_max
     }
 
-    /// How many streams live, those that were reset and that the application still has included.
+    /// The number of streams, including reset ones that the application has not released.
     pub fn streams_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// A second has passed: budgets fill again.
+    /// A second has passed: refills the budgets.
     pub fn refill(&mut self) {
         self.budgets.refill();
     }
 
-    /// Releases memory that an idle connection does not need. What was reset is remembered: some of it may be on its way.
+    /// Frees memory that an idle connection does not need. Reset streams are remembered, because frames for them may
+    /// still arrive.
     pub fn rest(&mut self) {
         if self.is_idle() {
             self.streams.rest();
@@ -236,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Memory that it takes, itself included.
+    /// The memory that it uses, itself included.
     pub fn memory_bytes(&self) -> usize {
         let block = match &self.inside {
             Inside::Block(block) => size_of::<Block>() + block.bytes.capacity(),
@@ -252,8 +253,8 @@ impl Connection {
                 .map_or(0, |resets| size_of::<VecDeque<u32>>() + resets.capacity() * size_of::<u32>())
     }
 
-    /// Begins to leave: the peer is told to open no more streams, and those that are on their way are still taken. Once its answer
-    /// to a PING has come, it is told which the last one was.
+    /// Starts a graceful shutdown: the peer is told to open no more streams, and those already sent are accepted.
+    /// Once the PING is acknowledged, the peer is told the last stream.
     pub fn leave(&mut self, out: &mut Vec<u8>) {
         if self.leaving != Leaving::No || self.is_closed() {
             return;
@@ -266,7 +267,7 @@ impl Connection {
         write_ping(0, &LEAVING_PING, out);
     }
 
-    /// Leaves without waiting: streams that come from now on are passed over.
+    /// Shuts down without waiting: new streams are ignored from now on.
     pub fn leave_now(&mut self, out: &mut Vec<u8>) {
         if self.leaving == Leaving::Said || self.is_closed() {
             return;
@@ -276,7 +277,7 @@ impl Connection {
         write_goaway(self.last_peer_stream, Code::NO_ERROR, "", out);
     }
 
-    /// Ends the connection with a fault. Returns it.
+    /// Ends the connection with an error. Returns it.
     #[cold]
     pub(super) fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) -> Fault {
         if !self.is_closed() {
@@ -287,13 +288,13 @@ impl Connection {
         fault
     }
 
-    /// Ends the connection for a reason of the caller's, such as a peer that is too slow.
+    /// Ends the connection for a reason of the caller, such as a slow peer.
     pub fn close(&mut self, code: Code, reason: &'static str, out: &mut Vec<u8>) {
         self.fail(Fault { code, reason }, out);
     }
 
-    /// Resets a stream because of what the peer did: that is counted. Returns whether the application has it, and is to
-    /// hear of it.
+    /// Resets a stream because of the peer's fault, and counts that. Returns whether the application holds the
+    /// stream, and so has to be notified.
     pub(super) fn reset_for_fault(&mut self, id: u32, code: Code, out: &mut Vec<u8>) -> Result<bool, Fault> {
         self.budgets.reset()?;
         write_reset(id, code, out);
@@ -301,7 +302,7 @@ impl Connection {
         Ok(self.break_off(id))
     }
 
-    /// Ends a stream at once. Returns whether the application has it.
+    /// Ends a stream at once. Returns whether the application holds it.
     pub(super) fn break_off(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return false };
         stream.break_off();
@@ -323,7 +324,7 @@ impl Connection {
         self.resets.as_ref().is_some_and(|resets| resets.contains(&id))
     }
 
-    /// Forgets a stream that both sides and the application are done with.
+    /// Drops a stream that both sides and the application have finished.
     pub(super) fn forget_if_over(&mut self, id: u32) {
         if self.streams.get(id).is_some_and(|stream| stream.is_over() && !stream.is_held) {
             self.streams.remove(id);
@@ -340,7 +341,7 @@ impl Connection {
         Stream::new(id, self.peer.stream_window, i64::from(self.limits.stream_window))
     }
 
-    /// Streams that the application has.
+    /// Streams that the application holds.
     pub fn held_streams(&self) -> impl Iterator<Item = StreamId> {
         self.streams.iter().filter(|stream| stream.is_held).map(|stream| StreamId(stream.id))
     }

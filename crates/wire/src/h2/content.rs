@@ -1,4 +1,4 @@
-//! Content on its way in, and the windows that it may fill.
+//! Incoming content, and its flow control.
 
 use super::connection::{Connection, Data, Inside, Role};
 use super::event::{Event, Fault, StreamId};
@@ -7,7 +7,7 @@ use super::limits::TINY_DATA_BYTES;
 use crate::h1::Trailers;
 
 impl Connection {
-    /// Takes the head of a frame of content: its payload is handed on as it comes.
+    /// Handles the head of a DATA frame: its payload is passed on as it arrives.
     pub(super) fn data<'b>(
         &mut self,
         head: FrameHead,
@@ -34,7 +34,7 @@ impl Connection {
         let bytes = head.bytes - padding - (used - FRAME_HEAD_BYTES);
         let is_last = head.has(flag::END_STREAM);
         self.count_content(bytes, padding, is_last)?;
-        // Padding is content to the windows, and is given back at once.
+        // Padding counts for flow control, and is returned at once.
         self.receive_window -= head.bytes as i64;
         if self.receive_window < 0 {
             return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason: "more data than the window allows" });
@@ -48,14 +48,14 @@ impl Connection {
         Ok((used, event))
     }
 
-    /// What brings nothing is counted.
+    /// Counts useless frames.
     #[inline]
     fn count_content(&mut self, bytes: usize, padding: usize, is_last: bool) -> Result<(), Fault> {
         let is_tiny = bytes < TINY_DATA_BYTES && !is_last;
         if is_tiny || padding > bytes { self.budgets.frames(1) } else { Ok(()) }
     }
 
-    /// Whether content is lost because its stream is over, or not as it should be; and what the application hears of that.
+    /// Whether content is discarded because its stream has ended or is invalid; and the event for the application.
     fn admit_content(
         &mut self,
         id: u32,
@@ -72,7 +72,7 @@ impl Connection {
             }
             return Ok((true, self.stream_fault(id, Code::STREAM_CLOSED, out)?));
         };
-        // A response begins with its head (RFC 9113 section 8.1).
+        // A response has to start with its head (RFC 9113 section 8.1).
         let is_early = role == Role::Client && !stream.has_answer;
         stream.receive_window -= frame_bytes as i64;
         let left = stream.length_left.map(|left| left.checked_sub(bytes as u64));
@@ -80,7 +80,7 @@ impl Connection {
         let code = match left {
             _ if stream.receive_window < 0 => Code::FLOW_CONTROL_ERROR,
             _ if is_early => Code::PROTOCOL_ERROR,
-            // Longer than it said, or shorter.
+            // Longer or shorter than declared.
             Some(None) => Code::PROTOCOL_ERROR,
             Some(Some(1..)) if is_last => Code::PROTOCOL_ERROR,
             _ => return Ok((false, Event::Handled)),
@@ -88,7 +88,7 @@ impl Connection {
         Ok((true, self.stream_fault(id, code, out)?))
     }
 
-    /// Takes bytes of a frame's payload.
+    /// Handles bytes of a frame's payload.
     pub(super) fn data_goes_on<'b>(
         &mut self,
         data: Data,
@@ -96,7 +96,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(usize, Event<'b>), Fault> {
         let Data { stream: id, bytes: wanted, padding, is_last, .. } = data;
-        // The stream may have been reset since the frame began.
+        // The stream may have been reset since the frame started.
         let is_lost = data.is_lost || self.streams.get(id).is_none_or(|stream| !stream.is_remote_open);
         if wanted > 0 {
             let here = wanted.min(bytes.len());
@@ -123,7 +123,7 @@ impl Connection {
         Ok((0, Event::End { stream: StreamId(id), trailers: Trailers::new() }))
     }
 
-    /// The application has done with so many bytes of a stream's content: the peer may send as many more.
+    /// The application has consumed this many bytes of a stream's content: the peer may send as many more.
     pub fn consumed(&mut self, stream: StreamId, bytes: usize, out: &mut Vec<u8>) {
         if self.is_closed() {
             return;
@@ -132,7 +132,7 @@ impl Connection {
         self.give_back(stream.0, bytes, out);
     }
 
-    /// Gives room back to the peer: by half a window at a time, so that not every frame is answered.
+    /// Returns window to the peer, half a window at a time, so that not every frame causes an update.
     fn give_back(&mut self, id: u32, bytes: usize, out: &mut Vec<u8>) {
         let (credit, window, window_max) = match id {
             0 => (&mut self.credit, &mut self.receive_window, self.limits.connection_window),

@@ -1,4 +1,4 @@
-//! Frames that carry neither heads nor content.
+//! Frames without heads and content.
 
 use super::connection::{Connection, LEAVING_PING, Leaving, Phase, Role};
 use super::event::{Event, Fault, StreamId};
@@ -10,7 +10,7 @@ use super::limits::WINDOW_CHANGE_FRAMES;
 use super::priority::Priority;
 
 impl Connection {
-    /// Dependencies of RFC 7540 are read over; a stream cannot depend on itself.
+    /// Dependencies of RFC 7540 are ignored, except that a stream must not depend on itself.
     pub(super) fn priority(
         &mut self,
         head: FrameHead,
@@ -27,7 +27,7 @@ impl Connection {
         Ok(Event::Handled)
     }
 
-    /// Resets a stream that lives because of what the peer did, or passes over one that does not.
+    /// Resets an active stream because of the peer's fault; ignores other streams.
     pub(super) fn stream_fault(
         &mut self,
         id: u32,
@@ -40,7 +40,7 @@ impl Connection {
         }
     }
 
-    /// Every reset counts, that of a stream which is over too: a stream that was served gives one back.
+    /// Every reset counts, even of a stream that has ended; each served stream returns one to the budget.
     pub(super) fn reset_by_peer(&mut self, head: FrameHead, payload: &[u8]) -> Result<Event<'static>, Fault> {
         if self.is_unopened(head.stream) {
             return Err(Fault::protocol("RST_STREAM on an idle stream"));
@@ -51,7 +51,7 @@ impl Connection {
             return Ok(Event::Handled);
         };
         let was_over = stream.is_over();
-        // A server may stop a client's body by it, behind a whole response (RFC 9113 section 8.1).
+        // A server may stop a client's body with it after a complete response (RFC 9113 section 8.1).
         let is_fair = self.role == Role::Client && !stream.is_remote_open && code == Code::NO_ERROR;
         if is_fair {
             self.budgets.frames(1)?;
@@ -98,7 +98,7 @@ impl Connection {
         Ok(if has_more_room { Event::Room { stream: None } } else { Event::Handled })
     }
 
-    /// Returns whether more may be sent by it.
+    /// Returns whether it allows us to send more.
     fn setting(&mut self, name: u16, value: u32) -> Result<bool, Fault> {
         match name {
             setting::ENABLE_PUSH if value > 1 || (value == 1 && self.role == Role::Client) => {
@@ -123,16 +123,16 @@ impl Connection {
                 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_CEILING).contains(&value) {
                     return Err(Fault::protocol("MAX_FRAME_SIZE is below 16384, or too large"));
                 }
-                // We do not make use of it: larger frames would let one stream hold up the others for longer.
+                // We do not use it: with larger frames one stream could delay the others for longer.
                 Ok(false)
             }
-            // Our encoder keeps no table, and has no heads that a peer would not take.
+            // Our encoder has no dynamic table, and our heads are always small enough.
             setting::HEADER_TABLE_SIZE | setting::MAX_HEADER_LIST_SIZE => Ok(false),
             _ => Ok(false),
         }
     }
 
-    /// The first window of streams changes, and with it that of each that lives: also below 0.
+    /// The initial window of streams changes, and with it the window of each existing stream, even below 0.
     fn change_windows(&mut self, value: u32) -> Result<bool, Fault> {
         let window = i64::from(value);
         if window > WINDOW_MAX {
@@ -209,7 +209,7 @@ impl Connection {
         Ok(Event::Room { stream: Some(StreamId(head.stream)) })
     }
 
-    /// The client has changed its mind about a stream (RFC 9218 section 7.1). One that does not live is passed over.
+    /// The client changes the priority of a stream (RFC 9218 section 7.1). Ignored for streams that do not exist.
     pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Event<'static>, Fault> {
         self.budgets.frames(1)?;
         let id = read_u32(payload).unwrap_or_default() & 0x7fff_ffff;

@@ -1,31 +1,31 @@
-//! What comes of bytes.
+//! The results of receiving bytes.
 
 use super::frame::Code;
 use super::head::AnswerHead;
 use crate::h1::Trailers;
 use crate::{Head, head};
 
-/// Names one stream of a connection.
+/// The id of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(super) u32);
 
 impl StreamId {
-    /// The number as it stands in frames.
+    /// Its number in frames.
     pub fn number(self) -> u32 {
         self.0
     }
 }
 
-/// What bytes came to.
+/// The result of receiving bytes.
 #[derive(Debug)]
 pub enum Event<'b> {
-    /// A frame goes on: call again with the same bytes and more.
+    /// A frame is incomplete: call again with the same bytes and more.
     NeedMore,
-    /// A frame came that concerns the connection alone. There may be more in the bytes behind it.
+    /// A frame of the connection itself was handled. More frames may follow in the bytes.
     Handled,
     /// A request (server).
     Request {
-        /// Its stream, which is the application's until it is [released](super::Connection::release).
+        /// Its stream, which the application holds until it is [released](super::Connection::release).
         stream: StreamId,
         /// Its head; `Framing::Chunked` means a body whose length is not known.
         head: Head<'b>,
@@ -35,15 +35,15 @@ pub enum Event<'b> {
         /// Nothing follows the head.
         is_whole: bool,
     },
-    /// A request that is well-formed and over a limit, or asks for what nobody does (server). It is to be answered, and the stream is
-    /// the application's as with a request.
+    /// A well-formed request that exceeds a limit, or that is not supported (server). It has to be responded to, and
+    /// the application holds the stream as for a request.
     Refused {
         /// Its stream.
         stream: StreamId,
-        /// What is wrong with it.
+        /// The error.
         fault: head::Fault,
     },
-    /// An interim response; the real one follows (client).
+    /// An interim response; the final one follows (client).
     Interim {
         /// Of which stream.
         stream: StreamId,
@@ -59,11 +59,12 @@ pub enum Event<'b> {
         /// Nothing follows the head.
         is_whole: bool,
     },
-    /// A piece of a body. What the application has done with it, it says by [`Connection::consumed`](super::Connection::consumed).
+    /// A piece of a body. The application has to call [`Connection::consumed`](super::Connection::consumed) when it
+    /// was processed.
     Data {
         /// Of which stream.
         stream: StreamId,
-        /// It lies where the bytes lay.
+        /// A part of the received bytes.
         bytes: &'b [u8],
     },
     /// A body has come to its end.
@@ -73,34 +74,34 @@ pub enum Event<'b> {
         /// Its trailer fields.
         trailers: Trailers,
     },
-    /// A stream that was handed out is over before its end, by the peer, or because of what the peer did. The application lets go of it by
-    /// [`Connection::release`](super::Connection::release).
+    /// A stream was reset by the peer, or because of the peer's fault. The application has to
+    /// [`Connection::release`](super::Connection::release) it.
     Reset {
         /// Which stream.
         stream: StreamId,
         /// Why.
         code: Code,
     },
-    /// More may be sent: of one stream, or of all.
+    /// More may be sent, on one stream or on all.
     Room {
-        /// Which stream; `None`: all.
+        /// The stream; `None` means all.
         stream: Option<StreamId>,
     },
-    /// The peer takes no new streams; what was opened behind `last` it has not looked at.
+    /// The peer accepts no new streams; it has not processed those after `last`.
     GoAway {
-        /// The last stream that it may have looked at.
+        /// The last stream that it may have processed.
         last: StreamId,
         /// Why.
         code: Code,
     },
 }
 
-/// Why a connection is over. GOAWAY was written, and nothing behind it is read.
+/// Why a connection has ended. GOAWAY was written, and nothing after it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// What the peer is told.
+    /// The code sent to the peer.
     pub code: Code,
-    /// One line for the peer's developer.
+    /// A line for the peer's developer.
     pub reason: &'static str,
 }
 

@@ -1,25 +1,25 @@
-//! Frames (RFC 9113 sections 4, 6): their heads, their kinds, and what they say.
+//! Frames (RFC 9113 sections 4, 6): heads, types, and codes.
 
-/// What every frame begins with.
+/// The size of a frame's head.
 pub const FRAME_HEAD_BYTES: usize = 9;
 
-/// The largest payload that we take, and that every peer takes: it is what SETTINGS_MAX_FRAME_SIZE begins with, and the
-/// least it may be.
+/// The largest payload that we accept, and that every peer accepts: the initial value and the minimum of
+/// SETTINGS_MAX_FRAME_SIZE.
 pub const PAYLOAD_BYTES_MAX: usize = 16_384;
 
 /// The largest payload that a peer may allow.
 pub(super) const PAYLOAD_BYTES_CEILING: u32 = (1 << 24) - 1;
 
-/// What a client sends first, before its frames.
+/// The client's first bytes, before its frames.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest window, and the largest step.
+/// The largest window, and the largest increment.
 pub(super) const WINDOW_MAX: i64 = (1 << 31) - 1;
 
-/// The window that every stream and connection begins with.
+/// The initial window of streams and of the connection.
 pub(super) const WINDOW_FIRST: i32 = 65_535;
 
-/// Kinds of frames.
+/// Types of frames.
 pub(super) mod kind {
     pub(in crate::h2) const DATA: u8 = 0;
     pub(in crate::h2) const HEADERS: u8 = 1;
@@ -45,7 +45,7 @@ pub(super) mod flag {
     pub(in crate::h2) const PRIORITY: u8 = 0x20;
 }
 
-/// Names of settings.
+/// Identifiers of settings.
 pub(super) mod setting {
     pub(in crate::h2) const HEADER_TABLE_SIZE: u16 = 1;
     pub(in crate::h2) const ENABLE_PUSH: u16 = 2;
@@ -90,12 +90,12 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// The head at the start of `bytes`, and what follows it.
+    /// Parses the head at the start of `bytes`, and returns it with the rest.
     #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<(FrameHead, &[u8])> {
         let (&[a, b, c, kind, flags, s0, s1, s2, s3], payload) = bytes.split_first_chunk()?;
         let length = u32::from_be_bytes([0, a, b, c]);
-        // The reserved bit is not looked at (section 4.1).
+        // The reserved bit is ignored (section 4.1).
         let stream = u32::from_be_bytes([s0, s1, s2, s3]) & 0x7fff_ffff;
         Some((FrameHead { bytes: length as usize, kind, flags, stream }, payload))
     }

@@ -1,4 +1,4 @@
-//! From the fields of a block to a head in the form that HTTP/1 has.
+//! Builds a head in HTTP/1 form from the fields of a block.
 //!
 //! ```text
 //! :method: GET, :path: /a, :authority: b    ──>   GET /a HTTP/2.0        one text, and a table of its fields:
@@ -23,13 +23,13 @@ use crate::h1::Trailers;
 use crate::head::{self, HeadLimits};
 use crate::{Framing, Head, Method, Status};
 
-/// Where heads are put together: kept by the caller, for all its connections.
+/// Buffers for building heads, which the caller keeps for all its connections.
 #[derive(Debug, Default)]
 pub struct Room {
     text: Vec<u8>,
     /// Pseudo-header fields as lines, until the first other field.
     pseudo: Vec<u8>,
-    /// Crumbs of the cookie, joined.
+    /// Parts of the cookie, joined.
     cookie: Vec<u8>,
     fields: Vec<Field>,
 }
@@ -37,16 +37,16 @@ pub struct Room {
 /// Memory that a [`Room`] keeps.
 const ROOM_BYTES_KEPT: usize = 64 << 10;
 
-/// What is wrong with the fields of a block that could be read.
+/// An error in the fields of a block that could be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Not as HTTP/2 has it: the stream is reset (RFC 9113 section 8.1.1).
+    /// Not valid HTTP/2: the stream is reset (RFC 9113 section 8.1.1).
     Malformed,
-    /// A request that is not served: it is answered.
+    /// A request that is not served: it gets an error response.
     Refused(head::Fault),
 }
 
-/// The head of a request, and what HTTP/2 has besides.
+/// The head of a request, with its HTTP/2 properties.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'b> {
     pub(super) head: Head<'b>,
@@ -69,29 +69,29 @@ pub struct AnswerHead<'b> {
 }
 
 impl<'b> AnswerHead<'b> {
-    /// The fields in the order in which they came.
+    /// The fields in their order.
     pub fn fields(&self) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
         let text = self.text;
         self.fields.iter().map(move |field| (field.name(text), field.value(text)))
     }
 
-    /// The fields as lines of HTTP/1, and where they are in them.
+    /// The fields as HTTP/1 lines, and their positions.
     pub fn lines(&self) -> (&'b [u8], &'b [Field]) {
         (self.text, self.fields)
     }
 
-    /// The value of the first field of this name, which is in small letters.
+    /// The value of the first field of this name, which is in lower case.
     pub fn field(&self, name: &str) -> Option<&'b [u8]> {
         self.fields().find(|(this, _)| *this == name.as_bytes()).map(|(_, value)| value)
     }
 }
 
-/// Puts one head together.
+/// Builds a head.
 pub(super) struct Builder<'r> {
     room: &'r mut Room,
     limits: HeadLimits,
     kind: HeadKind,
-    /// Still among the pseudo-header fields.
+    /// Only pseudo-header fields so far.
     is_pseudo: bool,
     flaw: Option<Flaw>,
     line: Option<head::RequestLine>,
@@ -107,7 +107,7 @@ pub(super) struct Builder<'r> {
     expects_continue: bool,
 }
 
-/// Which block it is of.
+/// The kind of block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadKind {
     Request,
@@ -185,7 +185,7 @@ impl<'r> Builder<'r> {
 
     fn pseudo(&mut self, field: Decoded) {
         let Decoded { at, name_bytes, value_bytes, kind, .. } = field;
-        // Behind other fields, or in trailers.
+        // After other fields, or in trailers.
         if !self.is_pseudo || self.kind == HeadKind::Trailers {
             return self.flawed(Flaw::Malformed);
         }
@@ -211,7 +211,7 @@ impl<'r> Builder<'r> {
         }
     }
 
-    /// The pseudo-header fields are over: what they say is written, and the field that came behind them follows it.
+    /// After the pseudo-header fields: writes the request line, and moves the field after it.
     fn first_field(&mut self, field: Decoded) -> Decoded {
         self.end_pseudo();
         let Room { text, pseudo, .. } = &mut *self.room;
@@ -290,14 +290,14 @@ impl<'r> Builder<'r> {
         self.room.fields.push(Field::at(field.at, field.name_bytes, field.value_bytes));
     }
 
-    /// A field that means something to the message.
+    /// A field with a meaning for the message.
     fn known(&mut self, field: Decoded) {
         let Decoded { at, name_bytes, value_bytes, kind, .. } = field;
         let value = value(&self.room.text, Span { at: at + name_bytes + 2, bytes: value_bytes });
         match (kind, self.kind) {
             (Kind::Host, HeadKind::Request) => {
                 if let Some(host) = self.host {
-                    // Two hosts that are the same are one.
+                    // Two equal hosts count as one.
                     if !host.value(&self.room.text).eq_ignore_ascii_case(value) {
                         self.flawed(Flaw::Malformed);
                     }
@@ -309,7 +309,7 @@ impl<'r> Builder<'r> {
                 self.host = Some(Field::at(at, name_bytes, value_bytes));
             }
             (Kind::Cookie, HeadKind::Request) => {
-                // An empty crumb would leave white space at an end, which is not the value's.
+                // An empty part would add white space at an end, which is not part of the value.
                 if !value.is_empty() {
                     let cookie = &mut self.room.cookie;
                     cookie.extend_from_slice(if cookie.is_empty() { b"cookie: " } else { b"; " });
@@ -336,7 +336,8 @@ impl<'r> Builder<'r> {
         self.push(field);
     }
 
-    /// The head of a request. `is_whole`: nothing follows it; `is_complete`: all its fields were handed over.
+    /// The head of a request. `is_whole`: there is no content; `is_complete`: all its fields were passed to the
+    /// builder.
     pub(super) fn request(mut self, is_whole: bool, is_complete: bool) -> Result<Asked<'r>, Flaw> {
         self.end_pseudo();
         if let Some(flaw @ Flaw::Malformed) = self.flaw {
@@ -371,7 +372,7 @@ impl<'r> Builder<'r> {
         Ok(Asked { head, length, is_websocket, priority })
     }
 
-    /// Joins the crumbs of the cookie (RFC 9113 section 8.2.3), and ends the text.
+    /// Joins the parts of the cookie (RFC 9113 section 8.2.3), and ends the text.
     fn end_text(&mut self) {
         let Room { text, cookie, fields, .. } = &mut *self.room;
         if !cookie.is_empty() {

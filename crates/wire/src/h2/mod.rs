@@ -1,4 +1,4 @@
-//! HTTP/2 conversations without I/O (RFC 9113): bytes in, events out; what the application says in, bytes to send out.
+//! HTTP/2 without I/O (RFC 9113): received bytes become events, and the application's messages become bytes to send.
 //!
 //! ```text
 //!            bytes ──> receive ──> frames ──> blocks (HPACK) ──> Request, Answer, Interim, End
@@ -7,15 +7,16 @@
 //!            bytes <── out <────── head, data, trailers, reset, credit <──────────────
 //! ```
 //!
-//! [`Connection`] holds one connection, in a server's or a client's role. It knows no socket, no clock and no task. What it keeps of
-//! a stream is one entry of a bounded table; bodies pass through and are never kept, neither way. Heads come in the form that HTTP/1 has
-//! ([`Head`](crate::Head)), so that a service does not see which version was spoken.
+//! [`Connection`] is one connection, as a server or a client. It knows no socket, no clock and no task. For each
+//! stream it keeps one entry of a bounded table; bodies pass through and are never stored, in either direction. Heads
+//! have the same form as in HTTP/1 ([`Head`](crate::Head)), so a service does not see the version.
 //!
-//! A peer is held to [`Limits`] and [`Budgets`](Limits): what costs us work or memory and brings nothing is counted, and whoever
-//! spends it is sent GOAWAY with ENHANCE_YOUR_CALM. Budgets fill again with what is served, and once a second by
-//! [`Connection::refill`], which the caller's clock calls.
+//! A peer must keep to its [`Limits`] and [`Budgets`](Limits): useless frames that cost us work or memory are
+//! counted, and a peer that exceeds its budget gets GOAWAY with ENHANCE_YOUR_CALM. Served requests refill the
+//! budgets, and [`Connection::refill`] does once a second, called by the caller's timer.
 //!
-//! What is malformed within one stream resets that stream; what leaves unclear what comes next ends the connection.
+//! An error within a stream resets that stream; an error that makes the following bytes ambiguous ends the
+//! connection.
 
 mod blocks;
 mod budget;

@@ -1,11 +1,11 @@
-//! Priorities (RFC 9218): how urgent a response is, and whether it may be mixed with others.
+//! Priorities (RFC 9218): the urgency of a response, and whether it may be interleaved with others.
 
 /// The priority of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Priority {
     /// 0 is the most urgent, 7 the least.
     pub urgency: u8,
-    /// It is of use in part: it shares the connection with its like.
+    /// It is useful in parts: it shares the connection with other such responses.
     pub incremental: bool,
 }
 
@@ -15,16 +15,16 @@ impl Default for Priority {
     }
 }
 
-/// Members of a priority that are looked at; it has two.
+/// Members of a priority that are examined; it has two.
 const MEMBERS_MAX: usize = 16;
 
 impl Priority {
-    /// Reads the value of the field `priority`, a dictionary (RFC 8941 section 3.2). What it does not say, or says wrongly, is as by
-    /// default.
+    /// Parses the value of the field `priority`, a dictionary (RFC 8941 section 3.2). Missing or invalid members get
+    /// their defaults.
     pub fn read(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
         for member in value.split(|&byte| byte == b',').take(MEMBERS_MAX) {
-            // Parameters mean nothing here.
+            // Parameters have no meaning here.
             let member = member.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
             match member {
                 [b'u', b'=', urgency @ b'0'..=b'7'] => priority.urgency = urgency - b'0',

@@ -1,4 +1,4 @@
-//! From bytes to frames, and to whom they go.
+//! Splits received bytes into frames, and dispatches them.
 
 use super::connection::{Connection, Inside, Phase, Role};
 use super::event::{Event, Fault};
@@ -7,15 +7,15 @@ use super::head::Room;
 use super::limits::{PRIORITY_BYTES_MAX, SETTINGS_MAX};
 
 impl Connection {
-    /// Takes bytes: how many were used, and what they came to. Heads are put together in `room`, and what is to be said
-    /// to the peer is written to `out`.
+    /// Processes bytes: returns how many were used, and the event. Heads are built in `room`, and replies to the peer
+    /// are written to `out`.
     ///
-    /// To be called until it says [`Event::NeedMore`]; from then on again when there are more bytes. What was not used must be there
-    /// again: never more than a frame, 16 393 bytes. While what was written waits to be sent it must not be called: a peer that
-    /// does not read is not read either (CVE-2019-9512, 9515).
+    /// Call it until it returns [`Event::NeedMore`], and again when there are more bytes. Unused bytes must be passed
+    /// again: at most one frame, 16 393 bytes. Do not call it while written bytes wait to be sent: from a peer that
+    /// does not read, nothing is read either (CVE-2019-9512, 9515).
     ///
     /// # Errors
-    /// Why the connection is over. GOAWAY was written, and all that comes behind is passed over.
+    /// The connection has ended. GOAWAY was written, and all further bytes are ignored.
     pub fn receive<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Takes a frame. What is wrong with its head is found before its payload is waited for.
+    /// Processes a frame. Errors in its head are found before its payload arrives.
     fn frame<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -65,7 +65,7 @@ impl Connection {
             let Some(said) = rest.first_chunk() else { return Ok((0, Event::NeedMore)) };
             self.budgets.frames(1)?;
             let event = self.goaway(*said);
-            // What it says for developers nobody reads here.
+            // The debug data is ignored.
             return Ok((FRAME_HEAD_BYTES + said.len(), self.skip(head.bytes - said.len(), event)));
         }
         if head.kind == kind::DATA {
@@ -101,7 +101,7 @@ impl Connection {
         event
     }
 
-    /// What can be known of a frame by its head.
+    /// Checks a frame by its head.
     #[inline]
     fn check(&mut self, head: FrameHead) -> Result<(), Fault> {
         if head.bytes > PAYLOAD_BYTES_MAX {

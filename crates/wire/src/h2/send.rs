@@ -1,4 +1,4 @@
-//! What the application says, and whose turn it is.
+//! Sends messages, and schedules streams.
 
 use super::connection::{Connection, Leaving, Phase, Role};
 use super::event::StreamId;
@@ -7,7 +7,7 @@ use super::hpack::NO_TABLE;
 use super::limits::{CUT_DATA_BYTES, FRAMES_REFUNDED};
 use super::priority::Priority;
 
-/// A request that is to be sent.
+/// A request to send.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asking {
     /// Nothing follows the head.
@@ -16,7 +16,7 @@ pub struct Asking {
     pub is_head: bool,
     /// CONNECT: a 2xx is followed by the tunnel.
     pub is_connect: bool,
-    /// The length of the content, where the head says it.
+    /// The declared length of the content.
     pub length: Option<u64>,
 }
 
@@ -31,12 +31,13 @@ impl Connection {
             && self.next_stream < i32::MAX as u32
     }
 
-    /// Whether the server takes extended CONNECT (client).
+    /// Whether the server supports extended CONNECT (client).
     pub fn can_connect_protocol(&self) -> bool {
         self.peer.connect_protocol
     }
 
-    /// Begins a request: `encode` writes its fields, pseudo-header fields first. `None` where [`Connection::can_ask`] says no.
+    /// Starts a request: `encode` writes its fields, pseudo-header fields first. `None` if [`Connection::can_ask`] is
+    /// false.
     pub fn ask(
         &mut self,
         asking: Asking,
@@ -58,8 +59,9 @@ impl Connection {
         Some(StreamId(id))
     }
 
-    /// Begins a response: `encode` writes its fields, `:status` first. `length` is what the head says of the content's length;
-    /// `ends` means that nothing follows. Returns whether the content is to be sent: not where the stream is over, nor behind HEAD.
+    /// Starts a response: `encode` writes its fields, `:status` first. `length` is the declared length of the
+    /// content; `ends` means that there is none. Returns whether the content is to be sent: not if the stream has
+    /// ended, nor for HEAD.
     pub fn respond(
         &mut self,
         stream: StreamId,
@@ -84,7 +86,7 @@ impl Connection {
         !ends
     }
 
-    /// Writes an interim response before the response. Returns whether there was a place for it.
+    /// Writes an interim response before the response. Returns whether that is allowed.
     pub fn inform(&mut self, stream: StreamId, encode: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) -> bool {
         let is_open = |stream: &super::streams::Stream| stream.is_local_open && !stream.has_answer;
         if self.role == Role::Client || !self.streams.get(stream.0).is_some_and(is_open) {
@@ -94,8 +96,8 @@ impl Connection {
         true
     }
 
-    /// Ends a message with trailer fields. Returns whether it could be: not where less content was sent than its head said,
-    /// which resets the stream.
+    /// Ends a message with trailer fields. Returns whether that succeeded: if less content was sent than declared,
+    /// the stream is reset.
     pub fn trailers(
         &mut self,
         stream: StreamId,
@@ -124,7 +126,7 @@ impl Connection {
         usize::try_from(room).unwrap_or(0).min(PAYLOAD_BYTES_MAX)
     }
 
-    /// Whether a stream takes more of our message, now or later: it was not reset, nor ended.
+    /// Whether more of our message can be sent on a stream, now or later: it was not reset, nor ended.
     pub fn is_open(&self, stream: StreamId) -> bool {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open)
     }
@@ -139,14 +141,15 @@ impl Connection {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && !stream.has_answer)
     }
 
-    /// Whether a response has begun and is not over (server).
+    /// Whether a response has started and not ended (server).
     pub fn is_responding(&self, stream: StreamId) -> bool {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && stream.has_answer)
     }
 
-    /// Writes what stands before `bytes` bytes of content, at most as many as there is [room](Connection::room); the bytes
-    /// themselves follow it. `waiting` is how many more the application has of it now; `ends` that these are the last. Returns whether
-    /// it was written: not where the stream is over, nor where the content is not as long as its head said, which resets it.
+    /// Writes the frame head for `bytes` bytes of content, at most as many as there is [room](Connection::room) for;
+    /// the bytes themselves follow it. `waiting` is how many more the application has now; `ends` that these are the
+    /// last. Returns whether it was written: not if the stream has ended, nor if the content contradicts the declared
+    /// length, which resets the stream.
     pub fn content(
         &mut self,
         stream: StreamId,
@@ -171,8 +174,8 @@ impl Connection {
         entry.send_left = left.flatten();
         entry.send_window -= bytes as i64;
         self.send_window -= bytes as i64;
-        // A window that is opened by a little at a time makes us write a frame for next to nothing. Content that comes in small
-        // pieces does so too, but then it is not the window that cuts them.
+        // A window opened in tiny steps makes us write a frame for almost nothing. Content produced in small pieces
+        // does so too, but then the window is not the reason.
         if bytes < CUT_DATA_BYTES && waiting > 0 && room == bytes as i64 {
             if let Err(fault) = self.budgets.frames(1) {
                 self.fail(fault, out);
@@ -188,7 +191,7 @@ impl Connection {
         true
     }
 
-    /// Breaks a stream off for a reason of ours. It is the application's until it is [released](Connection::release).
+    /// Resets a stream for a reason of ours. The application holds it until it is [released](Connection::release).
     pub fn reset(&mut self, stream: StreamId, code: Code, out: &mut Vec<u8>) {
         if self.is_closed() || self.streams.get(stream.0).is_none_or(|stream| stream.is_over()) {
             return;
@@ -198,8 +201,8 @@ impl Connection {
         self.break_off(stream.0);
     }
 
-    /// The application has let go of a stream, and nothing of what it began for it goes on. What is left of the peer's message is not wanted:
-    /// where ours was said, that is said too.
+    /// The application releases a stream, and has stopped all its work for it. The rest of the peer's message is not
+    /// wanted; if ours is complete, the peer is told so.
     pub fn release(&mut self, stream: StreamId, out: &mut Vec<u8>) {
         let Some(entry) = self.streams.get_mut(stream.0) else { return };
         entry.is_held = false;
@@ -215,22 +218,22 @@ impl Connection {
         self.streams.get(stream.0).map(|stream| stream.priority).unwrap_or_default()
     }
 
-    /// Sets it, for reasons of the application's.
+    /// Sets the priority, for the application's reasons.
     pub fn set_priority(&mut self, stream: StreamId, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(stream.0) {
             stream.priority = priority;
         }
     }
 
-    /// Says whether a stream has content that waits for its turn.
+    /// Sets whether a stream has content that waits for its turn.
     pub fn set_waiting(&mut self, stream: StreamId, is_waiting: bool) {
         if let Some(stream) = self.streams.get_mut(stream.0) {
             stream.is_waiting = is_waiting && stream.is_local_open;
         }
     }
 
-    /// Whose turn it is, of the streams that wait and have room: the most urgent; of those one after another in the order of
-    /// their numbers, but the incremental ones in turn behind them (RFC 9218 section 10). Costs a look at all streams.
+    /// The stream whose turn it is, among those that wait and have room: the most urgent first; among equals in the
+    /// order of their numbers, with incremental ones in turn after them (RFC 9218 section 10). Visits all streams.
     pub fn next_turn(&mut self) -> Option<StreamId> {
         if self.send_window <= 0 || self.phase != Phase::Open {
             return None;
@@ -245,7 +248,7 @@ impl Connection {
         Some(StreamId(first.id))
     }
 
-    /// Whether a stream waits for the peer to open a window: the time for that is the caller's to keep (CVE-2026-49975).
+    /// Whether a stream waits for a window update; the caller has to limit the time for that (CVE-2026-49975).
     pub fn is_stalled(&self) -> bool {
         self.streams.iter().any(|stream| stream.is_waiting)
     }
@@ -260,7 +263,7 @@ impl Connection {
         self.forget_if_over(id);
     }
 
-    /// Writes a field block, in as many frames as it needs: mostly one.
+    /// Writes a field block in as many frames as needed, usually one.
     fn write_block(
         &mut self,
         id: u32,
@@ -286,7 +289,7 @@ impl Connection {
     }
 }
 
-/// Cuts the block behind the head of a frame at `at` into frames.
+/// Splits the block after the frame head at `at` into frames.
 #[cold]
 fn split_block(id: u32, end_stream: u8, at: usize, out: &mut Vec<u8>) {
     let block = out.split_off(at + FRAME_HEAD_BYTES);

@@ -1,40 +1,40 @@
-//! The table of streams that live, by number.
+//! The table of active streams, by number.
 //!
-//! Numbers grow by two, so half of a number, cut to the table's size, is a place that is nearly always free: an open table
-//! whose entries move up when one before them goes. It is never more than half full.
+//! Numbers grow by two, so half of a number modulo the table's size is a slot that is almost always free: a hash
+//! table with open addressing that shifts entries back on removal. It is never more than half full.
 
 use super::frame::WINDOW_FIRST;
 use super::priority::Priority;
 
-/// A stream that lives, or that the application has not let go of.
+/// A stream that is active, or that the application has not released.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
-    /// 0 where there is none.
+    /// 0 for a free slot.
     pub(super) id: u32,
-    /// What we may send; below 0 where the peer has taken back.
+    /// Our send window; below 0 if the peer has reduced it.
     pub(super) send_window: i64,
-    /// What the peer may send.
+    /// The receive window.
     pub(super) receive_window: i64,
-    /// What was received and consumed, and not given back to the peer yet.
+    /// Bytes consumed but not yet returned to the peer as window.
     pub(super) credit: u32,
-    /// Content still to come, where its length is known.
+    /// Content still to be received, if its length is known.
     pub(super) length_left: Option<u64>,
-    /// Content still to be sent, where its length was said.
+    /// Content still to be sent, if its length was declared.
     pub(super) send_left: Option<u64>,
     pub(super) priority: Priority,
-    /// When it was last chosen to send.
+    /// The turn in which it was last chosen to send.
     pub(super) served_at: u32,
     /// The peer may send more of its message.
     pub(super) is_remote_open: bool,
     /// We may send more of ours.
     pub(super) is_local_open: bool,
-    /// The application has it.
+    /// The application holds it.
     pub(super) is_held: bool,
     /// Its head was sent (server), or received (client).
     pub(super) has_answer: bool,
-    /// It has something to send, and waits for its turn.
+    /// It has content that waits for its turn.
     pub(super) is_waiting: bool,
-    /// The answer has no content, whatever its head says (HEAD).
+    /// The response has no content, whatever its head declares (HEAD).
     pub(super) is_head: bool,
     pub(super) is_connect: bool,
     pub(super) interims: u8,
@@ -66,7 +66,7 @@ impl Stream {
         Stream::new(0, 0, i64::from(WINDOW_FIRST))
     }
 
-    /// Both sides have said all, or one has broken off.
+    /// Both messages are complete, or one was reset.
     pub(super) fn is_over(&self) -> bool {
         !self.is_remote_open && !self.is_local_open
     }
@@ -82,12 +82,12 @@ impl Stream {
 /// All streams of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// A power of two, or none.
+    /// The length is a power of two, or zero.
     slots: Vec<Stream>,
     count: usize,
 }
 
-/// Slots of the smallest table that holds anything.
+/// The minimum number of slots of a non-empty table.
 const SLOTS_MIN: usize = 8;
 
 impl Streams {
@@ -121,7 +121,7 @@ impl Streams {
         self.slots.get_mut(at)
     }
 
-    /// Adds a stream that is not there.
+    /// Adds a new stream.
     pub(super) fn insert(&mut self, stream: Stream) {
         if self.slots.len() < 2 * (self.count + 1) {
             let slots = (self.slots.len() * 2).max(SLOTS_MIN);
@@ -143,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// Removes a stream; those behind it move up where they would not be found otherwise.
+    /// Removes a stream, and shifts entries back that would not be found otherwise.
     pub(super) fn remove(&mut self, id: u32) {
         let Some(mut hole) = self.find(id) else { return };
         self.count -= 1;
@@ -153,7 +153,7 @@ impl Streams {
             at = (at + 1) & mask;
             let Some(stream) = self.slots.get(at).copied().filter(|stream| stream.id != 0) else { break };
             let home = self.place(stream.id);
-            // It may move into the hole if that is not before its home.
+            // It may move into the hole unless that is before its home slot.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 if let Some(slot) = self.slots.get_mut(hole) {
                     *slot = stream;
@@ -174,7 +174,7 @@ impl Streams {
         self.slots.iter_mut().filter(|stream| stream.id != 0)
     }
 
-    /// Lets go of memory, where no stream lives.
+    /// Frees the memory if there are no streams.
     pub(super) fn rest(&mut self) {
         if self.count == 0 {
             self.slots = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
         for _ in 0..100_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             if seed >> 60 < 8 && set.len() < 100 {
-                // With gaps, as a client may leave them.
+                // With gaps, which clients may leave.
                 next += 2 * (1 + (seed >> 40) as u32 % 3 * (seed >> 50) as u32 % 300);
                 table.insert(Stream::new(next, 0, 0));
                 set.insert(next);

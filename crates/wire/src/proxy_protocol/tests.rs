@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A header of version 2 with these TLVs behind the addresses of `family`.
+/// A version 2 header with these TLVs after the addresses of `family`.
 fn binary(command: u8, family: u8, addresses: &[u8], tlvs: &[u8]) -> Vec<u8> {
     let mut bytes = SIGNATURE.to_vec();
     bytes.extend([command, family]);
@@ -123,7 +123,7 @@ fn binary_headers_that_are_nearly_right_are_refused() {
     ] {
         assert_eq!(parse(&bytes), Err(fault), "{bytes:x?}");
     }
-    // Before the rest of it has come.
+    // Before the rest has arrived.
     assert_eq!(parse(&binary(0x21, 0, &[0; BINARY_BYTES_MAX], &[])[..16]), Err(Fault::BinaryTooLong));
     assert_eq!(parse(&binary(0x41, 0, &[], &[])[..13]), Err(Fault::Version));
     let largest = binary(0x21, 0, &[0; BINARY_BYTES_MAX - BINARY_HEAD_BYTES], &[]);

@@ -1,16 +1,16 @@
-//! The normal form of a path for requests that are passed on: `%2F` separates nothing, dot segments are resolved.
+//! The normal form of a path for forwarded requests: `%2F` does not separate segments, dot segments are resolved.
 
 use super::{PathFault, escape};
 
-/// Decodes `path` (it starts with `/`, without the query) into `out`, once, resolves its dot segments, merges its slashes,
-/// and returns the result.
+/// Decodes `path` (it starts with `/`, without the query) into `out`, once, resolves its dot segments, merges its
+/// slashes, and returns the result.
 ///
-/// The escapes of `/`, `\` and `%` stay, in upper case: `%2F`, `%5C`, `%25`. So a slash is always a separator, a percent
-/// sign always begins one of these three, and the form of a form is the form itself. There is no control byte and no dot
-/// segment. Costs one pass; `path` itself is returned, and `out` left alone, where nothing was to do.
+/// The escapes of `/`, `\` and `%` stay, in upper case: `%2F`, `%5C`, `%25`. So a slash is always a separator, a
+/// percent sign always starts one of these three, and normalizing twice changes nothing. There is no control byte and
+/// no dot segment. Costs one pass; if there is nothing to do, `path` itself is returned, and `out` is not used.
 ///
 /// # Errors
-/// [`PathFault::DotSegment`] is one that leads above the root.
+/// [`PathFault::DotSegment`] for one that leads above the root.
 pub fn forward_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8], PathFault> {
     if path.first() != Some(&b'/') {
         return Err(PathFault::ForbiddenByte);
@@ -48,7 +48,7 @@ pub fn forward_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8]
     Ok(out)
 }
 
-/// Writes a path in the form of [`forward_path`] as it stands in a request target.
+/// Writes a path in the form of [`forward_path`] as part of a request target.
 pub fn encode_path(form: &[u8], out: &mut Vec<u8>) {
     for &byte in form {
         if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/%".contains(&byte) {

@@ -1,4 +1,4 @@
-//! How connections end (RFC 6455 section 7.4, and the codes that IANA has added).
+//! How connections are closed (RFC 6455 section 7.4, and the codes that IANA has added).
 
 use super::frame::CONTROL_BYTES_MAX;
 use super::reader::Fault;
@@ -6,17 +6,17 @@ use super::reader::Fault;
 /// Bytes of the reason in a close frame.
 pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_BYTES_MAX - 2;
 
-/// What a close frame says.
+/// The content of a close frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Close<'b> {
-    /// The code; `None` where the frame is empty.
+    /// The code; `None` if the frame is empty.
     pub code: Option<u16>,
-    /// Why, for people.
+    /// The reason, as text.
     pub reason: &'b str,
 }
 
 impl<'b> Close<'b> {
-    /// Reads the payload of a close frame.
+    /// Parses the payload of a close frame.
     pub(super) fn parse(payload: &'b [u8]) -> Result<Close<'b>, Fault> {
         match payload {
             [] => Ok(Close { code: None, reason: "" }),
@@ -33,12 +33,12 @@ impl<'b> Close<'b> {
     }
 }
 
-/// Whether a code may stand in a frame: 1004 to 1006 and 1015 mean something only where there was no frame.
+/// Whether a code may be sent: 1004 to 1006 and 1015 only have a meaning if there was no frame.
 fn may_be_sent(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
 
-/// The payload of a close frame; a reason that is too long is cut at a character.
+/// The payload of a close frame; a reason that is too long is cut at a character boundary.
 pub fn close_payload(code: u16, reason: &str) -> Vec<u8> {
     debug_assert!(may_be_sent(code), "{code}");
     let mut bytes = reason.len().min(CLOSE_REASON_BYTES_MAX);

@@ -1,25 +1,25 @@
-//! What is agreed on compression (RFC 7692), without the compressor.
+//! Negotiation of compression (RFC 7692), without the compressor.
 //!
-//! Both sides begin anew with each message (`no_context_takeover`): so a message that goes to many is compressed once, and an idle
-//! connection holds no window of 32 KiB. Where a client asks for a smaller window, messages that are longer than that go uncompressed:
-//! within a message that is not, nothing reaches back further.
+//! Both sides reset the context after each message (`no_context_takeover`): so a message for many clients is
+//! compressed once, and an idle connection holds no window of 32 KiB. If a client asks for a smaller window, longer
+//! messages are sent uncompressed: within a shorter message, no reference reaches back further.
 
 use std::fmt;
 
-/// What ends every compressed message and is left out on its way.
+/// The end of every compressed message, which is not transmitted.
 pub const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 const WINDOW_BITS: u8 = 15;
 
-/// Compression that both sides want.
+/// Negotiated compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deflate {
-    /// The window that the client wants the server to keep to, where it said so.
+    /// The largest window that the client accepts, if it said so.
     window_bits: Option<u8>,
 }
 
 impl Deflate {
-    /// The first offer that can be accepted among values of `Sec-WebSocket-Extensions`.
+    /// The first acceptable offer in the values of `Sec-WebSocket-Extensions`.
     pub fn accept<'b>(values: impl Iterator<Item = &'b [u8]>) -> Option<Deflate> {
         values.flat_map(|value| value.split(|&byte| byte == b',')).find_map(offer)
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Deflate {
     }
 }
 
-/// One offer; `None` for another extension, and for parameters that are unknown, malformed or said twice.
+/// One offer; `None` for another extension, and for parameters that are unknown, malformed or repeated.
 fn offer(text: &[u8]) -> Option<Deflate> {
     let mut parts = text.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     if !parts.next()?.eq_ignore_ascii_case(b"permessage-deflate") {

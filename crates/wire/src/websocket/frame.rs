@@ -7,33 +7,33 @@
 use super::mask::mask;
 use super::reader::Fault;
 
-/// Bytes that the head of a frame has at the most.
+/// Longest frame header in bytes.
 pub const HEADER_BYTES_MAX: usize = 14;
 
-/// Bytes of payload that a control frame may have.
+/// Longest payload of a control frame in bytes.
 pub const CONTROL_BYTES_MAX: usize = 125;
 
-/// Which side of a connection this is. A client masks what it sends, a server does not.
+/// Our side of a connection. A client masks what it sends, a server does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It was asked for the connection.
+    /// It accepted the connection.
     Server,
-    /// It has asked.
+    /// It opened the connection.
     Client,
 }
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
-    /// More of the message before.
+    /// Continues the last message.
     Continuation,
-    /// A message of UTF-8, or its start.
+    /// A text message, or its start.
     Text,
-    /// A message of bytes, or its start.
+    /// A binary message, or its start.
     Binary,
-    /// The end.
+    /// Closes the connection.
     Close,
-    /// To be answered with a pong of the same payload.
+    /// Asks for a pong with the same payload.
     Ping,
     /// The response to a ping.
     Pong,
@@ -68,7 +68,7 @@ impl Opcode {
     }
 }
 
-/// The head of one frame.
+/// The header of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) is_last: bool,
@@ -76,15 +76,16 @@ pub(super) struct Header {
     pub(super) opcode: Opcode,
     pub(super) mask: Option<[u8; 4]>,
     pub(super) payload_bytes: u64,
-    /// Bytes that the head itself takes.
+    /// Bytes of the header itself.
     pub(super) bytes: usize,
 }
 
 impl Header {
-    /// Reads the head at the start of `bytes`; `None` while it has not come whole. What can be refused by its first two bytes is.
+    /// Parses the header at the start of `bytes`; `None` if it is incomplete. Faults in the first two bytes are
+    /// reported early.
     pub(super) fn parse(bytes: &[u8], role: Role, may_compress: bool) -> Result<Option<Header>, Fault> {
         let &[first, second, ref rest @ ..] = bytes else {
-            // The first byte alone can be wrong already.
+            // The first byte alone can already be invalid.
             return match bytes.first() {
                 Some(&first) => first_byte(first, may_compress).map(|_| None),
                 None => Ok(None),
@@ -135,7 +136,7 @@ fn first_byte(first: u8, may_compress: bool) -> Result<(Opcode, bool, bool), Fau
     let is_last = first & 0x80 != 0;
     let is_compressed = first & 0x40 != 0;
     let opcode = Opcode::of(first & 0x0f).ok_or(Fault::Opcode)?;
-    // RSV1 is compression's, on the first frame of a message (RFC 7692 section 6).
+    // RSV1 marks compression, on the first frame of a message (RFC 7692 section 6).
     let may_compress = may_compress && matches!(opcode, Opcode::Text | Opcode::Binary);
     if first & 0x30 != 0 || (is_compressed && !may_compress) {
         return Err(Fault::Reserved);
@@ -146,7 +147,7 @@ fn first_byte(first: u8, may_compress: bool) -> Result<(Opcode, bool, bool), Fau
     Ok((opcode, is_last, is_compressed))
 }
 
-/// Writes the head of an unfragmented frame with `payload_bytes` of payload behind it.
+/// Writes the header of an unfragmented frame with `payload_bytes` of payload.
 pub fn write_header(
     opcode: Opcode,
     is_compressed: bool,
@@ -170,7 +171,7 @@ pub fn write_header(
     out.extend_from_slice(key.as_ref().map_or(&[], |key| key));
 }
 
-/// Writes a whole frame. A client gives a `key` of four bytes that nobody can guess, a server gives none.
+/// Writes a whole frame. A client passes an unpredictable `key` of four bytes, a server none.
 pub fn write_frame(
     opcode: Opcode,
     is_compressed: bool,

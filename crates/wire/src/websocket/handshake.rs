@@ -1,4 +1,4 @@
-//! The request that asks for a WebSocket, and what answers it (RFC 6455 section 4).
+//! The handshake: its request and response (RFC 6455 section 4).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,13 +7,13 @@ use sha1::{Digest, Sha1};
 use super::extension::Deflate;
 use crate::{Framing, Head, Method, Status, Version};
 
-/// Bytes of a key, and of what is made of it, as they are sent.
+/// Bytes of a key, and of the accept value, as sent.
 pub const KEY_BYTES: usize = 24;
 
 /// Random bytes in a key.
 const KEY_BYTES_DECODED: usize = 16;
 
-/// A request for a WebSocket.
+/// A WebSocket request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// The value of `Sec-WebSocket-Accept` in the response; `None` over HTTP/2, which has no key (RFC 8441 section 5).
@@ -22,19 +22,19 @@ pub struct Asked {
     pub deflate: Option<Deflate>,
 }
 
-/// Why a request for a WebSocket is refused.
+/// Why a WebSocket request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another method than GET, HTTP/1.0, or a body: 400.
+    /// A method other than GET, HTTP/1.0, or a body: 400.
     Request,
-    /// Another version than 13: 426, and the response says which there is.
+    /// A version other than 13: 426, and the response names the supported one.
     Version,
-    /// A key that is none, or several: 400.
+    /// An invalid key, or several: 400.
     Key,
 }
 
 impl Refusal {
-    /// The status that answers it. With 426 goes `Sec-WebSocket-Version: 13`.
+    /// The status of the response. 426 needs `Sec-WebSocket-Version: 13`.
     pub fn status(self) -> Status {
         match self {
             Refusal::Request | Refusal::Key => Status::BAD_REQUEST,
@@ -42,7 +42,7 @@ impl Refusal {
         }
     }
 
-    /// A reason for people.
+    /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
             Refusal::Request => "a WebSocket is asked for by GET, with HTTP/1.1 and without a body",
@@ -53,10 +53,10 @@ impl Refusal {
 }
 
 impl Asked {
-    /// What a request asks for; `None` if that is no WebSocket.
+    /// Parses a request; `None` if it is not for a WebSocket.
     ///
     /// # Errors
-    /// It asks for one in a way that no WebSocket comes of.
+    /// It is an invalid WebSocket request.
     pub fn of(head: &Head<'_>) -> Option<Result<Asked, Refusal>> {
         let is_asked = has_token(head, "upgrade", b"websocket") && has_token(head, "connection", b"upgrade");
         is_asked.then(|| Asked::checked(head))
@@ -84,7 +84,7 @@ impl Asked {
     }
 }
 
-/// What proves that a key was read: the value of `Sec-WebSocket-Accept`.
+/// Proves that the key was read: the value of `Sec-WebSocket-Accept`.
 pub fn accept_key(key: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(key);
@@ -97,7 +97,7 @@ fn is_key(key: &[u8]) -> bool {
     key.len() == KEY_BYTES && STANDARD.decode_slice(key, &mut decoded) == Ok(KEY_BYTES_DECODED)
 }
 
-/// The value of a field that may stand once only.
+/// The value of a field that must not be repeated.
 fn only<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
     let mut values = head.field_all(name);
     let first = values.next();

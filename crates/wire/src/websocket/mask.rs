@@ -1,9 +1,9 @@
-//! Masking (RFC 6455 section 5.3): each byte of a payload is combined with one of the four bytes of a key.
+//! Masking (RFC 6455 section 5.3): each byte of a payload is xored with one of the four bytes of a key.
 //!
-//! Eight bytes at a time, with the key twice in one word; compilers make wider instructions of it. The byte-by-byte version is
-//! the test's oracle.
+//! Eight bytes at a time, with the key twice in one word; compilers use wider instructions for it. The byte-by-byte
+//! version is the test's oracle.
 
-/// Masks or unmasks `bytes`, which stand `at` bytes behind the start of the payload.
+/// Masks or unmasks `bytes`, which start at offset `at` of the payload.
 #[inline]
 pub fn mask(bytes: &mut [u8], key: [u8; 4], at: usize) {
     let key: [u8; 4] = std::array::from_fn(|index| key[(index + at) % 4]);

@@ -1,4 +1,4 @@
-//! WebSocket as bytes: the handshake, frames and messages, in both roles (RFC 6455), and what is agreed on
+//! WebSocket as bytes: the handshake, frames and messages, in both roles (RFC 6455), and the negotiation of
 //! compression (RFC 7692).
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!                                                           write_frame ──> bytes
 //! ```
 //!
-//! A [`Reader`] is some forty bytes without a buffer, and unmasks in place where the kernel put the bytes. The existing crates were
-//! weighed: `tungstenite` and `soketto` own a stream and buffers for each connection, and `fastwebsockets` is bound to an async
-//! runtime; an idle subscriber here must cost neither.
+//! A [`Reader`] is about forty bytes without a buffer, and unmasks in place where the kernel put the bytes. Existing
+//! crates were considered: `tungstenite` and `soketto` own a stream and buffers per connection, and `fastwebsockets`
+//! needs an async runtime; here an idle subscriber must cost neither.
 
 mod close;
 mod extension;

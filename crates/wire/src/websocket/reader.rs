@@ -1,4 +1,4 @@
-//! Bytes to messages, piece by piece.
+//! Parses bytes into messages, piece by piece.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use super::frame::{Header, Opcode, Role};
 use super::mask::mask;
 use super::utf8::Utf8;
 
-/// The ceilings of one connection.
+/// The limits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one message, as they come.
+    /// Bytes of one message, as received.
     pub message_bytes_max: u64,
-    /// Frames of one message: empty ones cost its sender next to nothing.
+    /// Frames of one message: empty ones cost their sender almost nothing.
     pub fragments_max: u32,
 }
 
@@ -22,75 +22,75 @@ impl Default for Limits {
     }
 }
 
-/// What a message is made of.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// UTF-8.
+    /// UTF-8 text.
     Text,
-    /// Any bytes.
+    /// Binary data.
     Binary,
 }
 
-/// What a [`Reader::step`] came upon.
+/// The result of a [`Reader::step`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// What is left is the start of a frame's head, or of a control frame: it is to be kept, and given again with more behind
-    /// it. It is shorter than such a frame can be: 139 bytes.
+    /// The rest is the start of a frame header or of a control frame: keep it, and pass it again with more bytes
+    /// after it. It is at most 139 bytes.
     NeedMore,
-    /// A piece of a message, unmasked; empty for an empty frame. A text that is not compressed was checked so far.
+    /// A piece of a message, unmasked; empty for an empty frame. Uncompressed text was validated so far.
     Data {
-        /// What the message is made of.
+        /// The type of the message.
         kind: Kind,
         /// The piece.
         bytes: &'b mut [u8],
-        /// Whether the message is compressed, all of it.
+        /// Whether the message is compressed.
         is_compressed: bool,
-        /// Whether the message ends with it.
+        /// Whether it is the end of the message.
         is_last: bool,
     },
-    /// To be answered with a pong of this payload.
+    /// Needs a pong with this payload.
     Ping(&'b [u8]),
-    /// The response to a ping, or one that nobody has asked for.
+    /// The response to a ping, or an unsolicited one.
     Pong(&'b [u8]),
-    /// The peer ends the connection; nothing that comes behind is to be read.
+    /// The peer closes the connection; nothing after it may be read.
     Close(Close<'b>),
 }
 
-/// What is wrong with what came. The connection is closed with [`Fault::code`].
+/// A protocol violation. The connection is closed with [`Fault::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Reserved bits that no extension has given a meaning.
+    /// Reserved bits without an extension that uses them.
     Reserved,
-    /// An opcode that means nothing.
+    /// An unknown opcode.
     Opcode,
     /// A client's frame is not masked.
     Unmasked,
     /// A server's frame is masked.
     Masked,
-    /// A length that is not written as short as it can be, or over 2^63.
+    /// A length that is not in its shortest form, or above 2^63.
     Length,
-    /// A control frame in several pieces.
+    /// A fragmented control frame.
     ControlFragmented,
     /// A control frame over 125 bytes.
     ControlTooLong,
-    /// A continuation where no message was begun.
+    /// A continuation without a message.
     NotBegun,
-    /// A message begins inside of another.
+    /// A message that starts inside another.
     NotEnded,
     /// A message over the limit.
     MessageTooLarge,
     /// A message in more frames than the limit.
     TooManyFragments,
-    /// A text is no UTF-8.
+    /// Text that is not UTF-8.
     Utf8,
-    /// A close frame with a code that may not be sent, or half of one.
+    /// A close frame with an invalid code, or with half of one.
     Close,
     /// A compressed message that cannot be decompressed.
     Compressed,
 }
 
 impl Fault {
-    /// The close code that answers it (RFC 6455 section 7.4.1).
+    /// The close code for it (RFC 6455 section 7.4.1).
     pub fn code(self) -> u16 {
         match self {
             Fault::Utf8 | Fault::Compressed => 1007,
@@ -100,7 +100,7 @@ impl Fault {
         }
     }
 
-    /// A reason for people.
+    /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
             Fault::Reserved => "reserved bits are set",
@@ -121,22 +121,22 @@ impl Fault {
     }
 }
 
-/// One direction of a connection: what its peer sends.
+/// One direction of a connection: what the peer sends.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader {
-    /// Of the frame in hand.
+    /// Of the current frame.
     left_bytes: u64,
     mask: Option<[u8; 4]>,
-    /// How much of the mask's four bytes was used.
+    /// Position in the mask's four bytes.
     mask_at: u8,
-    /// It is the last of its message.
+    /// It is the last frame of its message.
     is_last: bool,
     role: Role,
     may_compress: bool,
     message: Option<Message>,
 }
 
-/// The message in hand.
+/// The current message.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     kind: Kind,
@@ -147,20 +147,20 @@ struct Message {
 }
 
 impl Reader {
-    /// Of what comes to a server, or to a client. `may_compress`: compression was agreed on.
+    /// For input of a server or a client. `may_compress`: compression was negotiated.
     pub fn new(role: Role, may_compress: bool) -> Reader {
         Reader { left_bytes: 0, mask: None, mask_at: 0, is_last: false, role, may_compress, message: None }
     }
 
-    /// Whether it stands between two messages: then a new reader is as good.
+    /// Whether it is between two messages: then a new reader is equivalent.
     pub fn is_idle(&self) -> bool {
         self.message.is_none() && self.left_bytes == 0
     }
 
-    /// Takes bytes: how many were used, and what they are. Payload is unmasked where it lies.
+    /// Consumes bytes. Returns how many, and the result. Payload is unmasked in place.
     ///
     /// # Errors
-    /// See [`Fault`]. Nothing behind it is to be read.
+    /// See [`Fault`]. Nothing after it may be read.
     pub fn step<'b>(&mut self, bytes: &'b mut [u8], limits: &Limits) -> Result<(usize, Event<'b>), Fault> {
         if self.left_bytes > 0 {
             return self.data(bytes, 0);
@@ -175,7 +175,7 @@ impl Reader {
         self.data(bytes, header.bytes)
     }
 
-    /// A frame of a message begins.
+    /// The start of a message's frame.
     fn begin(&mut self, header: &Header, limits: &Limits) -> Result<(), Fault> {
         let kind = match header.opcode {
             Opcode::Text => Some(Kind::Text),
@@ -209,7 +209,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Payload that begins `at` bytes into what is given.
+    /// Payload that starts `at` bytes into the input.
     fn data<'b>(&mut self, bytes: &'b mut [u8], at: usize) -> Result<(usize, Event<'b>), Fault> {
         let there = (bytes.len() - at) as u64;
         if there == 0 && self.left_bytes > 0 {
@@ -238,7 +238,7 @@ impl Reader {
     }
 }
 
-/// A control frame, which may stand between the frames of a message.
+/// A control frame, which may come between the frames of a message.
 fn control<'b>(header: &Header, bytes: &'b mut [u8]) -> Result<(usize, Event<'b>), Fault> {
     let range: Range<usize> = header.bytes..header.bytes + header.payload_bytes as usize;
     let end = range.end;
@@ -269,7 +269,7 @@ mod tests {
         out
     }
 
-    /// All that comes out of these bytes in pieces of this size, as text.
+    /// The result of reading these bytes in pieces of this size, as text.
     fn read(bytes: &[u8], piece: usize, limits: &Limits) -> (String, Option<Fault>) {
         let mut reader = Reader::new(Role::Server, true);
         let (mut said, mut held) = (String::new(), Vec::new());
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(read(&frame(0x82, &[b'x'; 11]), 100, &limits).1, Some(Fault::MessageTooLarge));
         let two = [frame(0x02, &[b'x'; 6]), frame(0x80, &[b'x'; 5])].concat();
         assert_eq!(read(&two, 100, &limits).1, Some(Fault::MessageTooLarge));
-        // The head of a frame says how long it is: nobody waits for its bytes.
+        // The header states the length: the payload is not awaited.
         let huge = [0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4];
         assert_eq!(read(&huge, 100, &limits).1, Some(Fault::MessageTooLarge));
         let endless = [frame(0x02, b""), frame(0x00, b""), frame(0x00, b""), frame(0x00, b"")].concat();

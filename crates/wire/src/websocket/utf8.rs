@@ -1,22 +1,22 @@
-//! UTF-8 that comes in pieces: a mistake is found with the byte that makes it one.
+//! Validates UTF-8 in pieces: an error is found at the byte that causes it.
 
 /// The bytes are no UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotUtf8;
 
-/// Checks a text piece by piece. Without an unfinished character it holds nothing.
+/// Validates a text piece by piece. Between characters it is empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Utf8 {
-    /// The start of a character that the last piece ended in.
+    /// The start of a character at the end of the last piece.
     begun: [u8; 3],
     begun_bytes: u8,
 }
 
 impl Utf8 {
-    /// Takes the next piece.
+    /// Validates the next piece.
     ///
     /// # Errors
-    /// What has come so far begins no text.
+    /// The input so far is not the start of a valid text.
     pub fn check(&mut self, mut piece: &[u8]) -> Result<(), NotUtf8> {
         while self.begun_bytes > 0 {
             let Some((&next, rest)) = piece.split_first() else { return Ok(()) };
@@ -31,14 +31,14 @@ impl Utf8 {
                 for (to, from) in self.begun.iter_mut().zip(begun) {
                     *to = *from;
                 }
-                // A character of four bytes lacks one at least.
+                // An incomplete character of four bytes lacks at least one.
                 self.begun_bytes = begun.len().min(3) as u8;
                 Ok(())
             }
         }
     }
 
-    /// One byte more of the character that was begun.
+    /// Adds a byte to the incomplete character.
     fn continue_with(&mut self, next: u8) -> Result<(), NotUtf8> {
         let mut character = [0; 4];
         let count = usize::from(self.begun_bytes);
@@ -61,10 +61,10 @@ impl Utf8 {
         Ok(())
     }
 
-    /// The text is over.
+    /// Ends the text.
     ///
     /// # Errors
-    /// Its last character is not whole.
+    /// Its last character is incomplete.
     pub fn finish(&mut self) -> Result<(), NotUtf8> {
         match std::mem::take(&mut self.begun_bytes) {
             0 => Ok(()),
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_found_with_its_byte() {
-        // A surrogate is wrong with its second byte, a code point over the last with its second as well.
+        // A surrogate is invalid at its second byte, and so is a code point above the last one.
         for bytes in [&[0xed, 0xa0][..], &[0xf4, 0x90], &[0xc0], &[0xf5], &[0xe0, 0x80]] {
             let mut check = Utf8::default();
             let (last, first) = bytes.split_last().unwrap();

@@ -1,4 +1,4 @@
-//! Conversations of HTTP/1: a slow plain oracle says what must come of one, drivers find out what does.
+//! HTTP/1 connections: a slow and simple oracle computes the expected result, drivers produce the actual one.
 //!
 //! ```text
 //!  bytes, scripts ──> oracle  (the whole input known; text in hand, no state)   ──┐
@@ -6,14 +6,15 @@
 //!        └── in pieces ──> driver ──> the machine                               ──┘
 //! ```
 //!
-//! The oracles know nothing of `flatout_wire` but its numbers. Shared by the tests and by the fuzz target `conversation`.
+//! The oracles use nothing of `flatout_wire` but its constants. Shared by the tests and the fuzz target
+//! `conversation`.
 
 pub(crate) mod client;
 pub(crate) mod server;
 pub(crate) mod text;
 
-/// Where `bytes` bytes are cut: in one piece, by the byte, or into pieces of 1 to 32 bytes that `seed` chooses. The last
-/// cut is the end.
+/// Where `bytes` bytes are split: not at all, into single bytes, or into pieces of 1 to 32 bytes chosen by `seed`.
+/// The last position is the end.
 pub(crate) fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
     match seed {
         0 => return vec![bytes],
@@ -30,10 +31,10 @@ pub(crate) fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
     cuts
 }
 
-/// Bytes that a script is read from.
+/// Bytes of a script.
 pub(crate) const SCRIPT_BYTES: usize = 6;
 
-/// What a script is read from, byte by byte; behind the last byte zeros follow.
+/// The bytes of a script; zeros follow the last one.
 pub(crate) struct Source<'b>(pub(crate) &'b [u8]);
 
 impl Source<'_> {
@@ -48,7 +49,7 @@ impl Source<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Up to three pieces of a body, each up to 18 bytes long, perhaps empty.
+    /// Up to three pieces of a body, of 0 to 18 bytes each.
     pub(crate) fn pieces(&mut self) -> Vec<Vec<u8>> {
         let seed = self.byte();
         (0..seed % 4)
@@ -57,7 +58,7 @@ impl Source<'_> {
     }
 }
 
-/// How a body that the application sends is announced.
+/// How the length of an application's body is declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Announced {
     Known,
@@ -65,7 +66,7 @@ pub(crate) enum Announced {
     Unknown,
 }
 
-/// As one writes a body in chunks, with a trailer field or without.
+/// Encodes a body in chunks, with or without a trailer field.
 pub(crate) fn in_chunks(pieces: &[Vec<u8>], trailers: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in pieces.iter().filter(|piece| !piece.is_empty()) {

@@ -1,18 +1,18 @@
-//! Messages read the slow way: find the end, split into lines, look at each.
+//! Parses messages the slow way: find the end, split into lines, check each.
 //!
-//! What is not whole in the input is open: whether a fault already shows in it is not for these functions to say.
+//! An incomplete message is open: these functions do not decide whether it is already invalid.
 
-/// What the start of some bytes is.
+/// The result of parsing the start of some bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Read<T> {
-    /// It, and how many bytes it takes.
+    /// The value, and its length in bytes.
     Whole(T, usize),
-    /// It goes on behind the input, or is faulty already.
+    /// It is incomplete, or already invalid.
     Open,
     Faulty,
 }
 
-/// How a body is delimited, as its head says.
+/// How a body is delimited, according to its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delimited {
     /// Neither Content-Length nor Transfer-Encoding.
@@ -40,7 +40,7 @@ pub(crate) struct Response {
 
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
-/// Ceilings of a head.
+/// Limits of a head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) head: usize,
@@ -137,7 +137,7 @@ fn response_of(head: &[u8]) -> Option<Response> {
     Some(Response { code, body, keep_alive })
 }
 
-/// A chunked body at the start of `input`: its data, all there is of it, and whether it ends, with its trailer fields.
+/// A chunked body at the start of `input`: its data so far, and if it is complete, its trailer fields.
 pub(crate) fn chunked(input: &[u8]) -> (Vec<u8>, Read<Vec<Field>>) {
     let (mut data, mut rest, mut surplus) = (Vec::new(), input, 0);
     loop {
@@ -269,7 +269,7 @@ fn is_target(method: &[u8], target: &[u8]) -> bool {
 
 fn is_authority(text: &[u8]) -> bool {
     let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
-        // In brackets colons belong to the address.
+        // Inside brackets, colons belong to the address.
         Some(at) if !text[at..].contains(&b']') => (&text[..at], &text[at + 1..]),
         _ => (text, &b""[..]),
     };
@@ -303,7 +303,7 @@ fn extensions_are_good(text: &[u8]) -> bool {
     }
 }
 
-/// What must not stand behind a body (RFC 9110 section 6.5.1).
+/// Fields that must not be trailers (RFC 9110 section 6.5.1).
 fn is_forbidden(name: &[u8]) -> bool {
     "age authorization cache-control connection content-encoding content-length content-range content-type cookie date \
      expect expires host if-match if-modified-since if-none-match if-range if-unmodified-since keep-alive location \

@@ -1,4 +1,4 @@
-//! Who may come, and how often.
+//! Settings of access control and rate limits.
 
 use flatout_serve::site::plan::{
     Access, BasicAuth, Concurrency, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User, Verdict,
@@ -10,10 +10,10 @@ use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ROUTES, Setting};
 use crate::value;
 
-/// Keys that a limit keeps at once, unless told otherwise: one MiB of them.
+/// Default number of keys of a limit: one MiB.
 const LIMIT_KEYS: usize = 65_536;
 
-/// Requests that wait for a place, of one key, unless told otherwise.
+/// Default number of queued requests per key.
 const QUEUE: u32 = 100;
 
 const LIMIT_KEY: Key = Key {

@@ -1,4 +1,4 @@
-//! Certificates that the server gets by itself.
+//! Settings of automatic certificates.
 
 use flatout_certify::acme::{self, Way};
 

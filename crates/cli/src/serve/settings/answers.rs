@@ -1,4 +1,4 @@
-//! What requests and responses look like: paths, methods, fields, pages.
+//! Settings of requests and responses: paths, methods, fields, pages.
 
 use flatout_serve::site::plan::{
     ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then,
@@ -171,7 +171,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
                 status: given.read("status", |text| parse::status(text, 200..=599))?,
                 of_upstreams: given.read("upstream", value::switch)?.unwrap_or(false),
             };
-            // The first that fits is taken, and what stands within goes before what stands without.
+            // The first match is used, and inner levels come before outer ones.
             let pages = &mut options.rules.error_pages;
             let at = options.pages_here;
             pages.insert(at.min(pages.len()), page);

@@ -1,4 +1,4 @@
-//! How responses of upstreams are cached.
+//! Settings of the response cache.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::serve::parse;
 use crate::serve::setting::{ROUTES, SERVERS, Setting};
 use crate::value;
 
-/// Less than this holds nothing worth it.
+/// A smaller cache is useless.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Some segments have to fit.
+/// There must be room for several segments.
 const SIZE_BYTES_MIN: u64 = 4 << 20;
 
-/// Each piece costs a request.
+/// Each slice costs a request.
 const SLICE_BYTES_MIN: u64 = 4 << 10;
 
-/// Times of use are known to the second.
+/// Times of last use are stored in seconds.
 const INACTIVE_MIN: Duration = Duration::from_secs(1);
 
 pub(in crate::serve) const CACHING: &[Setting] = &[

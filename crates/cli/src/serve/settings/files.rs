@@ -1,4 +1,4 @@
-//! Which files are served, and how.
+//! Settings of static files.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::serve::parse;
 use crate::serve::setting::{ROUTES, Setting};
 use crate::value;
 
-/// Looking at all files more often than this is all that would be done.
+/// Sweeping more often would leave no time for anything else.
 const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
 
 pub(in crate::serve) const FILES: &[Setting] = &[

@@ -1,4 +1,4 @@
-//! Ceilings.
+//! Limits.
 
 use crate::serve::options::Level;
 use crate::serve::setting::{ROUTES, SERVERS, Setting};

@@ -1,4 +1,4 @@
-//! Where a server listens, and how it is as a whole.
+//! Addresses, and settings of the server as a whole.
 
 use flatout_engine::Address as Listen;
 use flatout_serve::site::plan::AddressFrom;
@@ -7,7 +7,7 @@ use crate::serve::parse;
 use crate::serve::setting::{Key, SERVERS, Setting};
 use crate::value;
 
-/// Where it listens unless told otherwise: on this machine only.
+/// Default address: only on this machine.
 pub(in crate::serve) const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 pub(in crate::serve) const LISTENING: &[Setting] = &[

@@ -1,4 +1,4 @@
-//! What is written down of requests, and where the server can be watched.
+//! Access logs, and the admin listener.
 
 use flatout_serve::log::Format;
 

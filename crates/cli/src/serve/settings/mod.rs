@@ -19,7 +19,7 @@ pub(super) use listening::LISTEN_DEFAULT;
 
 use super::setting::{Group, Setting};
 
-/// The tables, in the order of help text and reference page.
+/// The tables, in the order of the help text and the reference page.
 pub(super) const GROUPS: &[Group] = &[
     ("Listening", listening::LISTENING),
     ("TLS", tls::TLS),

@@ -1,4 +1,4 @@
-//! How requests are passed on to upstreams.
+//! Settings of forwarding to upstreams.
 
 use flatout_serve::proxy::Host;
 

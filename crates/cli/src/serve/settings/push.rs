@@ -1,4 +1,4 @@
-//! Channels, and who may do what with them.
+//! Settings of channels.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::serve::parse;
 use crate::serve::setting::{Key, ROUTES, SERVERS, Setting};
 use crate::value;
 
-/// Deadlines are exact to a second.
+/// The precision of deadlines.
 const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
 
 pub(in crate::serve) const PUSH: &[Setting] = &[

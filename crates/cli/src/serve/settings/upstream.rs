@@ -1,4 +1,4 @@
-//! What upstreams are.
+//! Settings of upstreams.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The index of what is on disk, and of what invalidates it.
+//! The index of the records on disk, and of what invalidates them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,10 +10,10 @@ use super::super::purge::{Purge, What};
 /// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
 const PURGES_MAX: usize = 1024;
 
-/// Invalidated keys that are kept individually; beyond that, likewise.
+/// Invalidated keys that are kept individually; beyond that, the same applies.
 const FORGOTTEN_MAX: usize = 64 << 10;
 
-/// The number of what is not on disk yet: all that is there comes before it.
+/// The number of a purge or key that is not on disk yet: all records on disk precede it.
 const PENDING: u64 = u64::MAX;
 
 /// Where a record is.
@@ -22,12 +22,12 @@ pub(super) struct Place {
     pub(super) segment: u32,
     pub(super) at: u32,
     pub(super) bytes: u32,
-    /// Those of them at the end that are the body.
+    /// The bytes at its end that are the body.
     pub(super) body_bytes: u32,
     pub(super) number: u64,
 }
 
-/// What a record is worth.
+/// The state of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Good,
@@ -36,11 +36,11 @@ pub(super) enum State {
     Gone,
 }
 
-/// A record that is there.
+/// A record in the index.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     place: Place,
-    /// When it was asked for last, as far as is known here, in seconds since 1970.
+    /// When it was last requested, as far as this process knows, in seconds since 1970.
     used_s: u32,
 }
 
@@ -48,12 +48,12 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
-    /// Purges, each with the number that what it is about is below.
+    /// Purges, each with a number: it applies to records below that.
     purges: VecDeque<(Purge, u64)>,
     forgotten: HashMap<u64, u64, RandomState>,
     /// Records with smaller numbers are invalid.
     floor: u64,
-    /// The number of the next record, as far as is known here.
+    /// The number of the next record, as far as this process knows.
     next: u64,
 }
 
@@ -71,21 +71,21 @@ impl Index {
         self.places.insert(slot, Kept { place, used_s });
     }
 
-    /// A record was asked for at this time, if there is one.
+    /// Updates the time of the last request of a record, if there is one.
     pub(super) fn used(&mut self, slot: u64, used_s: u32) {
         if let Some(kept) = self.places.get_mut(&slot) {
             kept.used_s = kept.used_s.max(used_s);
         }
     }
 
-    /// Removes records that nobody has asked for in `inactive_s` seconds. Returns how many.
+    /// Removes records that were not requested in `inactive_s` seconds. Returns how many.
     pub(super) fn sweep(&mut self, now_s: u32, inactive_s: u32) -> usize {
         let before = self.places.len();
         self.places.retain(|_, kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
         before - self.places.len()
     }
 
-    /// Whether anything is left of a segment.
+    /// Whether a segment still has valid records.
     pub(super) fn has_segment(&self, segment: u32) -> bool {
         self.places.values().any(|kept| kept.place.segment == segment)
     }
@@ -109,12 +109,12 @@ impl Index {
         self.places.retain(|_, kept| kept.place.segment != segment);
     }
 
-    /// A purge that is not on disk yet. All that it is about is gone, also what is written before it is.
+    /// Adds a purge that is not on disk yet. It also applies to everything written before it.
     pub(super) fn purge_now(&mut self, purge: &Purge) {
         self.add_purge(purge.clone(), PENDING);
     }
 
-    /// A purge that is on disk, with this number.
+    /// Adds a purge that is on disk with this number.
     pub(super) fn purge(&mut self, purge: Purge, number: u64) {
         self.next = self.next.max(number + 1);
         if purge.what == What::All && !purge.is_soft {
@@ -139,7 +139,7 @@ impl Index {
         }
     }
 
-    /// A key that is forgotten before that is on disk.
+    /// Adds an invalidated key that is not on disk yet.
     pub(super) fn forget_now(&mut self, hash: u64) {
         self.forget(hash, PENDING);
     }
@@ -155,7 +155,7 @@ impl Index {
         self.forgotten.insert(hash, number);
     }
 
-    /// What a record is worth, of a key with this hash.
+    /// The state of a record whose key has this hash.
     pub(super) fn state_of(&self, entry: &Entry, place: Place, hash: u64) -> State {
         let is_forgotten = self.forgotten.get(&hash).is_some_and(|&number| place.number < number);
         if place.number < self.floor || is_forgotten {

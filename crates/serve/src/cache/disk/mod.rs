@@ -1,4 +1,4 @@
-//! The tier on disk: what survives a restart, and a kill at any moment.
+//! The tier on disk, which survives a restart, and a kill at any moment.
 //!
 //! ```text
 //! DIR/lock
@@ -6,9 +6,9 @@
 //! DIR/00000002.segment   record record rec|             written by one thread; what is torn has no checksum and is gone
 //! ```
 //!
-//! Responses, purges and invalidated keys are appended in their order, with growing numbers. What there is stands in an index in
-//! memory, which is made anew by reading the segments when the cache is opened. Purges are not carried out on disk: a response that
-//! is read is compared with those that came after it.
+//! Responses, purges and invalidated keys are appended in order, with increasing numbers. An index in memory lists
+//! the valid records; it is rebuilt from the segments when the cache is opened. Purges do not change records on disk:
+//! a response that is read is compared with the later purges.
 
 mod index;
 mod record;
@@ -48,9 +48,9 @@ const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
 /// A cache's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskPlan {
-    /// Where the segments are.
+    /// The folder of the segments.
     pub dir: PathBuf,
-    /// How large they may be together.
+    /// Their total size.
     pub bytes_max: u64,
 }
 
@@ -66,19 +66,19 @@ pub(super) struct Disk {
 struct Shared {
     index: Mutex<Index>,
     segments: Segments,
-    /// All segments were read: before, a purge that is not read yet would be missed.
+    /// All segments were read; before that, a purge could still be unread.
     is_ready: AtomicBool,
     queued_bytes: AtomicU64,
     tally: DiskTally,
     has_complained: AtomicBool,
 }
 
-/// What the tier counts.
+/// The counters of the tier.
 #[derive(Default)]
 pub(super) struct DiskTally {
     pub(super) hits: AtomicU64,
     pub(super) written: AtomicU64,
-    /// Responses that were not written because too many waited.
+    /// Responses that were not written because the queue was full.
     pub(super) skipped: AtomicU64,
     pub(super) errors: AtomicU64,
 }
@@ -87,20 +87,20 @@ pub(super) struct DiskTally {
 pub(super) enum Looked {
     Nothing,
     Here(Entry),
-    /// It is not in the kernel's memory: reading it would have the worker wait.
+    /// Not in the page cache: reading it would block the worker.
     Cold,
 }
 
-/// Hashes keys as the cache does.
+/// Hashes keys like the cache.
 pub(super) type Hash = Box<dyn Fn(&[u8]) -> u64 + Send>;
 /// Finds the slot of a variant.
 pub(super) type Slot = Box<dyn Fn(u64, &[u8]) -> u64 + Send>;
 
 impl Disk {
-    /// Opens the folder and begins to read what is in it. All of it counts as asked for now.
+    /// Opens the folder and starts to read it. All entries count as requested now.
     ///
     /// # Errors
-    /// It cannot be made, read or written, or another process has it.
+    /// The folder cannot be created, read or written, or another process uses it.
     pub(super) fn open(plan: &DiskPlan, now_ms: u64, hash: Hash, slot: Slot) -> io::Result<Disk> {
         let shared = Arc::new(Shared {
             segments: Segments::open(&plan.dir, plan.bytes_max)?,
@@ -166,11 +166,11 @@ impl Disk {
         }
     }
 
-    /// Forgets a key, in all variants.
+    /// Invalidates a key with all variants.
     pub(super) fn forget(&self, key: &Key<'_>) {
         self.shared.index().forget_now(key.hash);
         let bytes = [key.url, key.rest].concat();
-        // Where the queue is full, it is forgotten in this process, which is all that can be promised.
+        // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
         let _ = self.queue.try_send(Write::Forget(bytes, key.url.len(), key.hash, key.is_custom));
     }
 
@@ -189,21 +189,22 @@ impl Disk {
         self.queue.send(Write::Purge(purge.clone(), done)).ok().map(|()| is_done)
     }
 
-    /// What is in a slot was asked for at this time, which memory knows.
+    /// Updates the time of the last request for a slot, which memory knows.
     pub(super) fn used(&self, slot: u64, used_s: u32) {
         self.shared.index().used(slot, used_s);
     }
 
-    /// Removes what is in a slot; a restart may find it again.
+    /// Removes the entry in a slot; a restart may find it again.
     pub(super) fn remove(&self, slot: u64) {
         self.shared.index().remove_slot(slot);
     }
 
-    /// Removes what nobody has asked for in `inactive_s` seconds, and the oldest segments if nothing is left of them. Returns how many
+    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have no valid
+    /// records. Returns the number of entries.
     /// responses were removed.
     pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
         let count = self.shared.index().sweep(now_s, inactive_s);
-        // Where the queue is full, the next sweep removes them.
+        // If the queue is full, the next sweep removes them.
         let _ = self.queue.try_send(Write::Reclaim);
         count
     }
@@ -237,7 +238,7 @@ impl Disk {
         (self.shared.index().len() as u64, self.shared.segments.bytes())
     }
 
-    /// Waits until what there was has been read.
+    /// Waits until all segments were read.
     #[cfg(test)]
     pub(super) fn wait_until_ready(&self) {
         while !self.shared.is_ready.load(Ordering::Acquire) {
@@ -254,7 +255,7 @@ impl Drop for Disk {
 
 impl Shared {
     fn index(&self) -> std::sync::MutexGuard<'_, Index> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -262,7 +263,7 @@ impl Shared {
         self.is_ready.load(Ordering::Acquire).then(|| self.index().get(slot)).flatten()
     }
 
-    /// The entry of a record, if it is whole, of this key, and was not purged.
+    /// The entry of a record, if it is complete, has this key, and was not purged.
     fn checked(&self, slot: u64, place: Place, record: Record, key: &Key<'_>) -> Option<Entry> {
         let Record { text, body } = record;
         let entry = record::Head::read(&text).and_then(|head| head.entry(&text, body));

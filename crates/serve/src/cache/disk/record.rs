@@ -1,4 +1,4 @@
-//! What stands in a segment: one record after another, each with the checksums that tell whether it is whole.
+//! The records of a segment, each with checksums that show whether it is complete.
 //!
 //! ```text
 //! head (80 bytes, own checksum) | url | rest | vary | selected | lines | body
@@ -15,15 +15,15 @@ pub(super) const HEAD_BYTES: usize = 80;
 
 const MAGIC: [u8; 4] = *b"FLC1";
 
-/// Bytes of text that a record may have: a URL, a key, fields.
+/// The limit for the text of a record: a URL, a key, fields.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// What a record is about.
+/// The kind of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A response.
     Entry = 1,
-    /// A purge; its text stands where the lines do.
+    /// A purge; its text is in place of the lines.
     Purge = 2,
     /// A key that was invalidated.
     Forget = 3,
@@ -34,10 +34,10 @@ pub(super) enum Kind {
 pub(super) struct Head {
     pub(super) kind: Kind,
     pub(super) is_custom: bool,
-    /// Whatever was written later has a larger number.
+    /// Later records have larger numbers.
     pub(super) number: u64,
     status: u16,
-    /// Of url, rest, vary, selected and lines.
+    /// Lengths of url, rest, vary, selected and lines.
     lengths: [u32; 5],
     pub(super) body_bytes: u32,
     policy: Policy,
@@ -46,7 +46,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads a head; `None` where there is none, or a broken one.
+    /// Parses a head; `None` if there is none, or it is damaged.
     pub(super) fn read(bytes: &[u8]) -> Option<Head> {
         let (head, sum) = bytes.get(..HEAD_BYTES)?.split_last_chunk::<4>()?;
         if u32::from_le_bytes(*sum) != crc32fast::hash(head) {
@@ -129,7 +129,7 @@ impl Head {
         HEAD_BYTES as u64 + self.text_bytes() + u64::from(self.body_bytes)
     }
 
-    /// The text of a record in its pieces, if that is whole.
+    /// The parts of a record's text, if it is complete.
     pub(super) fn text<'t>(&self, text: &'t [u8]) -> Option<Text<'t>> {
         if text.len() as u64 != self.text_bytes() || crc32fast::hash(text) != self.text_sum {
             return None;
@@ -143,7 +143,7 @@ impl Head {
         Some(Text { url: piece(0)?, rest: piece(1)?, vary: piece(2)?, selected: piece(3)?, lines: piece(4)? })
     }
 
-    /// The entry of a record, if it is whole. `text` begins with the head.
+    /// The entry of a record, if it is complete. `text` starts with the head.
     pub(super) fn entry(&self, text: &[u8], body: Vec<u8>) -> Option<Entry> {
         if body.len() != self.body_bytes as usize || crc32fast::hash(&body) != self.body_sum {
             return None;
@@ -156,7 +156,7 @@ impl Head {
     }
 }
 
-/// The pieces of a record's text.
+/// The parts of a record's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Text<'t> {
     pub(super) url: &'t [u8],
@@ -178,7 +178,7 @@ impl<'t> Text<'t> {
     }
 }
 
-/// Writes a record. Returns whether it is one that can be read again.
+/// Writes a record. Returns whether it can be read back.
 pub(super) fn write(
     kind: Kind,
     number: u64,
@@ -212,7 +212,7 @@ pub(super) fn write(
     true
 }
 
-/// What is left of a head.
+/// The rest of a head.
 struct Fields<'b>(&'b [u8]);
 
 impl Fields<'_> {
@@ -243,7 +243,7 @@ mod tests {
         out
     }
 
-    /// The entry of a record of [`record`], whose body has eight bytes.
+    /// The entry of a record made by [`record`], whose body has eight bytes.
     fn entry(bytes: &[u8]) -> Option<Entry> {
         let (text, body) = bytes.split_at(bytes.len().saturating_sub(8));
         Head::read(text)?.entry(text, body.to_vec())

@@ -1,4 +1,4 @@
-//! The files of the tier: appended to by one thread, read by all.
+//! The files of the tier, written by one thread and read by all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,13 +13,13 @@ use rustix::io::{IoSliceMut, ReadWriteFlags};
 use super::index::Place;
 use super::record::{HEAD_BYTES, Head, Text};
 
-/// Segments of the usual size. Each has an open descriptor.
+/// The number of segments of full size. Each has an open descriptor.
 const SEGMENTS: u64 = 64;
 
 /// Maximum number of files, with those that were started after errors and restarts.
 const FILES_MAX: u64 = 256;
 
-/// The smallest segment, and the largest: places in it have 32 bits.
+/// The minimum and maximum size of a segment: positions in it have 32 bits.
 const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
@@ -33,23 +33,23 @@ pub(super) struct Segments {
 
 #[derive(Default)]
 struct State {
-    /// The oldest first; the last one is written to.
+    /// The oldest first; the last one is being written.
     files: Vec<Segment>,
     bytes: u64,
     next: u32,
-    /// The last one was begun by this process, and every write to it was whole.
+    /// This process created the last one, and all writes to it were complete.
     is_open: bool,
 }
 
-/// What was read of a record: the body apart, because the entry that is made of it takes it as it is.
+/// A record read from disk. The body is separate, because its entry takes it without a copy.
 pub(super) struct Record {
-    /// The head, and the text behind it.
+    /// The head, followed by the text.
     pub(super) text: Vec<u8>,
     pub(super) body: Vec<u8>,
 }
 
 impl Record {
-    /// With room for what is in a place.
+    /// With buffers for the record at a place.
     fn of(place: Place) -> Record {
         let text_bytes = place.bytes.saturating_sub(place.body_bytes) as usize;
         Record { text: vec![0; text_bytes], body: vec![0; place.body_bytes as usize] }
@@ -110,7 +110,7 @@ impl Segments {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,8 +124,8 @@ impl Segments {
         found.map(|found| found.file.clone()).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Appends a record. Returns where it is; `removed` gets the segments that made room for it. After an error another segment is begun:
-    /// what is torn has no checksum.
+    /// Appends a record. Returns its place; `removed` is called with segments removed to make room. After an error a
+    /// new segment is started: a partial record has no valid checksum.
     pub(super) fn append(
         &self,
         bytes: &[u8],
@@ -180,12 +180,12 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes the oldest segments, up to the first that is in use. Others have to stay: what is in them replaces or purges what is in
-    /// older ones. Only the thread that writes calls this.
+    /// Removes the oldest segments, up to the first that is in use. Later ones have to stay, because they replace or
+    /// purge entries in older ones. Only the writing thread calls this.
     pub(super) fn remove_oldest(&self, is_used: impl Fn(u32) -> bool) -> io::Result<()> {
         loop {
             let oldest = match &self.state().files[..] {
-                // The last one is written to.
+                // The last one is being written.
                 [] | [_] => return Ok(()),
                 [oldest, ..] => oldest.number,
             };
@@ -196,11 +196,11 @@ impl Segments {
         }
     }
 
-    /// Removes the oldest segment, if there is one. Returns its number. Where it cannot be removed it counts still.
+    /// Removes the oldest segment, if any. Returns its number. If that fails, it still counts.
     fn remove_first(&self) -> io::Result<Option<u32>> {
         let Some(oldest) = self.state().files.first().cloned() else { return Ok(None) };
         match std::fs::remove_file(path_of(&self.dir, oldest.number)) {
-            // A file that is gone already is as good.
+            // A file that no longer exists is fine, too.
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -211,8 +211,8 @@ impl Segments {
         Ok(Some(oldest.number))
     }
 
-    /// Removes all segments, as far as that can be done, the oldest first: whenever this is cut short, what is left replaces nothing
-    /// that comes back. Returns which.
+    /// Removes all segments as far as possible, the oldest first: if this is interrupted, no replaced entry can come
+    /// back. Returns the removed ones.
     pub(super) fn clear(&self) -> Vec<u32> {
         let files = {
             let mut state = self.state();
@@ -221,7 +221,7 @@ impl Segments {
             std::mem::take(&mut state.files)
         };
         for file in &files {
-            // Where the folder is read-only, the file may be written to still.
+            // In a read-only folder, the file may still be writable.
             let _ = std::fs::remove_file(path_of(&self.dir, file.number)).or_else(|_| file.file.set_len(0));
         }
         files.into_iter().map(|file| file.number).collect()
@@ -233,20 +233,20 @@ impl Segments {
         last.map_or(Ok(()), |last| last.file.sync_data())
     }
 
-    /// Reads a record, if it is in the kernel's memory.
+    /// Reads a record, if it is in the page cache.
     pub(super) fn read_now(&self, place: Place) -> io::Result<Option<Record>> {
         let file = self.file(place.segment)?;
         let mut record = Record::of(place);
         let into = &mut [IoSliceMut::new(&mut record.text), IoSliceMut::new(&mut record.body)];
         match rustix::io::preadv2(&*file, into, place.at.into(), ReadWriteFlags::NOWAIT) {
             Ok(count) if count == place.bytes as usize => Ok(Some(record)),
-            // What is there of it is read again by somebody who may wait.
+            // A partial read is repeated by a thread that may block.
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Reads a record, and waits for the disk.
+    /// Reads a record, and may block.
     pub(super) fn read(&self, place: Place) -> io::Result<Record> {
         let file = self.file(place.segment)?;
         let mut record = Record::of(place);
@@ -256,10 +256,10 @@ impl Segments {
         Ok(record)
     }
 
-    /// Reads heads and texts of all records, the oldest first. A segment ends where a record is not whole.
+    /// Reads heads and texts of all records, the oldest first. A segment ends at the first incomplete record.
     ///
     /// # Errors
-    /// A file that cannot be read; the others are.
+    /// A file cannot be read; the others are.
     pub(super) fn read_all(&self, mut take: impl FnMut(Place, &Head, Text<'_>)) -> io::Result<()> {
         let files = self.state().files.clone();
         let mut failed = Ok(());

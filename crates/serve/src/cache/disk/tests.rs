@@ -1,4 +1,4 @@
-//! The tier on disk: restarts, purges, damage, folders that cannot be used.
+//! The tier on disk: restarts, purges, damage, unusable folders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -131,7 +131,7 @@ fn purges_and_invalidations_outlast_a_restart() {
         put(&store, url, b"", b"", b"old");
     }
     drop(store);
-    // Nothing of it is in memory now.
+    // Memory is empty now.
     let store = dir.open();
     purge(&store, "hard prefix http://a/");
     purge(&store, "soft url http://c/");
@@ -163,7 +163,7 @@ fn what_is_damaged_is_gone_and_the_rest_is_whole() {
     drop(store);
     let [segment] = &dir.segments()[..] else { panic!("one segment") };
     let good = fs::read(segment).unwrap();
-    // Bits are flipped, and the file is cut, as by a crash.
+    // Bits are flipped, and the file is truncated, as by a crash.
     for at in (0..good.len()).step_by(997) {
         let mut bytes = good.clone();
         bytes[at] ^= 16;
@@ -187,7 +187,7 @@ fn the_folder_does_not_grow_over_its_limit() {
     for at in 0..3000 {
         put(&store, &format!("http://a/{at}"), b"", b"", &[b'x'; 4000]);
         if at % 500 == 0 {
-            // It waits until all before it is written: the queue is bounded as well.
+            // A purge waits until everything before it is written, because the queue is bounded as well.
             purge(&store, "soft tag none");
         }
     }
@@ -207,7 +207,7 @@ fn what_nobody_asks_for_leaves_the_disk_too() {
     for url in &urls {
         put(&store, url, b"", b"", &[b'x'; 30_000]);
     }
-    // It waits until all before it is written.
+    // A purge waits until everything before it is written.
     let wait = || purge(&store, "soft tag none");
     wait();
     let segments = dir.segments().len();
@@ -221,7 +221,7 @@ fn what_nobody_asks_for_leaves_the_disk_too() {
     assert!(!unused.iter().any(has) && used.iter().all(has));
     let left = dir.segments().len();
     assert!(left > 1 && left < segments - 3, "of {segments} segments {left} are left");
-    // What is in memory is in use on disk too, as the next sweep tells it.
+    // Entries used in memory are also in use on disk, after the next sweep has reported them.
     let last = used.last().unwrap();
     assert!(get_at(&store, last, b"", NOW_MS + 14_000).is_some());
     store.sweep(NOW_MS + 15_000, 10, 1);
@@ -231,7 +231,7 @@ fn what_nobody_asks_for_leaves_the_disk_too() {
     assert!(body(&store, last).is_some() && body(&store, &unused[0]).is_none());
 }
 
-/// Whenever the removal of segments is cut short, in the order in which it goes, no version comes back that was replaced.
+/// If the removal of segments is interrupted at any point, no replaced version comes back.
 #[test]
 fn nothing_old_comes_back_when_the_oldest_segments_are_gone() {
     let dir = Dir::new("order");
@@ -241,7 +241,7 @@ fn nothing_old_comes_back_when_the_oldest_segments_are_gone() {
         for url in &urls {
             put(&store, url, b"", b"", &[version; 20_000]);
         }
-        // Until it is written: what was replaced before is not.
+        // Wait until it is written: a replaced entry would not be.
         purge(&store, "soft tag none");
     }
     drop(store);
@@ -263,7 +263,7 @@ fn a_segment_that_cannot_be_removed_counts_still() {
     let store = dir.open_with(4 << 20);
     put(&store, "http://a/", b"", b"", b"x");
     purge(&store, "soft tag none");
-    // A folder in its place is nothing that can be unlinked.
+    // Replace it by a folder, which cannot be unlinked.
     let [segment] = &dir.segments()[..] else { panic!("one segment") };
     fs::remove_file(segment).unwrap();
     fs::create_dir(segment).unwrap();
@@ -294,7 +294,7 @@ fn a_folder_that_cannot_be_used_is_an_error() {
 fn a_disk_that_fails_is_counted_and_nothing_else() {
     let dir = Dir::new("fails");
     let store = dir.open();
-    // A folder without room for another file, in effect: it is gone.
+    // Remove the folder, which has the effect of a folder without room for another file.
     fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o700)).unwrap();
     fs::remove_dir_all(&dir.0).unwrap();
     put(&store, "http://a/", b"", b"", b"x");

@@ -16,23 +16,23 @@ use crate::proxy::waiter::Told;
 use crate::proxy::watch::Watch;
 use crate::site::MadeBy;
 
-/// Reads of one connection before others have their turn.
+/// Reads from one connection before others get their turn.
 const READS_PER_CALL: usize = 8;
 
-/// What receiving came to.
+/// The result of receiving.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Went {
     On,
-    /// The server's settings have come.
+    /// The server's SETTINGS have arrived.
     Opened,
-    /// The server has closed the connection, or it has broken.
+    /// The server has closed the connection, or the connection has failed.
     Ended,
-    /// The server has broken the protocol.
+    /// The server has violated the protocol.
     Fault(String),
 }
 
 impl Links {
-    /// Receives what a server has sent, and passes it on to those whose it is. Streams that have ended by it are left in
+    /// Receives from a server, and passes the content on to the clients. Streams that ended are left in
     /// [`Session::over`].
     pub(super) fn receive_h2(&self, state: &mut State, at: usize) -> Went {
         for _ in 0..READS_PER_CALL {
@@ -86,14 +86,14 @@ impl Links {
                 return Went::Opened;
             }
         }
-        // There may be more, and no new edge would report it: others first, then this one again.
+        // The socket may have more, and no new edge would report it. Other connections go first, then this one again.
         if let Some((session, guest, _)) = state.table.get(at).and_then(|link| link.shared()) {
             self.schedule(session, guest);
         }
         Went::On
     }
 
-    /// Passes on what streams hold, of one or of all, as far as there is room now.
+    /// Passes on held content of one stream or of all, if its client has room now.
     pub(super) fn release_held(&self, state: &mut State, at: usize, only: Option<StreamId>) {
         let State { table, told, .. } = &mut *state;
         let Some((session, ..)) = table.get(at).and_then(|link| link.shared()) else { return };
@@ -126,7 +126,7 @@ impl Links {
     }
 }
 
-/// Why a conversation cannot go on, for people.
+/// The reason of a connection error, for the log.
 fn reason(was_ready: bool, fault: Fault, bytes: &[u8]) -> String {
     match !was_ready && bytes.starts_with(b"HTTP/1") {
         true => "it responds in HTTP/1".to_owned(),
@@ -134,7 +134,7 @@ fn reason(was_ready: bool, fault: Fault, bytes: &[u8]) -> String {
     }
 }
 
-/// What reading responses takes besides their connection.
+/// Everything else that reading responses needs.
 struct Hearing<'a> {
     lane: &'a Lane,
     guest: GuestKey,
@@ -146,7 +146,7 @@ struct Hearing<'a> {
 }
 
 impl Hearing<'_> {
-    /// Takes bytes: how many were used. The others are the start of a frame.
+    /// Processes bytes and returns how many were used. The rest is the start of a frame.
     fn hear(&mut self, session: &mut Session, bytes: &[u8], room: &mut Room) -> Result<usize, Fault> {
         let mut used = 0;
         loop {
@@ -172,7 +172,7 @@ impl Hearing<'_> {
                         session.end(id, Over::Unseen);
                     }
                 }
-                // A server's role.
+                // Events of a server's role.
                 Event::Handled | Event::Request { .. } | Event::Refused { .. } => {}
             }
         }
@@ -181,13 +181,13 @@ impl Hearing<'_> {
     fn interim(&mut self, session: &mut Session, id: StreamId, head: &AnswerHead<'_>) {
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
-        // The client has got one from us already.
+        // We have already sent one to the client.
         if head.status != Status::CONTINUE && !stream.job.waiter.is_rule() {
             stream.job.waiter.inform(self.lane, head.status, &received(head).interim_lines());
         }
     }
 
-    /// A response's head. It waits for what else was received.
+    /// The head of a response. It is held until everything received was processed.
     fn answer(&mut self, session: &mut Session, id: StreamId, head: &AnswerHead<'_>, is_whole: bool) {
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
@@ -231,7 +231,7 @@ impl Hearing<'_> {
         } else if begins {
             session.joining.push(id);
         }
-        // The server may send as much as was taken.
+        // Give credit for content that was passed on.
         if !is_held {
             session.machine.consumed(id, bytes.len(), &mut session.out);
         }
@@ -270,11 +270,11 @@ impl Hearing<'_> {
         session.end(id, Over::Whole);
     }
 
-    /// A response has come whole: it is passed on as one.
+    /// A response is complete: it is passed on in one piece.
     fn whole(&mut self, session: &mut Session, id: StreamId, trailers: Trailers) {
         let Some(stream) = session.live(id) else { return };
         let Some(mut response) = stream.response.take() else { return };
-        // Others than clients take trailers behind content that is pushed.
+        // A waiter that is not a client takes trailers only after pushed content.
         if !trailers.is_empty() && stream.job.waiter.exchange().is_none() {
             let is_wanted = self.begin(stream, response);
             if is_wanted {
@@ -287,14 +287,14 @@ impl Hearing<'_> {
         }
         stream.job.is_answered = true;
         stream.job.waiter.answer(self.lane, Some(self.guest), response, MadeBy::Upstream);
-        // Of everybody else's response, all is said.
+        // For any other waiter, this is everything.
         if stream.job.waiter.is_rule() {
             stream.job.waiter.end(self.lane, b"", self.told);
         }
         session.end(id, Over::Whole);
     }
 
-    /// Begins the responses of which more has to come than was received.
+    /// Starts the responses that are not complete yet.
     fn answer_deferred(&mut self, session: &mut Session) {
         while let Some(id) = session.deferred.pop() {
             let Some(stream) = session.live(id) else { continue };
@@ -306,13 +306,13 @@ impl Hearing<'_> {
             } else if let Some(at) = session.find(id)
                 && let Some(entry) = session.streams.get_mut(at)
             {
-                // A cache may have handed the response on to a client.
+                // A cache may have passed the response on to a client.
                 entry.exchange = exchange;
             }
         }
     }
 
-    /// Begins a response with what has come of it. Returns whether more is wanted.
+    /// Starts a response with the content received so far. Returns whether more is wanted.
     fn begin(&mut self, stream: &mut Stream, mut response: Box<Response>) -> bool {
         let content = match response.take_body() {
             Body::Shared(bytes) => bytes,
@@ -334,7 +334,7 @@ impl Hearing<'_> {
         true
     }
 
-    /// The server takes more of a stream's content.
+    /// The window of a stream has grown.
     fn room(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
@@ -344,14 +344,14 @@ impl Hearing<'_> {
     }
 }
 
-/// The server takes more content, of whichever stream.
+/// The window of the connection has grown.
 fn give_turns(session: &mut Session) {
     let waits = |entry: &&super::Entry| !entry.stream.rest.is_empty();
     let ids: Vec<StreamId> = session.streams.iter().filter(waits).map(|entry| entry.id).collect();
     ids.into_iter().for_each(|id| session.give_turn(id));
 }
 
-/// A stream is over before its end.
+/// A stream was reset.
 fn reset(session: &mut Session, id: StreamId, code: Code) {
     let is_refused = code == Code::REFUSED_STREAM;
     session.is_resting |= is_refused;

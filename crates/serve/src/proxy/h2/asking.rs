@@ -14,12 +14,12 @@ use crate::proxy::link::Flushed;
 use crate::proxy::links::{Links, State};
 
 impl Links {
-    /// Gives a request to a connection that has room, and comes back with it if that turns out to be of no use.
+    /// Gives a request to a connection with room. Returns the request if the connection turns out to be closed.
     pub(in crate::proxy) fn join(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
         let Some(link) = state.table.get(at) else { return Some(job) };
         let guest = link.guest;
-        // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent before
-        // what it has said meanwhile was read.
+        // If the server closes while we send, it may have processed the request. Before sending one that must not be
+        // repeated, read what the server has sent.
         if !job.is_idempotent && link.session.as_ref().is_some_and(|session| session.is_idle()) {
             link.is_readable = true;
             self.pump_h2(state, at);
@@ -34,7 +34,7 @@ impl Links {
         None
     }
 
-    /// Has a connection carry a request: at once, or when it is open.
+    /// Assigns a request to a connection: sends it at once, or when the connection is open.
     pub(super) fn enlist(&self, state: &mut State, at: usize, job: Box<Job>) {
         let Some((session, guest, place)) = state.table.get(at).and_then(|link| link.shared()) else {
             return;
@@ -53,7 +53,7 @@ impl Links {
         self.shelve(state, at);
     }
 
-    /// Sends the head of a request, which counts for its server already, over a connection that is open.
+    /// Sends the head of a request over an open connection. The server's count of requests already includes it.
     pub(super) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
@@ -70,7 +70,7 @@ impl Links {
         let encode =
             |block: &mut Vec<u8>| encode_head(&job.head, host, job.length, server.is_secure(), block);
         let Some(id) = session.machine.ask(asking, encode, &mut session.out) else {
-            // Who chose it has seen that there is room.
+            // The connection was chosen because it had room.
             state.count_out(place);
             return self.repeat_unseen(state, job, 1);
         };
@@ -88,7 +88,7 @@ impl Links {
         state.counts_of(place).up(|counts| &counts.requests);
     }
 
-    /// Something happened to a connection of HTTP/2, or to one of its requests.
+    /// Handles an event of an HTTP/2 connection, or of one of its requests.
     pub(in crate::proxy) fn happened_h2(&self, state: &mut State, at: usize, event: GuestEvent) {
         let Some(link) = state.table.get(at) else { return };
         if let GuestEvent::Socket(ready) = event {
@@ -127,7 +127,7 @@ impl Links {
         }
     }
 
-    /// Moves what can be moved, both ways.
+    /// Transfers everything possible, in both directions.
     pub(super) fn pump_h2(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         if link.is_connecting {

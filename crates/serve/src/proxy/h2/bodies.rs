@@ -1,4 +1,4 @@
-//! Bodies of requests, as windows and the socket allow.
+//! Request bodies, sent as the windows and the socket allow.
 
 use flatout_engine::Pull;
 use flatout_wire::h2::hpack::encode_lines;
@@ -10,20 +10,20 @@ use crate::proxy::link::Flushed;
 use crate::proxy::links::{Links, State};
 use crate::proxy::response::trailer_lines;
 
-/// How often one connection frames content and sends it before others have their turn.
+/// How often one connection frames and sends content before others get their turn.
 const SENDS_PER_CALL: usize = 8;
 
-/// What became of a stream's turn to send.
+/// The result of a stream's turn.
 enum Turn {
-    /// There may be more.
+    /// It may have more to send.
     GoesOn,
-    /// It waits for its client or for a window, or has said all.
+    /// It waits for its client or for a window, or has sent everything.
     Waits,
     Over(Over),
 }
 
 impl Links {
-    /// Frames content and sends, as far as windows and the socket allow.
+    /// Frames and sends content, as the windows and the socket allow.
     pub(super) fn say(&self, state: &mut State, at: usize) -> Flushed {
         let Some(link) = state.table.get(at) else { return Flushed::All };
         let mut is_full = link.is_full;
@@ -42,7 +42,7 @@ impl Links {
             }
         }
         if session.machine.is_closed() {
-            // Windows that were opened by next to nothing.
+            // The server opens its windows by tiny amounts (an attack).
             flushed = Flushed::Broken;
         } else if flushed == Flushed::All && !session.turns.is_empty() {
             self.schedule(session, guest);
@@ -51,7 +51,7 @@ impl Links {
         flushed
     }
 
-    /// Frames content of the streams that have some, one frame of each at a time.
+    /// Frames content of the streams that have some, in turn, one frame each.
     fn take_turns(&self, session: &mut Session) {
         while session.pending_bytes() < OUT_BYTES_MAX
             && let Some(id) = session.turns.pop_front()
@@ -94,7 +94,7 @@ impl Links {
                     stream.job.pulled = Pulled::Whole;
                     let lines = trailer_lines(&trailers);
                     if !lines.is_empty() {
-                        // They would be lost if it were sent once more.
+                        // A repeated request would lose them.
                         stream.kept = None;
                     }
                     let has_ended = match lines.is_empty() {
@@ -103,7 +103,7 @@ impl Links {
                     };
                     return if has_ended { Turn::Waits } else { Turn::Over(Over::BadBody) };
                 }
-                // The engine has refused the rest of it, and the request with it.
+                // The engine has rejected the rest of the body, and with it the request.
                 Pull::Fault(_) => return Turn::Over(Over::BadBody),
                 Pull::Later | Pull::Gone => return Turn::Waits,
             }
@@ -123,7 +123,7 @@ impl Links {
 }
 
 impl Stream {
-    /// Takes a piece of a body that was pulled.
+    /// Takes a pulled piece of the body.
     fn pulled(&mut self, bytes: bytes::Bytes) {
         self.job.pulled = Pulled::Begun;
         if let Some(kept) = &mut self.kept {

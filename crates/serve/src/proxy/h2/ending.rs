@@ -1,4 +1,4 @@
-//! How requests on streams end, and connections of HTTP/2.
+//! The end of requests on streams, and of HTTP/2 connections.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::proxy::job::{Job, Pulled};
 use crate::proxy::link::Place;
 use crate::proxy::links::{Links, State};
 
-/// How often a connection that carries requests is looked at for those whose server is silent.
+/// How often a connection with requests is checked for streams whose server is silent.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// What a server is said to lack where the conversation does not begin.
+/// What the log says a server lacks if the connection cannot be opened.
 const NO_H2: &str = "no HTTP/2";
 
 impl Links {
-    /// Does what follows from the end of streams, and lets others have their place.
+    /// Finishes streams that have ended, and gives their places to queued requests.
     pub(super) fn bury(&self, state: &mut State, at: usize) {
         let Some((session, guest, place)) = state.table.get(at).and_then(|link| link.shared()) else {
             return;
@@ -29,7 +29,7 @@ impl Links {
         if session.over.is_empty() {
             return;
         }
-        // Before others are chosen for what it has not looked at: it may take no more.
+        // First of all, because a repeated request must not choose this connection again if it accepts no more.
         self.shelve(state, at);
         let mut ended = 0;
         while state.is_still(at, guest)
@@ -42,7 +42,7 @@ impl Links {
                 session.machine.reset(id, Code::CANCEL, &mut session.out);
             }
             if !stream.held.is_empty() {
-                // The connection's window is the others' too.
+                // This credit belongs to the whole connection.
                 session.machine.consumed(id, stream.held.len(), &mut session.out);
             }
             session.machine.release(id, &mut session.out);
@@ -51,7 +51,7 @@ impl Links {
             self.schedule(session, guest);
             state.count_out(place);
             if let Some(exchange) = stream.job.waiter.exchange() {
-                // What is still to be sent to the client is no business of this connection's.
+                // Whatever is still to be sent to the client does not concern this connection.
                 self.lane.detach(exchange);
             }
             self.stream_over(state, place, *stream, over);
@@ -64,7 +64,7 @@ impl Links {
         }
     }
 
-    /// Ends a request that was taken off its connection.
+    /// Finishes a request that was taken off its connection.
     fn stream_over(&self, state: &mut State, place: Place, stream: Stream, over: Over) {
         let mut job = stream.into_job();
         match over {
@@ -81,7 +81,7 @@ impl Links {
             Over::Unseen => self.repeat_unseen(state, job, 1),
             Over::BadBody => self.refuse_body(state, job),
             Over::Reset(code) => {
-                // Of these a server may have its reasons.
+                // With these codes, the server need not be at fault.
                 if !matches!(code, Code::NO_ERROR | Code::CANCEL) {
                     self.count_failure(state, place);
                 }
@@ -102,10 +102,11 @@ impl Links {
         }
     }
 
-    /// Asks once more what a server has not looked at: that is no attempt, and needs no budget. `refusals` is what it counts for.
+    /// Repeats a request that the server has not processed: this counts as no attempt, and needs no retry budget.
+    /// `refusals` is its cost.
     pub(super) fn repeat_unseen(&self, state: &mut State, mut job: Box<Job>, refusals: u8) {
         if job.is_answered {
-            // The server has responded to what it says not to have seen.
+            // The server has responded to a request that it says it has not processed.
             return job.waiter.cut(&self.lane, &mut state.told);
         }
         if !job.waiter.is_open(&self.lane) {
@@ -119,7 +120,7 @@ impl Links {
         self.dispatch(state, job);
     }
 
-    /// A request's client is gone: its stream is reset, and the others go on.
+    /// The client of a request is gone: its stream is reset, the others continue.
     pub(super) fn client_gone(&self, state: &mut State, at: usize, key: ExchangeKey) {
         let Some((session, _, place)) = state.table.get(at).and_then(|link| link.shared()) else { return };
         if let Some(id) = session.by_exchange(key) {
@@ -135,7 +136,8 @@ impl Links {
         }
     }
 
-    /// No conversation has begun: nothing of any request was seen. `why`: the server is to blame, and not the way to it.
+    /// The connection could not be opened: no request was processed. `why` is given if the server is at fault, not
+    /// the network.
     pub(super) fn not_opened(&self, state: &mut State, at: usize, status: Status, why: Option<String>) {
         let Some((session, _, place)) = state.table.get(at).and_then(|link| link.shared()) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -149,7 +151,7 @@ impl Links {
         self.dequeue(state, place.upstream);
     }
 
-    /// A conversation has ended, or cannot go on: what is not whole is asked again where that is safe.
+    /// The connection has ended, or cannot continue: incomplete requests are repeated if that is safe.
     pub(super) fn lost_h2(&self, state: &mut State, at: usize, went: Went) {
         let Some(link) = state.table.get(at) else { return };
         link.is_readable = false;
@@ -164,7 +166,7 @@ impl Links {
             let why = why.or(Some("it closed the connection before its settings had come".to_owned()));
             return self.not_opened(state, at, Status::BAD_GATEWAY, why);
         }
-        // It says why, if the server still listens.
+        // Send our GOAWAY, if the server still reads.
         let _ = session.flush(&self.lane, guest, &mut false);
         session.is_gone = true;
         let is_whole = |id: &StreamId, session: &super::Session| {
@@ -182,11 +184,11 @@ impl Links {
             if let Some(exchange) = stream.job.waiter.exchange() {
                 self.lane.detach(exchange);
             }
-            // After earlier requests, the server has most likely closed it while it was idle.
+            // A connection that served earlier requests was most likely closed by the server while idle.
             let was_idle = !is_fault && has_served && stream.began == receipts && !stream.job.wants_new;
             let mut job = stream.into_job();
             if was_idle {
-                // A new connection is no retry: the server has not refused anything.
+                // Opening a new connection is no retry: the server has not refused the request.
                 job.wants_new = true;
                 job.retries_left += 1;
             } else if is_fault {
@@ -210,7 +212,7 @@ impl Links {
         }
     }
 
-    /// A deadline has come: that of the attempt to connect, of an idle connection, or the next look at streams.
+    /// A deadline has expired: of connecting, of an idle connection, or of the periodic check of streams.
     pub(super) fn overdue_h2(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
@@ -231,7 +233,7 @@ impl Links {
         let mut slow = Vec::new();
         for entry in &mut session.streams {
             let stream = &mut entry.stream;
-            // A server that waits for the client, in either direction, is not slow.
+            // A server is not slow while it waits for the client, in either direction.
             if stream.awaits_client() {
                 stream.seen_ns = now_ns;
             } else if now_ns.saturating_sub(stream.seen_ns) > time_max_ns {

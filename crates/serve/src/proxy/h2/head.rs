@@ -1,4 +1,4 @@
-//! The head of a request, as HTTP/2 has it.
+//! The head of a request in HTTP/2.
 
 use flatout_wire::Method;
 use flatout_wire::h1::Length;
@@ -6,8 +6,8 @@ use flatout_wire::h2::hpack::{
     encode_authority, encode_field, encode_lines, encode_method, encode_path, encode_scheme,
 };
 
-/// Writes the fields of a request whose head was written for HTTP/1: request line, `Host` if it has one, other lines. `host` stands in
-/// for `Host`.
+/// Encodes the fields of a request whose head was written for HTTP/1: the request line, `Host` if present, other
+/// lines. `host` replaces `Host`.
 pub(super) fn encode_head(
     head: &[u8],
     host: Option<&str>,
@@ -32,7 +32,7 @@ pub(super) fn encode_head(
     }
 }
 
-/// A line without its CRLF, and what is behind it.
+/// A line without its CRLF, and the rest.
 fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
     let (line, rest) = split_at(text, b'\n');
     (line.strip_suffix(b"\r").unwrap_or(line), rest)
@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server reads of it.
+    /// The head as a server decodes it.
     fn read(head: &str, host: Option<&str>, length: Option<Length>) -> String {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         let mut client = Connection::client(Limits::default(), &mut there);

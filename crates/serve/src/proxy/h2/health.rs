@@ -7,7 +7,7 @@ use flatout_wire::h2::{Asking, Connection, Event, Limits, Room};
 use super::head::encode_head;
 use crate::proxy::health::Wire;
 
-/// Asks for `path`: the status of the response.
+/// Requests `path`, and returns the status of the response.
 pub(in crate::proxy) async fn status(
     stream: &mut Wire,
     host: &str,

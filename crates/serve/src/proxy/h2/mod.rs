@@ -1,4 +1,4 @@
-//! Connections of HTTP/2 to servers: one link that carries many requests.
+//! HTTP/2 connections to servers: one link carries many requests.
 //!
 //! ```text
 //! dispatch ── a link with room? ── join ──> start: HEADERS ──┐                     turns: one frame of each body at a time
@@ -9,10 +9,11 @@
 //!                └── no room: held, and the server gets no credit
 //! ```
 //!
-//! A link speaks HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used. Choosing a server,
-//! retries, budgets, the queue and figures are those of all links. A client that takes no more holds up its own stream only: the
-//! connection's window is as large as those of all its streams together, and what one of them keeps is no more than its window.
-//! Nothing is asked before the server's SETTINGS have come: until then nobody has seen a request.
+//! A link uses HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used. Choosing
+//! a server, retries, budgets, the queue and figures are the same for all links. A client that stops reading holds up
+//! only its own stream: the connection's window is as large as those of all its streams together, and a stream holds
+//! at most its own window. No request is sent before the server's SETTINGS have arrived: until then it is certain
+//! that none was processed.
 
 mod answering;
 mod asking;
@@ -37,20 +38,20 @@ use super::response::FIELDS_MAX;
 
 pub(super) use health::status as health_status;
 
-/// How often one request may meet a server that says goodbye before it has looked at it (GOAWAY).
+/// How often one request may be sent to a server whose GOAWAY says that it was not processed.
 pub(super) const REFUSALS_MAX: u8 = 20;
 
-/// For how many of them it counts that a server refuses it (REFUSED_STREAM): the next one may do so too.
+/// How many of these a REFUSED_STREAM counts for: the next server may refuse it too.
 const REFUSED_COSTS: u8 = 4;
 
-/// Content of one response that may wait for its client: memory for each stream. At a round trip of a millisecond it lets one
-/// stream have 256 MB a second.
+/// Content of one response that may wait for its client: memory per stream. At a round trip of a millisecond this
+/// allows one stream 256 MB per second.
 const STREAM_WINDOW: u32 = 256 << 10;
 
-/// Streams that a server may reset beyond those that it served, before the connection is given up.
+/// Streams that a server may reset, beyond the number it has served, before the connection is closed.
 const RESETS_MAX: u32 = 1000;
 
-/// Frames that may bring nothing: twice as many as may be on their way of a stream that we have reset, by its window.
+/// Frames without effect: twice as many as can be in flight, given its window, for a stream that we have reset.
 const IDLE_FRAMES_MAX: u32 = 2 * STREAM_WINDOW / TINY_DATA_BYTES as u32;
 
 /// A piece of content that is as long is passed on by itself; smaller ones of one turn are joined up to this length.
@@ -59,50 +60,52 @@ const JOINED_BYTES_MAX: usize = 8 << 10;
 /// Bytes that wait for the socket, over which no more content is framed and nothing is read.
 const OUT_BYTES_MAX: usize = 64 << 10;
 
-/// Memory for them that is kept.
+/// Capacity of this buffer that is kept.
 const OUT_BYTES_KEPT: usize = 16 << 10;
 
-/// The start of a pulled body that is kept until the response has begun: a request that no server has looked at can be sent once more.
+/// The start of a pulled body that is kept until the response starts: a request that no server has processed can then
+/// be repeated.
 const KEPT_BYTES_MAX: usize = 16 << 10;
 
-/// A conversation of HTTP/2 with a server.
+/// An HTTP/2 session with a server.
 pub(super) struct Session {
     machine: Connection,
-    /// By their numbers, which only grow.
+    /// Sorted by stream id, since ids only grow.
     streams: Vec<Entry>,
     /// Requests that wait until the connection is open.
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     waiting: Vec<Box<Job>>,
-    /// Streams that may have content to send, one after the other.
+    /// Streams that may have content to send, in turn.
     turns: VecDeque<StreamId>,
-    /// Responses that wait for the end of what was received, in case they are whole by then.
+    /// Responses that are held until everything received was processed, in case they are complete by then.
     deferred: Vec<StreamId>,
     /// Streams that have pieces to join.
     joining: Vec<StreamId>,
     /// Streams that have ended, and how.
     over: Vec<(StreamId, Over)>,
-    /// What is to be sent, from `sent` on.
+    /// Bytes to send, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// How often something was received.
+    /// Number of successful receives.
     receipts: u64,
-    /// Streams that hold content for which their client has no room.
+    /// Number of streams that hold content because their client has no room.
     holding: usize,
-    /// Where its server's pool has it.
+    /// Its list in the server's pool.
     shelf: Shelf,
-    /// A response has come whole.
+    /// A response was completed.
     has_served: bool,
-    /// The server's SETTINGS have come.
+    /// The server's SETTINGS have arrived.
     is_ready: bool,
-    /// It is to be called again in the next turn, which sends what all requests of this one have written.
+    /// It is called again in the next turn, to send what all requests of this turn have written.
     is_scheduled: bool,
-    /// It has refused a stream: it gets no more until one of its streams is over.
+    /// It has refused a stream: it gets no more until one of its streams has ended.
     is_resting: bool,
-    /// The server is gone, or has broken the protocol. What came whole before that still goes to its clients.
+    /// The server has closed, or violated the protocol. Responses that were completed before still go to their
+    /// clients.
     is_gone: bool,
 }
 
-/// A stream, with what it is looked for by.
+/// A stream with its lookup keys.
 struct Entry {
     id: StreamId,
     exchange: Option<ExchangeKey>,
@@ -112,42 +115,42 @@ struct Entry {
 /// A request that was sent.
 struct Stream {
     job: Box<Job>,
-    /// The response, until it is known whether all of it has come at once.
+    /// The response, until it is known whether it is complete.
     response: Option<Box<Response>>,
-    /// The length of its content, if it was said.
+    /// The declared length of its content.
     length: Option<u64>,
     /// Small pieces of content that came in the turn in hand, and go on as one.
     joined: Vec<u8>,
     /// Content for which the client had no room; never more than the stream's window.
     held: Vec<u8>,
-    /// The response is whole, with these trailers, but for what is held.
+    /// The response is complete, with these trailers, except for held content.
     end: Option<Trailers>,
-    /// Content of the request that waits for the server's windows.
+    /// Request content that waits for flow-control credit.
     rest: Bytes,
-    /// What was taken of a pulled body, as long as that is little and the response has not begun.
+    /// The part of a pulled body that was taken, while it is small and the response has not started.
     kept: Option<Vec<u8>>,
-    /// When the server has last done something for it.
+    /// When the server last made progress on it.
     seen_ns: u64,
-    /// The session's `receipts` when it began.
+    /// The session's `receipts` when it started.
     began: u64,
-    /// It stands in `turns`.
+    /// It is in `turns`.
     has_turn: bool,
-    /// It stands in `over`.
+    /// It is in `over`.
     is_over: bool,
 }
 
-/// How a request on a stream has ended.
+/// How the request of a stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
-    /// The client has all of the response.
+    /// The client got the complete response.
     Whole,
-    /// The response was replaced by ours, or the client is gone: nobody wants what is left.
+    /// We have replaced the response, or the client is gone: the rest is not needed.
     Unwanted,
     /// The server has refused it (RFC 9113 section 8.7).
     Refused,
-    /// The server has said goodbye before it has looked at it.
+    /// The server's GOAWAY says that it was not processed.
     Unseen,
-    /// It was reset, by the server or because of what it said.
+    /// It was reset, by the server or because of a server's error.
     Reset(Code),
     /// The client's body is malformed or too large.
     BadBody,
@@ -155,10 +158,10 @@ enum Over {
     Slow,
 }
 
-/// On which list of its pool a connection is.
+/// The list of its pool that a connection is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shelf {
-    /// It takes no more requests for now.
+    /// It accepts no more requests for now.
     None,
     /// It carries requests and has room for more.
     Shared,
@@ -177,7 +180,7 @@ impl Session {
             head,
             streams_max,
             stream_window: STREAM_WINDOW,
-            // A client that takes nothing must not hold up the others.
+            // A client that stops reading must not hold up the others.
             connection_window: STREAM_WINDOW.saturating_mul(streams_max),
             resets_max: RESETS_MAX,
             idle_frames_max: IDLE_FRAMES_MAX,
@@ -216,7 +219,7 @@ impl Session {
         }
     }
 
-    /// Whether it carries no request, and could.
+    /// Whether it carries no request, but could.
     fn is_idle(&self) -> bool {
         self.is_ready && self.streams.is_empty()
     }
@@ -230,7 +233,7 @@ impl Session {
         self.streams.binary_search_by_key(&id, |entry| entry.id).ok()
     }
 
-    /// A stream that is not over.
+    /// A stream that has not ended.
     fn live(&mut self, id: StreamId) -> Option<&mut Stream> {
         let at = self.find(id)?;
         self.streams.get_mut(at).map(|entry| &mut *entry.stream).filter(|stream| !stream.is_over)
@@ -240,7 +243,7 @@ impl Session {
         self.streams.iter().find(|entry| entry.exchange == Some(key)).map(|entry| entry.id)
     }
 
-    /// Notes how a stream has ended; the first end counts.
+    /// Records how a stream ended; only the first end counts.
     fn end(&mut self, id: StreamId, over: Over) {
         if let Some(stream) = self.live(id) {
             stream.is_over = true;
@@ -254,7 +257,7 @@ impl Session {
         Some(entry.stream)
     }
 
-    /// Gives a stream a turn to send content.
+    /// Queues a stream for a turn to send content.
     fn give_turn(&mut self, id: StreamId) {
         if let Some(stream) = self.live(id)
             && !std::mem::replace(&mut stream.has_turn, true)
@@ -263,7 +266,7 @@ impl Session {
         }
     }
 
-    /// Sends what waits.
+    /// Sends pending output.
     fn flush(&mut self, lane: &Lane, guest: GuestKey, is_full: &mut bool) -> Flushed {
         while let Some(rest) = self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
             if *is_full {
@@ -286,7 +289,7 @@ impl Session {
         Flushed::All
     }
 
-    /// Releases memory that an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     fn rest(&mut self) {
         self.machine.rest();
         (self.streams, self.turns) = (Vec::new(), VecDeque::new());
@@ -315,7 +318,7 @@ impl Stream {
         }
     }
 
-    /// The request in the state in which it can be sent once more, if nothing of it is lost.
+    /// The request, ready to be repeated if none of its body is lost.
     fn into_job(self) -> Box<Job> {
         let Stream { mut job, kept, .. } = self;
         if let Some(kept) = kept {
@@ -328,7 +331,7 @@ impl Stream {
         job
     }
 
-    /// Whether the client, and not the server, is the one that is waited for.
+    /// Whether the stream waits for its client rather than for the server.
     fn awaits_client(&self) -> bool {
         let awaits_body = matches!(self.job.pulled, Pulled::Waiting | Pulled::Begun) && self.rest.is_empty();
         awaits_body || !self.held.is_empty()
@@ -336,7 +339,7 @@ impl Stream {
 }
 
 impl Link {
-    /// Its session, and what else of it a session needs.
+    /// Its session, and what the session needs of the link.
     fn shared(&mut self) -> Option<(&mut Session, GuestKey, Place)> {
         let (guest, place) = (self.guest, self.place);
         self.session.as_deref_mut().map(|session| (session, guest, place))
@@ -344,7 +347,7 @@ impl Link {
 }
 
 impl Group {
-    /// A connection of HTTP/2 to a server that has room for a request.
+    /// An HTTP/2 connection to a server that has room for a request.
     pub(super) fn shared_link(&self, server: usize) -> Option<usize> {
         let pool = self.pools.get(server)?;
         pool.shared.first().or(pool.idle.last()).copied()
@@ -352,14 +355,14 @@ impl Group {
 }
 
 impl State {
-    /// Whether a connection is still the one that it was.
+    /// Whether this entry is still the same connection.
     fn is_still(&mut self, at: usize, guest: GuestKey) -> bool {
         self.table.get(at).is_some_and(|link| link.guest == guest)
     }
 }
 
 impl Links {
-    /// Has a connection called in the next turn.
+    /// Schedules a connection for the next turn.
     fn schedule(&self, session: &mut Session, guest: GuestKey) {
         if !std::mem::replace(&mut session.is_scheduled, true) {
             self.lane.call_again(guest);

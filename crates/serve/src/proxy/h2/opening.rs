@@ -1,4 +1,4 @@
-//! How connections of HTTP/2 are made, and on which list of their pool they stand.
+//! Opens HTTP/2 connections, and keeps them in the lists of their pool.
 
 use flatout_engine::GuestKey;
 use flatout_wire::Status;
@@ -9,7 +9,7 @@ use crate::proxy::links::{Links, State};
 use crate::proxy::upstream::H2;
 
 impl Links {
-    /// Makes a conversation of HTTP/2 of a new connection, and has its first request wait for it.
+    /// Starts an HTTP/2 session on a new connection; its first request waits for it.
     pub(in crate::proxy) fn open_shared(
         &self,
         state: &mut State,
@@ -26,11 +26,11 @@ impl Links {
         self.enlist(state, at, job);
     }
 
-    /// Looks at the outcome of an attempt to connect. Returns whether there is a connection.
+    /// Checks the outcome of a connection attempt. Returns whether the connection is open.
     pub(super) fn connected_h2(&self, state: &mut State, at: usize) -> bool {
         let Some(link) = state.table.get(at) else { return false };
         if link.is_full && !link.is_read_closed {
-            // The event was about something else.
+            // The event was not about the connection attempt.
             return false;
         }
         let place = link.place;
@@ -53,17 +53,17 @@ impl Links {
         true
     }
 
-    /// The server has said its settings: what has waited for them is asked.
+    /// The server's SETTINGS have arrived: waiting requests are sent.
     pub(super) fn opened(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
         let Some((session, guest, place)) = link.shared() else { return };
         session.is_ready = true;
-        // What came behind the settings has no event of its own.
+        // No event reports what arrived after the SETTINGS.
         self.schedule(session, guest);
         if !session.has_room(streams_max) {
-            // Asking others of its kind would lead to the same.
+            // A further connection to this server would have the same limit.
             return self.not_opened(state, at, Status::BAD_GATEWAY, Some("it takes no streams".to_owned()));
         }
         let mut waiting = std::mem::take(&mut session.waiting).into_iter();
@@ -75,14 +75,14 @@ impl Links {
             self.start(state, at, job);
         }
         self.shelve(state, at);
-        // It takes fewer at a time than have waited for it.
+        // The server allows fewer streams than there are waiting requests.
         for job in waiting {
             state.count_out(place);
             self.dispatch(state, job);
         }
     }
 
-    /// A connection is listed, or not, by the room that it has; one without requests becomes idle, or is closed.
+    /// Moves a connection to the list that matches its room. One without requests becomes idle, or is closed.
     pub(super) fn shelve(&self, state: &mut State, at: usize) {
         let State { table, groups, .. } = &mut *state;
         let Some(link) = table.get(at) else { return };

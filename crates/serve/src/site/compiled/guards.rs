@@ -1,4 +1,4 @@
-//! What a request has to pass before it is answered, checked and made ready.
+//! The guards of a route, checked and prepared.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::plan::{self, ForwardAuth, Limited, Plan, RateUse, Rules, Templ
 use super::super::rate::Buckets;
 use super::super::render::Text;
 
-/// What is looked at before a request is answered.
+/// What is checked before a request is answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Guards {
     pub(crate) maintenance: Option<Arc<Maintenance>>,
@@ -26,7 +26,7 @@ pub(crate) struct Guards {
     pub(crate) gates: Vec<(Key, Arc<Gate>)>,
 }
 
-/// A rate that a route is held to.
+/// A rate limit of a route.
 #[derive(Debug, Clone)]
 pub(crate) struct Rate {
     pub(crate) key: Key,
@@ -34,7 +34,7 @@ pub(crate) struct Rate {
     pub(crate) burst: u32,
     pub(crate) delay: Option<u32>,
     pub(crate) status: Status,
-    /// `"name";q=…;w=…` and `"name"`, where responses carry fields.
+    /// `"name";q=…;w=…` and `"name"`, if responses carry these fields.
     pub(crate) said: Option<(String, String)>,
 }
 
@@ -50,11 +50,11 @@ pub(crate) enum Key {
 pub(crate) struct Authority {
     pub(crate) plan: ForwardAuth,
     pub(crate) target: Text,
-    /// The request's own fields of these names are not believed.
+    /// The request's own fields of these names are removed.
     pub(crate) dropped: Vec<String>,
 }
 
-/// What routes of a plan name by their indices, made once, with what each is set to.
+/// What routes name by index, created once, with the settings of each.
 #[derive(Debug)]
 pub(super) struct Shared {
     buckets: Vec<(plan::Rate, Arc<Buckets>)>,
@@ -62,7 +62,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Limits that `former` has with the same settings stay what they are.
+    /// Limits that `former` has with the same settings are kept.
     pub(super) fn after(plan: &Plan, former: Option<&Shared>) -> Result<Shared, Fault> {
         let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {
             let place = Place::Rate(at);
@@ -102,7 +102,7 @@ impl Shared {
 }
 
 impl Guards {
-    /// Whether they let everybody pass.
+    /// Whether they allow every request.
     pub(crate) fn is_open(&self) -> bool {
         self.maintenance.is_none()
             && self.access.is_empty()

@@ -1,4 +1,4 @@
-//! A plan, checked and made ready: what all workers share, and what each of them has its own copy of.
+//! A plan, checked and prepared: the part shared by all workers, and the part that each worker has a copy of.
 
 mod guards;
 mod route;
@@ -19,11 +19,11 @@ use guards::Shared;
 pub(crate) use guards::{Guards, Key};
 pub(crate) use route::{Act, Cached, ResponseRules, Route};
 
-/// Sites of one plan, and rates, and limits; each has an index of 16 bits in notes.
+/// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
 const SITES_MAX: usize = 4096;
 
-/// A checked plan. A clone has its own memory for expressions, which threads would otherwise contend for, and shares what is
-/// counted.
+/// A checked plan. A clone has its own memory for expressions, which threads would otherwise contend for, and shares
+/// the counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Compiled {
     pub(crate) hosts: Hosts,
@@ -31,7 +31,7 @@ pub(crate) struct Compiled {
     pub(crate) clients: Arc<Clients>,
     pub(crate) maps: Arc<Maps>,
     pub(crate) keys: RandomState,
-    /// What limits count.
+    /// The counters of limits.
     counted: Arc<Shared>,
 }
 
@@ -40,22 +40,22 @@ pub(crate) struct Site {
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<Route>,
-    /// What holds where no route is taken.
+    /// The guards used when no route matches.
     pub(crate) rest: Guards,
     pub(crate) rest_response: ResponseRules,
 }
 
 impl Compiled {
     /// # Errors
-    /// The first thing that is wrong with the plan.
+    /// The first error in the plan.
     pub(crate) fn new(plan: &Plan) -> Result<Compiled, Fault> {
         Compiled::after(plan, None)
     }
 
-    /// The same in the place of another: what limits have counted goes on where they did not change.
+    /// Like `new`, replacing `former`: limits that did not change keep their counters.
     ///
     /// # Errors
-    /// As [`Compiled::new`].
+    /// See [`Compiled::new`].
     pub(crate) fn after(plan: &Plan, former: Option<&Compiled>) -> Result<Compiled, Fault> {
         if plan.sites.len() > SITES_MAX {
             return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
@@ -69,7 +69,7 @@ impl Compiled {
             sites: sites.collect::<Result<_, Fault>>()?,
             clients: Arc::new(Clients::new(&plan.trust)),
             maps: Arc::new(Maps::new(&plan.maps)?),
-            // Keys are counted by their hashes.
+            // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),
         })
@@ -81,7 +81,7 @@ impl Compiled {
         self.sites.iter().any(|site| site.rest.basic.is_some() || of_routes(site))
     }
 
-    /// The number that a key has in the tables of limits; `None` where it is not limited.
+    /// The number of a key in the tables of limits; `None` if it is not limited.
     pub(crate) fn number_of(&self, key: &Key, view: &View<'_>) -> Option<u64> {
         match key {
             Key::Everyone => Some(1),
@@ -108,7 +108,7 @@ impl Compiled {
 }
 
 impl Site {
-    /// Whether requests may get the same as those before them.
+    /// Whether identical requests may get the same response.
     pub(crate) fn repeats(&self) -> bool {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
     }
@@ -132,7 +132,7 @@ impl Site {
             let place = Place::Route(at, route_at);
             let mut route = Route::new(plan, shared, (place, class), route, expression, lists)?;
             if let Some(cache) = &mut route.cache {
-                // A rewrite may look at anything.
+                // A rewrite may depend on anything.
                 cache.repeats &= site.rewrites.is_empty();
             }
             routes.push(route);

@@ -1,4 +1,4 @@
-//! One route, checked and made ready.
+//! One route, checked and prepared.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Route {
     pub(crate) guards: Guards,
     pub(crate) request_fields: FieldRules,
     pub(crate) response: ResponseRules,
-    /// The route's expression, where a text uses what it matched.
+    /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
     pub(crate) act: Act,
@@ -39,13 +39,13 @@ pub(crate) struct Cached {
     pub(crate) rules: Arc<cache::Rules>,
     pub(crate) key: Option<Text>,
     pub(crate) names_authorization: bool,
-    /// The rules look at nothing but the head of a request.
+    /// The rules depend on nothing but the request head.
     pub(crate) repeats: bool,
     pub(crate) bypass: Vec<Text>,
     pub(crate) no_store: Vec<Text>,
 }
 
-/// What is done to a response.
+/// The rules for a response.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseRules {
     /// The number of the site, for logs and metrics.
@@ -69,7 +69,7 @@ pub(crate) enum Act {
     Close,
 }
 
-/// Whether it makes no difference for who may what, which of two routes a request takes.
+/// Whether two routes give everybody the same access, so that it does not matter which of them a request takes.
 pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
     let has_same_upstream = match (&one.action, &other.action) {
         (Action::Proxy(one), Action::Proxy(other)) => {
@@ -124,7 +124,7 @@ impl Route {
         let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
         let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place, lists)?;
         if matches!(act, Act::Close) {
-            // No request has to wait only to be closed: one that waited is the connection's no more.
+            // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
             (guards.basic, guards.authority) = (None, None);
             guards.rates.clear();
             guards.gates.clear();
@@ -133,13 +133,13 @@ impl Route {
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
         let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
         if matches!(act, Act::Files(_)) {
-            // Files have been compressed beforehand.
+            // Files were compressed beforehand.
             response.compress = None;
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
         let mut cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
         if let Some(cache) = &mut cache {
-            // Addresses, what limits have counted, files: nothing of that may matter.
+            // Nothing may depend on addresses, the counters of limits, or files.
             cache.repeats = cache.key.is_none()
                 && cache.bypass.is_empty()
                 && cache.no_store.is_empty()

@@ -1,13 +1,13 @@
-//! Who a peer is: addresses and networks.
+//! Peers: addresses and networks.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Some peers.
+/// A set of peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peers {
-    /// All, those on Unix sockets too.
+    /// All, including those on Unix sockets.
     All,
     /// Those on Unix sockets.
     Unix,
@@ -15,29 +15,29 @@ pub enum Peers {
     Net(Net),
 }
 
-/// A network: an address and how many of its bits count. An IPv4 address in IPv6 (`::ffff:192.0.2.1`) is the IPv4 one.
+/// A network: an address and its prefix length. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) is treated as IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Net {
     address: IpAddr,
     bits: u8,
 }
 
-/// Text that is no network.
+/// Why a text is not a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadNet {
-    /// No IP address.
+    /// Not an IP address.
     Address,
-    /// No number of bits, or more than the address has.
+    /// The prefix length is not a number, or longer than the address.
     Bits,
-    /// Bits are set that do not count: `10.1.2.3/8`.
+    /// Host bits are set: `10.1.2.3/8`.
     HostBits,
 }
 
 impl Net {
-    /// The network of an address whose first `bits` bits count.
+    /// The network of an address and a prefix length.
     ///
     /// # Errors
-    /// More bits than the address has; bits that do not count and are set.
+    /// The prefix is longer than the address, or host bits are set.
     pub fn new(address: IpAddr, bits: u8) -> Result<Net, BadNet> {
         let (address, bits) = match (address, address.to_canonical()) {
             (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if bits >= 96 => (canonical, bits - 96),
@@ -56,7 +56,7 @@ impl Net {
         self.address
     }
 
-    /// How many bits count.
+    /// The prefix length.
     pub fn bits(&self) -> u8 {
         self.bits
     }
@@ -68,7 +68,7 @@ impl Net {
         address.is_ipv4() == self.address.is_ipv4() && (first..=last).contains(&number(address))
     }
 
-    /// Its first and its last address, as numbers of their family.
+    /// Its first and last address, as numbers of their address family.
     pub(in crate::site) fn range(&self) -> (u128, u128) {
         let free_bits = width(self.address) - self.bits.min(width(self.address));
         let free = 1u128.checked_shl(u32::from(free_bits)).map_or(u128::MAX, |end| end - 1);
@@ -77,7 +77,7 @@ impl Net {
     }
 }
 
-/// An address as a number of its family.
+/// An address as a number of its address family.
 pub(in crate::site) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
@@ -92,7 +92,7 @@ fn width(address: IpAddr) -> u8 {
 impl FromStr for Net {
     type Err = BadNet;
 
-    /// `10.0.0.0/8`, `2001:db8::/32`, or an address, which is a network of one.
+    /// `10.0.0.0/8`, `2001:db8::/32`, or an address, which is a network of one address.
     fn from_str(text: &str) -> Result<Net, BadNet> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),

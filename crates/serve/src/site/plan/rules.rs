@@ -1,4 +1,4 @@
-//! What holds for the requests of a route besides what answers them.
+//! The rules of a route, apart from its action.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,98 +9,98 @@ use super::template::Template;
 use crate::cache;
 use crate::compress::Compress;
 
-/// What holds for the requests of a route, in the order in which it is looked at. The first that refuses answers.
+/// The rules of a route, in the order in which they are checked. The first that refuses sends the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The route is closed for now: 503.
+    /// Maintenance: 503.
     pub maintenance: Option<Maintenance>,
-    /// Who may come; the first that fits decides, and where none fits the request is allowed. Otherwise 403.
+    /// The access list: 403. The first line that matches decides; if none does, the request is allowed.
     pub access: Vec<Access>,
-    /// Rates that requests are held to: 429.
+    /// Rate limits: 429.
     pub rates: Vec<RateUse>,
-    /// Which pages of other origins may use the responses. Preflights are answered here, before anyone logs in.
+    /// Which pages of other origins may use the responses. Preflights are answered here, before authentication.
     pub cors: Option<Cors>,
     /// A name and a password: 401.
     pub basic_auth: Option<BasicAuth>,
-    /// An authority that is asked about each request.
+    /// An auth service that is asked about each request.
     pub forward_auth: Option<ForwardAuth>,
-    /// How large a request body may be: 413.
+    /// The limit for request bodies: 413.
     pub body: BodyLimit,
-    /// Limits of requests under way, by their index in [`Plan::concurrency`](super::Plan::concurrency): 503.
+    /// Concurrency limits, by their index in [`Plan::concurrency`](super::Plan::concurrency): 503.
     pub concurrency: Vec<usize>,
-    /// Changes of the fields that an upstream gets.
+    /// Changes of the fields sent to an upstream.
     pub request_fields: Vec<FieldRule>,
-    /// Changes of the fields of the response.
+    /// Changes of the response's fields.
     pub response_fields: Vec<FieldRule>,
-    /// `Strict-Transport-Security` of responses over HTTPS that do not have it already (RFC 6797).
+    /// `Strict-Transport-Security` of HTTPS responses that lack it (RFC 6797).
     pub hsts: Option<Hsts>,
-    /// Pages in place of responses with some statuses; the first that fits is taken.
+    /// Pages that replace responses with some statuses; the first match is used.
     pub error_pages: Vec<ErrorPage>,
-    /// How the responses of upstreams are cached, if they are.
+    /// How upstream responses are cached, if at all.
     pub cache: Option<cache::Rules>,
-    /// What is compressed of the responses of upstreams, and of texts, if anything is.
+    /// How upstream responses and fixed texts are compressed, if at all.
     pub compress: Option<Compress>,
 }
 
-/// How long clients come back over HTTPS only.
+/// How long browsers use only HTTPS for the site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hsts {
-    /// From their last visit on; nothing has them forget it.
+    /// Counted from the last visit; it cannot be revoked.
     pub max_age: Duration,
-    /// Also to all names below that of the site.
+    /// Also for all subdomains.
     pub subdomains: bool,
-    /// Whether lists of browsers may have the site.
+    /// Whether browsers may include the site in their preload lists.
     pub preload: bool,
 }
 
-/// How large a request body may be.
+/// The limit for request bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BodyLimit {
     /// Bytes, decoded; `None` is the server's limit.
     pub bytes_max: Option<u64>,
 }
 
-/// A route that is closed for now.
+/// A route under maintenance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maintenance {
     /// The page; its status is 503.
     pub page: Page,
     /// `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// Who is let in all the same.
+    /// Who is let in nevertheless.
     pub except: Vec<Peers>,
 }
 
-/// One line of a list of who may come.
+/// A line of an access list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// What is done.
+    /// The verdict.
     pub verdict: Verdict,
-    /// With whom.
+    /// The peers it is for.
     pub peers: Peers,
 }
 
 /// Whether a client is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// They may.
+    /// They are allowed.
     Allow,
-    /// They may not.
+    /// They are denied.
     Deny,
 }
 
-/// So many requests in a time, for each of some keys (GCRA, the generic cell rate algorithm of ITU-T I.371).
+/// A rate limit for each key (GCRA, the generic cell rate algorithm of ITU-T I.371).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rate {
-    /// How it is called; also the name of its policy in the field `RateLimit`.
+    /// Its name; also the name of its policy in the field `RateLimit`.
     pub name: String,
     /// Whose requests are counted together.
     pub key: Limited,
-    /// How many requests; at least 1.
+    /// The number of requests; at least 1.
     pub requests: u32,
-    /// In which time; they are spread evenly over it.
+    /// The time in which they are allowed, spread evenly.
     pub window: Duration,
-    /// Keys that are kept at once, 16 bytes each. Over it those that are nearest to being forgotten are.
+    /// The maximum number of keys, 16 bytes each. Beyond that, the keys with the fullest buckets are dropped.
     pub keys_max: usize,
 }
 
@@ -109,23 +109,23 @@ pub struct Rate {
 pub enum Limited {
     /// All.
     Everyone,
-    /// Those of a client's address. Of an IPv6 address so many bits count: a client with one address usually has a /64.
+    /// By the client's address. IPv6 addresses are cut to a prefix, because a client usually has a /64.
     Client {
         /// 1 to 128; usually 64.
         ipv6_bits: u8,
     },
-    /// Those for which this text is the same. Those for which it is empty are not limited.
+    /// By this text. Requests for which it is empty are not limited.
     Text(Template),
 }
 
-/// How a route is held to a rate.
+/// How a route uses a rate limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateUse {
     /// The index in [`Plan::rates`](super::Plan::rates).
     pub rate: usize,
-    /// Requests that may come at once beyond an even pace.
+    /// Requests beyond an even rate that are accepted at once.
     pub burst: u32,
-    /// Of these so many are served at once; the others wait until an even pace allows them. `None` has none wait.
+    /// The number of them served without delay; the others are delayed to an even rate. `None` delays none.
     pub delay: Option<u32>,
     /// The status of a refusal: 429, or what nginx was set to.
     pub status: u16,
@@ -133,20 +133,20 @@ pub struct RateUse {
     pub fields: bool,
 }
 
-/// So many requests at once, for each of some keys.
+/// A concurrency limit for each key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Concurrency {
-    /// How it is called.
+    /// Its name.
     pub name: String,
     /// Whose requests are counted together.
     pub key: Limited,
-    /// How many may be under way; at least 1.
+    /// How many may be in progress; at least 1.
     pub requests_max: u32,
-    /// How many more may wait, of one key; over it the response is 503.
+    /// How many more may wait, per key; beyond that the response is 503.
     pub queue_max: u32,
     /// How long one may wait before the response is 503.
     pub queue_time_max: Duration,
-    /// Keys that have requests under way at once; over it the response is 503.
+    /// Keys with requests in progress at once; beyond that the response is 503.
     pub keys_max: usize,
 }
 
@@ -157,13 +157,13 @@ pub struct Cors {
     pub origins: Origins,
     /// Methods that preflights allow.
     pub methods: Vec<String>,
-    /// Request fields that preflights allow; `*` allows those that were asked for.
+    /// Request fields that preflights allow; `*` allows all requested ones.
     pub headers: Vec<String>,
     /// Response fields that scripts may read.
     pub expose: Vec<String>,
     /// Whether cookies and passwords may be sent. Not with [`Origins::Any`].
     pub credentials: bool,
-    /// How long a preflight holds.
+    /// How long browsers may cache a preflight.
     pub age_max: Option<Duration>,
 }
 
@@ -172,16 +172,16 @@ pub struct Cors {
 pub enum Origins {
     /// Every one.
     Any,
-    /// These, as browsers send them: `https://app.example.org`, no slash at the end.
+    /// These, as browsers send them: `https://app.example.org`, without a trailing slash.
     These(Vec<String>),
 }
 
-/// A name and a password, by the `Basic` scheme (RFC 7617).
+/// The `Basic` scheme: a name and a password (RFC 7617).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasicAuth {
-    /// What the browser shows.
+    /// The text that the browser shows.
     pub realm: String,
-    /// Who may come.
+    /// The users.
     pub users: Vec<User>,
     /// A file with more of them, one `name:hash` a line, as `htpasswd` writes it. It is read when the sites are opened.
     pub user_file: Option<PathBuf>,
@@ -196,44 +196,46 @@ pub struct User {
     pub hash: String,
 }
 
-/// An authority that is asked about each request: its 2xx lets the request go on, and everything else is the response.
+/// An auth service that is asked about each request: a 2xx response allows the request, any other response goes to
+/// the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardAuth {
     /// The index of its upstream in [`Plan::upstreams`](super::Plan::upstreams).
     pub upstream: usize,
-    /// The target that it is asked with GET; the request's own stands in `X-Forwarded-Uri` and `X-Forwarded-Method`.
+    /// The target of its GET request; the original target and method are in `X-Forwarded-Uri` and
+    /// `X-Forwarded-Method`.
     pub target: Template,
-    /// Request fields that it gets; empty is all but those of the connection and of the body.
+    /// Request fields sent to it; empty means all but those of the connection and of the body.
     pub request_fields: Vec<String>,
-    /// Fields of its 2xx that the request gets, in place of its own of these names.
+    /// Fields of its 2xx response that replace the request's fields of these names.
     pub response_fields: Vec<String>,
 }
 
 /// A change of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldRule {
-    /// What is done.
+    /// The change.
     pub change: FieldChange,
     /// The field's name. Those of the connection and of framing cannot be changed.
     pub name: String,
-    /// For responses: when.
+    /// For responses: to which it applies.
     pub when: When,
 }
 
 /// A change of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldChange {
-    /// In place of all of this name; a value that comes out empty leaves the field out.
+    /// Replaces all fields of this name; an empty value removes the field.
     Set(Template),
-    /// Beside those of this name.
+    /// Adds a field to those of this name.
     Add(Template),
-    /// Only where there is none of this name.
+    /// Adds a field only if there is none of this name.
     Default(Template),
-    /// All of this name.
+    /// Removes all fields of this name.
     Remove,
 }
 
-/// To which responses a field rule is applied.
+/// The responses that a field rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum When {
     /// All.
@@ -243,16 +245,16 @@ pub enum When {
     Success,
 }
 
-/// A page in place of responses with some statuses.
+/// A page that replaces responses with some statuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorPage {
     /// The statuses; 400 to 599.
     pub statuses: Vec<RangeInclusive<u16>>,
     /// The page.
     pub page: Page,
-    /// The status that it is sent with; `None` keeps the response's.
+    /// The status sent with it; `None` keeps the response's.
     pub status: Option<u16>,
-    /// Whether it also takes the place of what an upstream answered with such a status.
+    /// Whether it also replaces an upstream's responses with these statuses.
     pub of_upstreams: bool,
 }
 
@@ -270,6 +272,6 @@ pub struct Page {
 pub enum PageSource {
     /// This text.
     Text(String),
-    /// A file, which is read when the sites are opened.
+    /// A file, read when the sites are opened.
     File(PathBuf),
 }

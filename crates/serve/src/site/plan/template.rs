@@ -1,21 +1,21 @@
-//! Texts with variables in them, and tables from one text to another.
+//! Texts with variables, and tables that map one text to another.
 
 use std::fmt;
 
-/// A text with variables in it.
+/// A text with variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template(pub Vec<Piece>);
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// As it stands.
+    /// Literal text.
     Text(String),
-    /// What a request has of this.
+    /// The value of a variable.
     Variable(Variable),
 }
 
-/// Something that a request has. What it does not have is empty.
+/// A property of a request. A missing one is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Variable {
     /// `http` or `https`, as the client used it.
@@ -44,42 +44,42 @@ pub enum Variable {
     Client,
     /// The address of the connection's peer.
     Peer,
-    /// The name that a password was right for.
+    /// The user name whose password was verified.
     User,
-    /// What a group of the route's, or of the rewrite's, regular expression matched; 0 is all of it.
+    /// What a group of the route's or the rewrite's regular expression matched; 0 is the whole match.
     Capture(usize),
     /// The same for a named group.
     NamedCapture(String),
-    /// What a map makes of the request; the index in [`Plan::maps`](super::Plan::maps).
+    /// The result of a map; the index in [`Plan::maps`](super::Plan::maps).
     Map(usize),
 }
 
 /// A table that turns one text into another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
-    /// How it is called; `$name` in templates.
+    /// Its name; `$name` in templates.
     pub name: String,
-    /// The text that is looked up. It can use maps that stand before this one.
+    /// The text that is looked up. It may use maps that are defined before this one.
     pub source: Template,
-    /// From and to. Case does not count.
+    /// Keys and values. Case of keys is ignored.
     pub cases: Vec<(String, String)>,
-    /// What the others become.
+    /// The value for other texts.
     pub default: String,
 }
 
-/// What is wrong with the text of a template.
+/// Why the text of a template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadTemplate {
     /// No variable of this name.
     Unknown {
         /// The name, without `$`.
         name: String,
-        /// Where its `$` is, in bytes.
+        /// The byte position of its `$`.
         at: usize,
     },
     /// A `$` without a name, or `${` without `}`.
     Dollar {
-        /// Where it is, in bytes.
+        /// Its byte position.
         at: usize,
     },
 }
@@ -90,10 +90,10 @@ impl Template {
         if text.is_empty() { Template::default() } else { Template(vec![Piece::Text(text.to_owned())]) }
     }
 
-    /// Reads `text` with nginx's names for variables: `$host`, `$http_host`, `$request_uri`, `$uri`, `$document_uri`,
-    /// `$args`, `$query_string`, `$is_args`, `$arg_NAME`, `$http_NAME`, `$cookie_NAME`, `$scheme`, `$request_method`,
-    /// `$remote_addr`, `$realip_remote_addr`, `$remote_user`, `$1` to `$9`. `${name}` is `$name`, and `$$` one `$`. Other
-    /// names are asked of `other`, such as maps and named groups.
+    /// Parses `text` with nginx's names for variables: `$host`, `$http_host`, `$request_uri`, `$uri`,
+    /// `$document_uri`, `$args`, `$query_string`, `$is_args`, `$arg_NAME`, `$http_NAME`, `$cookie_NAME`, `$scheme`,
+    /// `$request_method`, `$remote_addr`, `$realip_remote_addr`, `$remote_user`, `$1` to `$9`. `${name}` is `$name`,
+    /// and `$$` is a single `$`. `other` resolves other names, such as maps and named groups.
     ///
     /// # Errors
     /// See [`BadTemplate`].
@@ -129,7 +129,7 @@ impl Template {
     }
 }
 
-/// The name behind a `$`, and what follows it. A number is one digit, so that `$10` is `$1` and a zero.
+/// Splits the name after a `$` from the rest. A number is one digit, so `$10` is `$1` and a zero.
 fn variable_name(text: &str) -> Option<(&str, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         return braced.split_once('}').filter(|(name, _)| !name.is_empty());

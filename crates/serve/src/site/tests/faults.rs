@@ -1,4 +1,4 @@
-//! Plans that are wrong say where, and open nothing.
+//! Invalid plans report the place of the error, and open nothing.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn field(name: &str, change: FieldChange) -> FieldRule {
     FieldRule { name: name.to_owned(), change, when: When::Always }
 }
 
-/// A change of a good plan, where it is wrong then, and what is said.
+/// A change of a valid plan, the place of the error, and its message.
 type Case<'a> = (&'a dyn Fn(&mut Plan), Place, &'a str);
 
 #[test]

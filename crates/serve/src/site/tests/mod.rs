@@ -1,4 +1,4 @@
-//! Whole plans, asked without a server: what a request gets, and what an upstream would.
+//! Whole plans without a server: what the client gets, and what an upstream would get.
 
 mod faults;
 mod paths;
@@ -28,16 +28,16 @@ struct Sent {
     path: String,
     lines: String,
     client: Client,
-    /// Of the fields that came those that it gets.
+    /// The request's fields that it gets.
     kept: Vec<String>,
 }
 
-/// Stands in for the proxy: responds to everything at once.
+/// A fake proxy: responds to everything at once.
 #[derive(Default)]
 struct Fake {
     sent: RefCell<Vec<Sent>>,
     asked: RefCell<Vec<String>>,
-    /// Keeps what is under way at `/held…` until it is emptied.
+    /// Holds requests in progress at `/held…` until it is cleared.
     held: RefCell<Vec<Rc<dyn Finish>>>,
 }
 
@@ -68,7 +68,7 @@ impl Forwarding for Fake {
         Reply::Now
     }
 
-    /// `X-Token: good` may go on; without any the authority is out of order.
+    /// `X-Token: good` is allowed; without a token the auth service is out of order.
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>) {
         self.asked.borrow_mut().push(String::from_utf8_lossy(question.target).into_owned());
         match question.head.field("x-token") {
@@ -83,7 +83,7 @@ impl Forwarding for Fake {
     }
 }
 
-/// A service of a plan, and the fake behind it.
+/// A service of a plan, and its fake proxy.
 struct Asker {
     service: Box<dyn Service>,
     fake: Rc<Fake>,
@@ -104,7 +104,7 @@ impl Asker {
         Asker { service: sites.service(fake.clone()), fake, sites }
     }
 
-    /// Asks with a method, a target and more field lines.
+    /// Sends a request with a method, a target and more field lines.
     fn ask(&self, method: &str, target: &str, fields: &str) -> Answer {
         self.ask_from(Some("192.0.2.1"), method, target, fields)
     }
@@ -179,7 +179,7 @@ fn template(text: &str) -> Template {
     Template::parse(text, |_| None).unwrap()
 }
 
-/// A folder that ends with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! No way of writing a path leads around a rule.
+//! No spelling of a path evades a rule.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn denied(mut route: Route) -> Route {
     route
 }
 
-/// Everything goes to one upstream, and `/admin` is denied, by this kind of path.
+/// Everything goes to one upstream, but `/admin` is denied by this kind of path.
 fn guarded(admin: PathMatch) -> Asker {
     let action = Action::Proxy(proxy::Forward::to(0));
     Asker::new(&plan_of(vec![denied(Route::new(admin, action)), to_upstream("/")]))
@@ -23,7 +23,7 @@ fn kinds() -> [PathMatch; 4] {
     [PathMatch::prefix("/admin"), starts, regex, PathMatch::Glob("/admin**".to_owned())]
 }
 
-/// What applications make of a path: every one of these is some framework's.
+/// How applications read a path: each of these readings is used by some framework.
 fn places(target: &str) -> Vec<String> {
     let path = target.split('?').next().unwrap();
     let path = match path.strip_prefix("http://a.example") {
@@ -73,8 +73,8 @@ fn is_admin(place: &str) -> bool {
     place == "/admin" || place.starts_with("/admin/")
 }
 
-/// Asked for a target, either the denied route responds, or the request is refused, or what the upstream gets is nowhere
-/// below the denied path, however it is read.
+/// For any target, either the denied route responds, or the request is refused, or the upstream's target is not below
+/// the denied path, however it is read.
 fn holds(asker: &Asker, target: &str) -> Result<(), String> {
     asker.fake.sent.borrow_mut().clear();
     let answer = asker.get(target);
@@ -164,7 +164,7 @@ fn no_known_trick_leads_around_a_denied_path() {
             for target in
                 [trick.to_owned(), format!("http://a.example{trick}"), format!("{trick}?/../public")]
             {
-                // What the parser of heads refuses does not come so far.
+                // The head parser refuses these earlier.
                 if parses(&target) {
                     holds(&asker, &target).unwrap_or_else(|error| panic!("{admin:?}: {error}"));
                 }
@@ -223,7 +223,7 @@ fn what_applications_need_goes_through_as_it_was_sent() {
         let answer = asker.get(target);
         assert_eq!((answer.status, asker.last_sent().target.as_str()), (200, target));
     }
-    // An absolute target is for a proxy's proxy.
+    // An absolute target, as sent to a proxy.
     asker.get("http://a.example/a//b?c=//d");
     assert_eq!(asker.last_sent().target, "/a//b?c=//d");
     asker.get("http://a.example?x");

@@ -1,4 +1,5 @@
-//! Which routes look at nothing but the head of a request, so that a cache may answer the same head in the same way.
+//! Which routes depend on nothing but the request head, so that a cache may respond to identical heads in the same
+//! way.
 
 use super::super::compiled::Compiled;
 use super::super::plan::{

@@ -1,4 +1,4 @@
-//! Each rule, in a plan, as a client and an upstream see it.
+//! Tests each rule in a plan, from the client's and the upstream's side.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn redirects_and_responses_are_filled_in() {
         ("/to-https/a%20b?c=d", "https://a.example/to-https/a%20b?c=d"),
         ("http://A.example/to-https", "https://a.example/to-https"),
         ("/here/a%20%E2%82%AC", "/here/a%20%E2%82%AC/"),
-        // Two slashes at its beginning would be another host.
+        // A location that starts with two slashes would be another host.
         ("//here/x", "/here/x/"),
         ("//raw/x", "/raw/x"),
         ("/cdn/x", "//cdn.example/cdn/x"),
@@ -185,20 +185,20 @@ fn rates_are_held_and_said() {
     assert!(refused.fields.contains("RateLimit: \"by-address\";r=0;t=60\r\n"), "{refused:?}");
     assert!(refused.fields.contains("Retry-After: 60\r\n"), "{refused:?}");
     assert_eq!(asker.ask_from(Some("192.0.2.2"), "GET", "/", "").status, 200, "others are not held to it");
-    // Addresses of one /64 are one client's.
+    // Addresses in the same /64 are one client.
     for at in 1..=3 {
         assert_eq!(asker.ask_from(Some(&format!("2001:db8::{at}")), "GET", "/", "").status, 200);
     }
     assert_eq!(asker.ask_from(Some("2001:db8::4"), "GET", "/", "").status, 429);
     assert_eq!(asker.ask_from(Some("2001:db8:0:1::1"), "GET", "/", "").status, 200);
-    // Another worker counts in the same table.
+    // Another worker uses the same counters.
     let other = Asker {
         service: asker.sites.service(asker.fake.clone()),
         fake: asker.fake.clone(),
         sites: asker.sites.clone(),
     };
     assert_eq!(other.get("/").status, 429);
-    // By key; those without one are not limited.
+    // By key; requests without a key are not limited.
     let key = |key: &str| asker.ask("GET", "/key", &format!("X-Api-Key: {key}\r\n"));
     assert_eq!((key("a").status, key("b").status, key("a").status), (200, 200, 429));
     assert!(!key("a").fields.contains("RateLimit"));
@@ -323,7 +323,7 @@ fn bodies_are_held_to_the_routes_limit() {
     };
     assert_eq!(plan("Content-Length: 10"), BodyPlan::Whole { bytes_max: Some(10) });
     assert_eq!(plan("Transfer-Encoding: chunked"), BodyPlan::Whole { bytes_max: Some(10) });
-    // The route answers by itself, with pages of its own.
+    // The route responds itself, with its own pages.
     assert_eq!(plan("Content-Length: 11"), BodyPlan::None);
     assert_eq!(asker.ask("POST", "/", "Content-Length: 11\r\n").status, 413);
 }
@@ -367,7 +367,7 @@ fn browsers_that_use_https_are_told_to_stay_with_it() {
     let with_own = Rules { response_fields: vec![own], ..rules.clone() };
     let mut plan =
         plan_of(vec![Route { rules, ..to_upstream("/") }, Route { rules: with_own, ..to_upstream("/own") }]);
-    // It says what the client uses.
+    // The trusted proxy says whether the client uses HTTPS.
     plan.trust.proxies = vec![Peers::All];
     let asker = Asker::new(&plan);
     let line = "Strict-Transport-Security: max-age=60; includeSubDomains; preload\r\n";

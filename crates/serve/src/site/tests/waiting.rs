@@ -1,4 +1,4 @@
-//! Rules for which a request waits: passwords, authorities, limits of requests under way.
+//! Rules that make a request wait: passwords, auth services, concurrency limits.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn a_password_is_asked_for_and_checked_elsewhere() {
     assert_eq!(wrong.status, 401);
     assert!(wrong.fields.contains("WWW-Authenticate"), "{wrong:?}");
     assert!(asker.fake.sent.borrow().is_empty());
-    // The first time it waits for a thread, and then it is remembered, here and on every other worker.
+    // The first check waits for a thread; then the password is remembered, here and on every other worker.
     let head = format!("GET /a HTTP/1.1\r\nHost: a.example\r\n{RIGHT}\r\n");
     let (Reply::Later(future), _) = asker.reply(None, &head) else { panic!("it does not wait") };
     assert_eq!(answer_of(runtime().block_on(future)), 200);
@@ -166,11 +166,11 @@ fn requests_wait_for_room() {
         "others have room of their own"
     );
     assert_eq!(asker.last_sent().target, "/d");
-    // The one under way ends, and the next goes on.
+    // The request in progress ends, and the next one continues.
     asker.fake.held.borrow_mut().clear();
     assert_eq!(answer_of(runtime().block_on(waiting)), 200);
     assert_eq!(asker.last_sent().target, "/b");
-    // What ends at once holds nothing.
+    // A request that ends at once holds no permit.
     assert_eq!((asker.get("/e").status, asker.get("/f").status), (200, 200));
 }
 

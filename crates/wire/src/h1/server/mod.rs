@@ -1,4 +1,4 @@
-//! The server's side of a conversation.
+//! The server's side of a connection.
 
 mod reading;
 mod writing;
@@ -10,17 +10,17 @@ use super::outgoing::Outgoing;
 use crate::chunk::ChunkFault;
 use crate::{Head, Method, Status, Version, head};
 
-/// Bytes of an unread request body that are skipped for the sake of the next request; over it the conversation ends.
+/// Bytes of an unread request body that are skipped to reach the next request; beyond that the connection ends.
 pub const DISCARD_BYTES_MAX: u32 = 256 << 10;
 
-/// One connection's conversation, as its server has it: 24 bytes.
+/// The state of one connection, for its server: 24 bytes.
 #[derive(Debug, Default)]
 pub struct Server {
     state: State,
 }
 
-/// Where the conversation is. Calls move it so (`!`: a fault; the refusal that follows, if a response is still owed, is
-/// the last answer):
+/// The state of the connection. Calls change it like this (`!`: a fault; the refusal that follows, if a response is still due, is
+/// the last response):
 ///
 /// | state | head | body | respond | data | end | switch | give_up |
 /// |---|---|---|---|---|---|---|---|
@@ -36,26 +36,26 @@ pub struct Server {
 /// `whole_body` takes Receiving to Awaiting, `close` any state to Closed; `proceed` and `inform` leave the state.
 #[derive(Debug, Default)]
 enum State {
-    /// No request is in hand.
+    /// No request.
     #[default]
     Idle,
-    /// A request's head was handed out; its body comes.
+    /// A request's head was returned; its body is being received.
     Receiving { body: Incoming, asked: Asked },
-    /// The request is whole, and waits for its response.
+    /// The request is complete, and waits for its response.
     Awaiting { asked: Asked },
-    /// The response has begun, and the request's body still comes.
+    /// The response has started, and the request's body is still being received.
     Both(Box<Both>),
-    /// The response has begun, and the request is whole.
+    /// The response has started, and the request is complete.
     Responding { body: Outgoing, asked: Asked },
-    /// The response has ended; what is left of the request's body is skipped, for the sake of the next request.
+    /// The response has ended; the rest of the request's body is skipped, to reach the next request.
     Skipping { body: Incoming, bytes_left: u32 },
-    /// The last response was said: nothing more is read as HTTP.
+    /// The last response has ended: nothing more is parsed as HTTP.
     Closed,
-    /// What follows is another protocol.
+    /// Another protocol follows.
     Switched,
 }
 
-/// A request that is received while its response is sent: rare, and kept apart so that a state is small.
+/// Receiving a request while its response is being sent: rare, and boxed to keep the state small.
 #[derive(Debug)]
 struct Both {
     incoming: Incoming,
@@ -63,7 +63,7 @@ struct Both {
     asked: Asked,
 }
 
-/// What must be known of a request to answer it, when the request itself may be gone.
+/// What has to be known of a request to respond to it, even after the request itself was dropped.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     version: Version,
@@ -74,7 +74,7 @@ struct Asked {
     waits: bool,
 }
 
-/// The next step of the conversation.
+/// The next step of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// The head of a request: [`Server::head`].
@@ -83,7 +83,7 @@ pub enum Wants {
     Body,
     /// A response, or more of it.
     Answer,
-    /// Nothing: it is over.
+    /// Nothing: the connection has ended.
     Nothing,
 }
 
@@ -92,23 +92,23 @@ pub enum Wants {
 pub enum Next {
     /// The next request.
     Request,
-    /// The rest of this request's body, to be skipped, and then the next request.
+    /// The rest of this request's body, to be skipped before the next request.
     Skip,
     /// The end of the connection.
     Close,
 }
 
-/// Why a request is not served: the status and one line that answer it.
+/// Why a request is refused: the status and one line for the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// The status.
     pub status: Status,
-    /// One line for the client's developer, without anything of what was sent.
+    /// One line for the client's developer, without any of the client's text.
     pub reason: &'static str,
 }
 
 impl Refusal {
-    /// Of a body over a limit.
+    /// A body over a limit.
     pub const BODY_TOO_LARGE: Refusal =
         Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
 }
@@ -132,18 +132,19 @@ impl Asked {
             version: head.version,
             is_head: head.method == Method::Head,
             is_connect: head.method == Method::Connect,
-            // A refused CONNECT leaves unclear what follows (RFC 9931): close.
+            // After a refused CONNECT it is unclear what follows (RFC 9931): close.
             keep_alive: head.keep_alive && head.method != Method::Connect,
             waits: head.expects_continue,
         }
     }
 
-    /// For what was no request, or is not read to its end.
+    /// For something that is not a request, or is not read to its end.
     fn last(self) -> Asked {
         Asked { keep_alive: false, waits: false, ..self }
     }
 
-    /// Of what was no request, so that nothing is known of who sent it: what it is answered must suit HTTP/1.0 as well.
+    /// For something that is not a request, so that nothing is known about the client: the response must suit
+    /// HTTP/1.0 as well.
     const NONE: Asked = Asked {
         version: Version::Http10,
         is_head: false,
@@ -165,24 +166,24 @@ impl Server {
         }
     }
 
-    /// Whether a response was asked for and has not begun.
+    /// Whether a response is due and has not started.
     #[inline]
     pub fn owes_response(&self) -> bool {
         matches!(self.state, State::Receiving { .. } | State::Awaiting { .. })
     }
 
-    /// Whether a response has begun and is not over.
+    /// Whether a response has started and not ended.
     pub fn is_responding(&self) -> bool {
         matches!(self.state, State::Responding { .. } | State::Both(_))
     }
 
-    /// Whether no request is in hand.
+    /// Whether there is no request.
     #[inline]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Nothing more of this request is read: it is too large, or too slow. Its response is the last.
+    /// The rest of this request is not read: it is too large or too slow. Its response is the last.
     pub fn give_up(&mut self) {
         self.state = match std::mem::take(&mut self.state) {
             State::Receiving { asked, .. } | State::Awaiting { asked } => {
@@ -190,21 +191,21 @@ impl Server {
             }
             State::Both(both) => State::Responding { body: both.outgoing, asked: both.asked.last() },
             State::Responding { body, asked } => State::Responding { body, asked: asked.last() },
-            // Part of a head has come, and its rest is not waited for.
+            // Part of a head was received; the rest is not awaited.
             State::Idle => State::Awaiting { asked: Asked::NONE },
             State::Skipping { .. } | State::Closed => State::Closed,
             State::Switched => State::Switched,
         };
     }
 
-    /// What the state does not allow: a defect of the caller.
+    /// A call that the state does not allow: a bug of the caller.
     #[cold]
     fn misused(&mut self, call: &str) {
         debug_assert!(false, "{call} in {:?}", self.state);
         self.state = State::Closed;
     }
 
-    /// Nothing more is said.
+    /// Ends the connection.
     pub fn close(&mut self) {
         self.state = State::Closed;
     }

@@ -1,4 +1,4 @@
-//! Requests on their way in.
+//! Receiving requests.
 
 #[cfg(doc)]
 use super::Wants;
@@ -8,11 +8,11 @@ use crate::head::{self, Field, HeadLimits};
 use crate::{Framing, Head};
 
 impl Server {
-    /// Reads the head of a request from the start of `bytes`, in the state [`Wants::Head`]. `Ok(None)` means that the
-    /// head goes on: call again with the same bytes and more. Costs what [`head::parse`] costs.
+    /// Parses the head of a request at the start of `bytes`, in the state [`Wants::Head`]. `Ok(None)` means that the
+    /// head is incomplete: call again with the same bytes and more. Costs as much as [`head::parse`].
     ///
     /// # Errors
-    /// What is wrong with it. The refusal is to be answered, and will be the last response.
+    /// What is wrong with it. The refusal has to be sent, and will be the last response.
     #[inline]
     pub fn head<'b>(
         &mut self,
@@ -42,8 +42,7 @@ impl Server {
         }
     }
 
-    /// The whole body (or what [`Server::body`] has left of it), if it lies at the start of `bytes` as it is: the request
-    /// is whole then.
+    /// The whole body (or the rest of it), if it is at the start of `bytes` unencoded: the request is then complete.
     #[inline]
     pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let State::Receiving { body: Incoming::Length(length), asked } = &self.state else { return None };
@@ -52,12 +51,12 @@ impl Server {
         Some(body)
     }
 
-    /// Takes bytes of a request's body, in the state [`Wants::Body`]: how many were used, and what they are. What is
-    /// skipped is not handed out; with [`Piece::End`] the request is whole, and the trailer fields of a chunked body come
-    /// in `trailers`.
+    /// Consumes bytes of a request's body, in the state [`Wants::Body`]. Returns how many, and the result. Skipped
+    /// bytes are not returned; with [`Piece::End`] the request is complete, and the trailer fields of a chunked body
+    /// are in `trailers`.
     ///
     /// # Errors
-    /// What is wrong with it. If no response has begun ([`Server::owes_response`]), the refusal is to be answered; in
+    /// What is wrong with it. If no response has started ([`Server::owes_response`]), the refusal has to be sent; in
     /// any case the response is the last.
     pub fn body<'b>(
         &mut self,
@@ -100,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Uses all bytes up to the end of the body: who is told to bring more must not have any left.
+    /// Consumes all bytes up to the end of the body, since the caller must have none left when it is asked for more.
     fn skip<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Piece<'b>), Refusal> {
         let State::Skipping { body, bytes_left } = &mut self.state else {
             return Ok((bytes.len(), Piece::NeedMore));
@@ -115,7 +114,7 @@ impl Server {
                 }
             };
             at += used;
-            // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
+            // The end of a chunked body counts as well: the result must not depend on how the bytes were split.
             let Some(left) = bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) else {
                 self.state = State::Closed;
                 return Err(Refusal::BODY_TOO_LARGE);
@@ -132,8 +131,8 @@ impl Server {
         }
     }
 
-    /// So many bytes of the request's body went by unseen, no more than are [to come](Server::length_left): its end is
-    /// still read.
+    /// This many bytes of the request's body have passed by unseen, at most [those remaining](Server::length_left):
+    /// its end is still read.
     pub fn passed(&mut self, bytes: u64) {
         let body = match &mut self.state {
             State::Receiving { body, asked } => {
@@ -148,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Bytes of the request's body that are still to come, if its framing has a length.
+    /// Remaining bytes of the request's body, if its framing has a length.
     pub fn length_left(&self) -> Option<u64> {
         match &self.state {
             State::Receiving { body, .. } | State::Skipping { body, .. } => body.length_left(),

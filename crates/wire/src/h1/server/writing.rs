@@ -1,4 +1,4 @@
-//! Responses on their way out.
+//! Sending responses.
 
 use super::{Asked, Both, DISCARD_BYTES_MAX, Next, Server, State};
 use crate::h1::outgoing::{Length, Misfit, Outgoing, content_length_and_end};
@@ -14,9 +14,9 @@ impl Server {
         }
     }
 
-    /// Writes an interim response, such as 103; `fields` are whole field lines. Returns whether it was written: HTTP/1.0
-    /// has none, and behind the start of the response there is no place for one. 100 is for [`Server::proceed`] to say, and
-    /// 101 for [`Server::switch`].
+    /// Writes an interim response, such as 103; `fields` are complete field lines. Returns whether it was written:
+    /// HTTP/1.0 has none, and after the start of the response it is too late. [`Server::proceed`] sends 100, and
+    /// [`Server::switch`] 101.
     pub fn inform(&self, status: Status, fields: &[u8], out: &mut Vec<u8>) -> bool {
         let (State::Receiving { asked, .. } | State::Awaiting { asked }) = &self.state else { return false };
         if asked.version == Version::Http10 || !(102..200).contains(&status.code()) {
@@ -28,15 +28,15 @@ impl Server {
         true
     }
 
-    /// Begins the response: writes the field lines that frame it, behind status line and fields that stand in `out`
-    /// already, and ends the head. `close` makes it the last. Returns whether the body is to be sent at all: behind HEAD,
-    /// 204 and 304, and 2xx to CONNECT, nothing follows, whatever the head says. Behind 1xx, which is no response, the
-    /// connection ends as well.
+    /// Starts the response: appends the framing fields to the status line and fields that are already in `out`, and
+    /// ends the head. `close` makes it the last one. Returns whether to send the body: after HEAD, 204 and 304, and
+    /// 2xx to CONNECT, nothing follows, whatever the head says. 1xx is not a final response, and ends the connection
+    /// too.
     #[inline]
     pub fn respond(&mut self, status: Status, length: Length, close: bool, out: &mut Vec<u8>) -> bool {
         let (mut asked, incoming) = match std::mem::take(&mut self.state) {
             State::Awaiting { asked } => (asked, None),
-            // Its last byte was handed out, its end not yet: nothing of it is to come.
+            // Its last byte was returned, but not its end: nothing of it remains.
             State::Receiving { body, asked } if body.is_whole() => (asked, None),
             State::Receiving { body, asked } => (asked, Some(body)),
             other => {
@@ -46,12 +46,12 @@ impl Server {
             }
         };
         let framed = Outgoing::of(length, asked.version);
-        // What a client takes for a tunnel has no framing, and no body.
+        // A client takes this for a tunnel, without framing or body.
         let is_tunnel = asked.is_connect && (200..300).contains(&status.code());
         let is_bodyless = status.is_bodyless() || is_tunnel;
         let follows = !asked.is_head && !is_bodyless;
-        // A client that waits for 100 may send its body behind another status, or not: what comes next is unclear. Behind
-        // 1xx it waits for a response that does not come.
+        // A client that waits for 100 may or may not send its body after another status: it is unclear what follows.
+        // After 1xx it waits for a response that never comes.
         let until_close = follows && framed == Outgoing::UntilClose;
         asked.keep_alive &= !(close || asked.waits || until_close || status.code() < 200);
         if !is_bodyless || (matches!(length, Length::Declared(_)) && status == Status::NOT_MODIFIED) {
@@ -66,12 +66,12 @@ impl Server {
         follows
     }
 
-    /// Begins and ends a response whose body is in memory: what [`Server::respond`], [`Server::data`] and [`Server::end`]
-    /// do one after another, for the usual request, at a third of the cost. Returns whether the body is to be sent, all of
-    /// its `bytes`, and what follows it.
+    /// Starts and ends a response whose body is in memory: the same as [`Server::respond`], [`Server::data`] and
+    /// [`Server::end`] in order, for the usual request, at a third of the cost. Returns whether to send the body, all
+    /// of its `bytes`, and what follows it.
     ///
     /// # Errors
-    /// As theirs.
+    /// As these functions.
     #[inline]
     pub fn respond_whole(
         &mut self,
@@ -94,17 +94,17 @@ impl Server {
         }
         let follows = self.respond(status, length, close, out);
         if follows && bytes > 0 {
-            // A known length has nothing behind its data, so that the end may stand before it.
+            // With a known length nothing follows the data, so the end can be written before it.
             self.data(bytes, out)?;
         }
         Ok((follows, self.end(b"", out)?))
     }
 
-    /// Writes what stands before `bytes` bytes of the response's body, and returns what stands behind them.
+    /// Writes what precedes `bytes` bytes of the response's body, and returns what follows them.
     ///
     /// # Errors
-    /// The body would become longer than its head said, or none follows ([`Server::respond`] has said so). Nothing of it
-    /// may be sent, the conversation has ended, and the connection has to be closed.
+    /// The body would become longer than its head declared, or there is none (see [`Server::respond`]). None of it
+    /// may be sent, and the connection has to be closed.
     #[inline]
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
         let written = match &mut self.state {
@@ -122,11 +122,11 @@ impl Server {
         written
     }
 
-    /// Ends the response; `trailers` are whole field lines.
+    /// Ends the response; `trailers` are complete field lines.
     ///
     /// # Errors
-    /// The body is shorter than its head said, or the conversation was over before. The connection is to be cut, so that
-    /// the client sees it.
+    /// The body is shorter than its head declared, or the connection has already ended. It has to be aborted, so that
+    /// the client notices.
     #[inline]
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<Next, Misfit> {
         let (state, next) = match std::mem::replace(&mut self.state, State::Closed) {
@@ -159,16 +159,17 @@ impl Server {
         Ok(next)
     }
 
-    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT. Behind any other status
-    /// follows a body of no known length, which the end of the connection ends. The request must be whole: what is left of its
-    /// body would be taken for the other protocol. A client of HTTP/1.0 must not be sent 101.
+    /// Ends the head of a response after which another protocol is used: 101, or 2xx to CONNECT. After any other
+    /// status, a body of unknown length follows, delimited by the end of the connection. The request must be
+    /// complete: the rest of its body would be taken for the other protocol. A client of HTTP/1.0 must not be sent
+    /// 101.
     pub fn switch(&mut self, status: Status, out: &mut Vec<u8>) {
         let State::Awaiting { asked } = self.state else {
-            // The head has to end somehow: this way the client expects nothing behind it.
+            // The head has to end somehow: with this the client expects nothing after it.
             end_head(Asked::NONE, out);
             return self.misused("a switch");
         };
-        // An upgrade says so itself; after a 2xx to CONNECT there is nothing to say.
+        // The upgrade has its own `Connection` field; 2xx to CONNECT needs none.
         if status == Status::SWITCHING_PROTOCOLS {
             debug_assert!(asked.version == Version::Http11, "101 for HTTP/1.0");
             out.extend_from_slice(b"Connection: Upgrade\r\n");
@@ -189,7 +190,7 @@ pub fn write_status_line(status: Status, out: &mut Vec<u8>) {
     }
 }
 
-/// Says whether the connection stays, where the version's default says otherwise, and ends the head.
+/// Writes the connection option if it differs from the version's default, and ends the head.
 #[inline]
 fn end_head(asked: Asked, out: &mut Vec<u8>) {
     match (asked.version, asked.keep_alive) {

@@ -1,4 +1,4 @@
-//! From a field block to lines.
+//! Decodes a field block to lines.
 
 use super::fixed::{FIXED_COUNT, fixed};
 use super::huffman;
@@ -6,55 +6,55 @@ use super::integer::{self, NoInteger};
 use super::kind::{Kind, is_value};
 use super::table::{ENTRY_BYTES, Line, Table};
 
-/// The size of the table that the peer may use: what both sides begin with (RFC 9113 section 6.5.2), and it is not changed.
+/// The size of the peer's table: the initial value (RFC 9113 section 6.5.2), which is never changed.
 pub const TABLE_BYTES: usize = 4096;
 
 /// A line is kept with lengths of 16 bits.
 const _: () = assert!(TABLE_BYTES <= u16::MAX as usize);
 
-/// A block is not read on once it has come to so many times what one may be: until then the table is kept in step, so that
-/// the request alone is refused and not the connection.
+/// A block is decoded up to this many times its limit, to keep the table in sync, so that only the request is refused
+/// and not the connection.
 pub const FLOOD_FACTOR: usize = 4;
 
-/// What one block may come to.
+/// The limits for a block.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockLimits {
     /// Bytes of all names and values, and 32 for each field.
     pub bytes_max: usize,
-    /// Fields, each crumb of a cookie too.
+    /// Fields, where each part of a cookie counts.
     pub fields_max: usize,
 }
 
-/// A field of a block: the line at the end of the sink's text.
+/// A decoded field: the line at the end of the sink's text.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoded {
-    /// Where it begins.
+    /// Its position.
     pub at: usize,
     /// Bytes of the name.
     pub name_bytes: usize,
-    /// Bytes of the value, two behind the name.
+    /// Bytes of the value, which follows the name after two bytes.
     pub value_bytes: usize,
-    /// What it is.
+    /// Which field it is.
     pub kind: Kind,
-    /// Whether the value may stand in a field.
+    /// Whether the value is valid in a field.
     pub has_good_value: bool,
 }
 
-/// Who takes the fields of a block.
+/// Receives the fields of a block.
 pub trait Sink {
-    /// Where the next line is to be written.
+    /// The buffer for the next line.
     fn text(&mut self) -> &mut Vec<u8>;
 
-    /// A field was written there. What is not wanted may be cut off.
+    /// A field was written to it. The sink may remove it.
     fn field(&mut self, field: Decoded);
 }
 
-/// Why a block cannot be read. What follows on the connection cannot either: the tables differ.
+/// Why a block cannot be decoded. Nothing after it can be decoded either, because the tables differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not HPACK, refers to what there is not, or changes the table's size where it must not.
+    /// It is not HPACK, has an invalid index, or changes the table's size where it must not.
     Malformed,
-    /// It has many times more than a block may have.
+    /// It is many times larger than a block may be.
     Flood,
 }
 
@@ -64,7 +64,7 @@ impl From<NoInteger> for Fault {
     }
 }
 
-/// The state of the direction in which the peer speaks.
+/// The decoder for the peer's direction.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
@@ -76,7 +76,7 @@ impl Default for Decoder {
     }
 }
 
-/// What the fields of a block have come to.
+/// The size of a block so far.
 struct Count {
     limits: BlockLimits,
     bytes: usize,
@@ -84,7 +84,7 @@ struct Count {
 }
 
 impl Count {
-    /// Counts a field. Returns whether it is wanted.
+    /// Counts a field. Returns whether it is within the limits.
     #[inline]
     fn add(&mut self, bytes: usize) -> Result<bool, Fault> {
         self.bytes += bytes + ENTRY_BYTES;
@@ -103,11 +103,11 @@ impl Count {
 }
 
 impl Decoder {
-    /// Reads a whole block. Returns whether all its fields were handed over: over a limit the rest is not, but what is to be
-    /// kept of it is.
+    /// Decodes a complete block. Returns whether all its fields were passed on: fields beyond a limit are not, but
+    /// they are still added to the table.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// It cannot be decoded.
     pub fn block(&mut self, block: &[u8], limits: BlockLimits, sink: &mut impl Sink) -> Result<bool, Fault> {
         let mut count = Count { limits, bytes: 0, fields: 0 };
         let mut rest = self.sizes(block)?;
@@ -119,7 +119,7 @@ impl Decoder {
             } else if first & 0x40 != 0 {
                 self.literal(rest, 6, true, &mut count, sink)?
             } else if first & 0x20 != 0 {
-                // A change of the size stands before all fields (RFC 7541 section 4.2).
+                // A size update must precede all fields (RFC 7541 section 4.2).
                 return Err(Fault::Malformed);
             } else {
                 self.literal(rest, 4, false, &mut count, sink)?
@@ -128,7 +128,7 @@ impl Decoder {
         Ok(!count.is_over())
     }
 
-    /// Changes of the table's size at the start of a block.
+    /// Size updates at the start of a block.
     fn sizes<'b>(&mut self, block: &'b [u8]) -> Result<&'b [u8], Fault> {
         let mut rest = block;
         while rest.first().is_some_and(|first| first & 0xe0 == 0x20) {
@@ -209,7 +209,7 @@ impl Decoder {
             (Ok(name_bytes), Ok(value_bytes)) => {
                 self.table.insert(Line { text, name_bytes, value_bytes, kind, has_good_value });
             }
-            // Larger than any table: it empties it.
+            // Larger than any table: it empties the table.
             _ => self.table.insert(Line {
                 text: b"",
                 name_bytes: u16::MAX,
@@ -220,13 +220,13 @@ impl Decoder {
         }
     }
 
-    /// Memory that its table takes.
+    /// The memory of its table.
     pub fn memory_bytes(&self) -> usize {
         self.table.memory_bytes()
     }
 }
 
-/// Reads the string at the start of `bytes` behind `out`: what follows it.
+/// Decodes the string at the start of `bytes` and appends it to `out`; returns the rest.
 #[inline]
 fn string<'b>(bytes: &'b [u8], out: &mut Vec<u8>) -> Result<&'b [u8], Fault> {
     let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);

@@ -1,4 +1,4 @@
-//! From fields to a field block.
+//! Encodes fields to a field block.
 
 use super::fixed::index_of_name;
 use super::huffman;
@@ -6,12 +6,12 @@ use super::integer;
 use super::kind::Kind;
 use crate::{Method, Status};
 
-/// What the first block of a connection begins with: this side keeps no table.
+/// The start of the first block of a connection: our encoder has no dynamic table.
 pub const NO_TABLE: u8 = 0x20;
 
-/// A literal whose name is known, that is not to be kept.
+/// A literal with an indexed name, not added to the table.
 const LITERAL: u8 = 0;
-/// One that is never to be kept, by nobody on the way (RFC 7541 section 7.1.3).
+/// A literal that no intermediary may index (RFC 7541 section 7.1.3).
 const NEVER_INDEXED: u8 = 0x10;
 const LITERAL_PREFIX_BITS: u32 = 4;
 
@@ -69,19 +69,19 @@ pub fn encode_path(target: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a field as a literal, its name in small letters. It is trusted to be one.
+/// Writes a field as a literal, with its name in lower case. The field is not checked.
 #[inline]
 pub fn encode_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     literal(LITERAL, name, value, out);
 }
 
-/// As [`encode_field`], for a field that nobody on the way is to keep.
+/// Like [`encode_field`], for a field that no intermediary may index.
 pub fn encode_field_never_indexed(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     literal(NEVER_INDEXED, name, value, out);
 }
 
-/// Writes field lines of HTTP/1, each ended by CRLF. Those that concern one connection, and `Content-Length`, are left out;
-/// a cookie that is set, or a credential, is never indexed.
+/// Writes HTTP/1 field lines, each ended by CRLF. Those of the connection, and `Content-Length`, are left out;
+/// `Set-Cookie` and credentials are never indexed.
 pub fn encode_lines(lines: &[u8], out: &mut Vec<u8>) {
     let mut rest = lines;
     while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
@@ -122,10 +122,10 @@ fn literal(first: u8, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     string(value, out);
 }
 
-/// Below this a string is not worth its Huffman code: it takes longer than copying some bytes.
+/// Shorter strings are not Huffman-coded: that would take longer than copying some bytes.
 const HUFFMAN_BYTES_MIN: usize = 24;
 
-/// Writes a string: in Huffman code where it is long and becomes shorter by it.
+/// Writes a string, Huffman-coded if it is long and becomes shorter.
 #[inline]
 fn string(text: &[u8], out: &mut Vec<u8>) {
     if text.len() >= HUFFMAN_BYTES_MIN {

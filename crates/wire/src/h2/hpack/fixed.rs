@@ -10,7 +10,7 @@ macro_rules! entries {
     };
 }
 
-/// How many entries there are; the table of the connection begins behind them.
+/// The number of entries; the dynamic table starts after them.
 pub(super) const FIXED_COUNT: usize = 61;
 
 const fn entry(text: &'static str, name: &str, value: &str) -> Line<'static> {
@@ -28,7 +28,7 @@ pub(super) fn fixed(index: usize) -> Option<Line<'static>> {
     ENTRIES.get(index.wrapping_sub(1)).copied()
 }
 
-/// The index of the first entry with this name, in any case. Costs a look at the few names that are as long.
+/// The index of the first entry with this name, in any case. Compares only with the few names of the same length.
 pub(super) fn index_of_name(name: &[u8]) -> Option<usize> {
     let candidates: &[usize] = match name.len() {
         3 => &[21, 60],

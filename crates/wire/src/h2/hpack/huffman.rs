@@ -1,11 +1,11 @@
 //! The Huffman code of HPACK (RFC 7541 appendix B).
 //!
-//! The code is canonical: codes of one length follow each other in the order of their symbols, so the lengths alone tell it
-//! (the end-of-string symbol is the last of the longest). Codes of up to [`SHORT_BITS`] bits, which all letters, digits and
-//! most punctuation have, are found by one look into a table of 2 KiB; longer ones by comparing with the last code of each
-//! length. The bitwise version is the test's oracle.
+//! The code is canonical: codes of one length are consecutive in the order of their symbols, so the lengths alone
+//! define it (the end-of-string symbol is the last of the longest). Codes of up to [`SHORT_BITS`] bits, which all
+//! letters, digits and most punctuation have, are found by one lookup in a table of 2 KiB; longer ones by comparing
+//! with the last code of each length. The tests compare with a bitwise decoder.
 
-/// Text whose padding is wrong, or that has the end-of-string symbol in it.
+/// The padding is wrong, or the text contains the end-of-string symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -63,7 +63,7 @@ const SYMBOLS: [u8; 256] = {
     symbols
 };
 
-/// How many symbols have shorter codes than so many bits.
+/// The number of symbols with codes shorter than this many bits.
 const BEFORE: [usize; BITS_MAX + 2] = {
     let mut before = [0; BITS_MAX + 2];
     let mut symbol = 0;
@@ -89,7 +89,7 @@ const FIRST: [u32; BITS_MAX + 2] = {
     first
 };
 
-/// By the first bits of a code: its length and its symbol, or 0 for a longer one.
+/// By the first bits of a code: its length and its symbol, or 0 for a longer code.
 static SHORT: [u16; 1 << SHORT_BITS] = {
     let mut short = [0; 1 << SHORT_BITS];
     let mut at = 0;
@@ -110,26 +110,26 @@ static SHORT: [u16; 1 << SHORT_BITS] = {
     short
 };
 
-/// How long `bytes` bytes of code may become: no symbol has fewer than 5 bits.
+/// The maximum decoded length of `bytes` bytes: no symbol has fewer than 5 bits.
 #[inline]
 const fn decoded_bytes_max(bytes: usize) -> usize {
     bytes * 8 / 5
 }
 
-/// Decodes `text` behind `out`.
+/// Decodes `text` and appends it to `out`.
 ///
 /// # Errors
-/// The padding is not that of RFC 7541 section 5.2. `out` may have got more meanwhile.
+/// The padding does not follow RFC 7541 section 5.2. `out` may have grown.
 pub fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let start = out.len();
-    // Written to by index, and cut to what was written: pushing would look at the capacity for each byte.
+    // Written by index and truncated afterwards: a push would check the capacity for each byte.
     out.resize(start + decoded_bytes_max(text.len()), 0);
     let decoded = decode_into(text, out.get_mut(start..).unwrap_or_default());
     out.truncate(start + decoded.unwrap_or(0));
     decoded.map(|_| ()).ok_or(Malformed)
 }
 
-/// The bits lie in `window` from the top; below them are ones, which is what pads the end.
+/// The bits are at the top of `window`; below them are ones, like the padding at the end.
 fn decode_into(text: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut rest = text;
     let mut slots = out.iter_mut();
@@ -145,7 +145,7 @@ fn decode_into(text: &[u8], out: &mut [u8]) -> Option<usize> {
                 window &= u64::from(byte) << (56 - bits) | !(0xff << (56 - bits));
                 bits += 8;
                 rest = behind;
-                // The last bytes come one by one, all of them before the next symbol.
+                // The last bytes are added one by one, all of them before the next symbol.
                 continue;
             }
         }
@@ -187,14 +187,14 @@ fn long(window: u64) -> Option<(u32, u8)> {
     None
 }
 
-/// How long `text` becomes.
+/// The encoded length of `text`.
 #[inline]
 pub(super) fn encoded_bytes(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
-/// Encodes `text` behind `out`.
+/// Encodes `text` and appends it to `out`.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut window, mut bits) = (0u64, 0);
     for &byte in text {
@@ -216,7 +216,7 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// One bit after another.
+    /// Decodes bit by bit.
     fn decode_bitwise(text: &[u8]) -> Option<Vec<u8>> {
         let (mut out, mut code, mut bits) = (Vec::new(), 0u32, 0);
         for at in 0..text.len() * 8 {

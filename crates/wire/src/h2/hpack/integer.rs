@@ -1,14 +1,14 @@
 //! Integers with a prefix (RFC 7541 section 5.1).
 
-/// Bytes that may follow the prefix: four carry 28 bits, more than anything here may be long.
+/// Bytes that may follow the prefix: four hold 28 bits, more than any length here.
 const BYTES_MAX: usize = 4;
 
-/// An integer that does not end, or one that is too large.
+/// The integer is incomplete or too large.
 #[derive(Debug)]
 pub(super) struct NoInteger;
 
-/// Reads the integer at the start of `bytes`, whose first byte has it in its last `prefix_bits` bits: the integer, and what
-/// follows.
+/// Parses the integer at the start of `bytes`, whose first byte holds it in its last `prefix_bits` bits. Returns it
+/// with the rest.
 #[inline(always)]
 pub(super) fn read(bytes: &[u8], prefix_bits: u32) -> Result<(usize, &[u8]), NoInteger> {
     let (&first, rest) = bytes.split_first().ok_or(NoInteger)?;
@@ -30,7 +30,7 @@ fn read_long(most: usize, mut rest: &[u8]) -> Result<(usize, &[u8]), NoInteger> 
     Err(NoInteger)
 }
 
-/// Writes an integer behind the bits of `first`.
+/// Writes an integer into the bits after those of `first`.
 #[inline]
 pub(super) fn write(value: usize, prefix_bits: u32, first: u8, out: &mut Vec<u8>) {
     let most = (1 << prefix_bits) - 1;

@@ -1,4 +1,4 @@
-//! Which field a name names, as far as HTTP/2 has something to say of it.
+//! Classifies field names that have a meaning in HTTP/2.
 
 use crate::field;
 
@@ -17,7 +17,7 @@ pub enum Kind {
     Protocol,
     /// `:status`
     Status,
-    /// A field that means nothing to the connection.
+    /// A field without a meaning for the connection.
     Plain,
     /// `host`
     Host,
@@ -27,13 +27,13 @@ pub enum Kind {
     ContentLength,
     /// `expect`
     Expect,
-    /// `te`, which may say `trailers` and nothing else.
+    /// `te`, whose only allowed value is `trailers`.
     Te,
     /// `priority` (RFC 9218)
     Priority,
-    /// One that concerns a connection of HTTP/1, and that HTTP/2 forbids (RFC 9113 section 8.2.2).
+    /// A connection field of HTTP/1, which HTTP/2 forbids (RFC 9113 section 8.2.2).
     Connection,
-    /// Not the name of a field, or not of one in HTTP/2: it has a capital letter, or a colon.
+    /// Not a valid field name, or not in HTTP/2: it contains an upper-case letter or a colon.
     Malformed,
 }
 
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a name that means something here.
+    /// The kind of a name with a meaning here.
     pub(super) const fn known(name: &[u8]) -> Option<Kind> {
         Some(match name {
             b":method" => Kind::Method,
@@ -70,7 +70,7 @@ impl Kind {
         })
     }
 
-    /// Whether it is a pseudo-header, which stands before all others.
+    /// Whether it is a pseudo-header field, which must precede all others.
     #[inline]
     pub fn is_pseudo(self) -> bool {
         matches!(
@@ -80,7 +80,7 @@ impl Kind {
     }
 }
 
-/// Whether `value` may stand in a field of HTTP/2: no control byte but tab, and no white space around it (RFC 9113 section
+/// Whether `value` is valid in HTTP/2: no control bytes except tab, and no white space around it (RFC 9113 section
 /// 8.2.1).
 #[inline]
 pub(super) fn is_value(value: &[u8]) -> bool {

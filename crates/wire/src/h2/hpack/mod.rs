@@ -6,12 +6,12 @@
 //!              └───── fixed, huffman, integer
 //! ```
 //!
-//! A field is kept and handed on as a line of HTTP/1, because that is what heads are made of here
-//! ([`Head`](crate::Head)). What must be known of it (that its name is well-formed, which name it is) is found out once,
-//! when it is first spelled out, and kept with it: a request that refers to known fields costs copies and nothing else.
+//! A field is stored and passed on as an HTTP/1 line, because heads consist of those here ([`Head`](crate::Head)).
+//! Its properties (whether its name is valid, and which name it is) are determined once, when the field first
+//! appears, and stored with it: a request that refers to known fields costs only copies.
 //!
-//! The encoder has no table of its own, which the first block says. So it needs no memory, a peer cannot make it
-//! work, and a response encoded once is good for every connection. It costs some tens of bytes a response.
+//! The encoder has no dynamic table, which the first block announces. So it needs no memory, a peer cannot make it
+//! work, and an encoded response can be used on every connection. The cost is some tens of bytes per response.
 
 mod decode;
 mod encode;

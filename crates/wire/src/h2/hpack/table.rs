@@ -1,21 +1,22 @@
-//! The dynamic table (RFC 7541 section 2.3): what the peer has asked to keep.
+//! The dynamic table (RFC 7541 section 2.3): the fields that the peer has added.
 //!
 //! ```text
 //! lines    ....:name: value\r\nname: value\r\nname: value\r\n     oldest first; dots are lines that were evicted
 //! entries      ^0              ^1             ^2
 //! ```
 //!
-//! Lines lie one behind another in one buffer, each as long as its name, its value and 4. An entry counts 32 more than its
-//! name and value, so the lines that live are never longer than the table's size, nor the buffer than twice that.
+//! Lines are consecutive in one buffer, each as long as its name, its value and 4. An entry counts 32 more than its
+//! name and value, so the valid lines are never longer than the table's size, and the buffer never longer than twice
+//! that.
 
 use std::collections::VecDeque;
 
 use super::kind::Kind;
 
-/// What an entry counts besides its name and value (RFC 7541 section 4.1).
+/// What an entry counts in addition to its name and value (RFC 7541 section 4.1).
 pub(super) const ENTRY_BYTES: usize = 32;
 
-/// A field as a line, and what is known of it.
+/// A field as a line, with its properties.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'t> {
     /// `name: value` and CRLF.
@@ -44,9 +45,9 @@ pub(super) struct Table {
     lines: Vec<u8>,
     /// Oldest first.
     entries: VecDeque<Entry>,
-    /// Where `lines` begins, as entries count.
+    /// The position of the start of `lines`, as entries count.
     base: u32,
-    /// What the entries count.
+    /// The size of the entries.
     size: usize,
     size_max: usize,
 }
@@ -89,7 +90,7 @@ impl Table {
         })
     }
 
-    /// Keeps a line. One that is larger than the table empties it, which is no fault.
+    /// Adds a line. One that is larger than the table empties it, which is not an error.
     pub(super) fn insert(&mut self, line: Line<'_>) {
         let at = self.base.wrapping_add(self.lines.len() as u32);
         let Line { text, name_bytes, value_bytes, kind, has_good_value } = line;
@@ -104,7 +105,7 @@ impl Table {
         self.compact();
     }
 
-    /// Changes the size, as the peer wishes.
+    /// Changes the size, as the peer requested.
     pub(super) fn resize(&mut self, size_max: usize) {
         self.size_max = size_max;
         self.evict_to(size_max);
@@ -121,7 +122,7 @@ impl Table {
         }
     }
 
-    /// Lets go of lines that were evicted once they take more than the table may: so each byte is moved once at the most.
+    /// Removes evicted lines once they take more than the table may: so each byte is moved at most once.
     fn compact(&mut self) {
         let Some(oldest) = self.entries.front() else { return };
         let dead = oldest.at.wrapping_sub(self.base) as usize;
@@ -136,7 +137,7 @@ impl Table {
         self.entries = VecDeque::new();
     }
 
-    /// Memory that it takes.
+    /// The memory that it uses.
     pub(super) fn memory_bytes(&self) -> usize {
         self.lines.capacity() + self.entries.capacity() * size_of::<Entry>()
     }

@@ -1,4 +1,4 @@
-//! Who asks by a script, and the machine that it speaks through.
+//! A client that follows a script, and its state machine.
 
 use flatout_wire::answer;
 use flatout_wire::h1::{AnswerEvent, Client, ClientFault, Piece, Trailers};
@@ -9,14 +9,14 @@ use super::{Ask, End, Event, HEAD_BYTES_MAX, TRAILERS, Talk, When};
 struct Driver<'a> {
     client: Client,
     asks: std::slice::Iter<'a, Ask>,
-    /// What is being asked, and whether its body is still to be sent.
+    /// The current request, and whether its body is still to be sent.
     asked: Option<(&'a Ask, bool)>,
     talk: Talk,
-    /// How it has ended, once it has.
+    /// The end, once it is reached.
     end: Option<End>,
 }
 
-/// What comes of `input`, cut as `seed` says.
+/// The result of `input`, split as `seed` says.
 pub(crate) fn converse(input: &[u8], asks: &[Ask], seed: u32) -> Talk {
     let talk = Talk { events: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut driver = Driver { client: Client::default(), asks: asks.iter(), asked: None, talk, end: None };
@@ -36,7 +36,7 @@ pub(crate) fn converse(input: &[u8], asks: &[Ask], seed: u32) -> Talk {
 }
 
 impl Driver<'_> {
-    /// Sends the next request, if there is one.
+    /// Sends the next request, if any.
     fn ask(&mut self) {
         assert!(self.client.is_idle());
         let Some(ask) = self.asks.next() else { return };
@@ -51,7 +51,7 @@ impl Driver<'_> {
         self.send(When::AtOnce);
     }
 
-    /// Sends the body, if now is when.
+    /// Sends the body, if it is due now.
     fn send(&mut self, now: When) {
         let Some((ask, owes @ true)) = &mut self.asked else { return };
         if ask.when != now {
@@ -66,7 +66,7 @@ impl Driver<'_> {
         self.client.end(TRAILERS, &mut self.talk.written).expect("as long as announced");
     }
 
-    /// Goes one step; `None` where it takes more bytes, or none any more.
+    /// Takes one step; `None` if it needs more bytes, or has ended.
     fn step(&mut self, at: usize, bytes: &[u8]) -> Option<usize> {
         if self.end.is_some() || (self.client.is_idle() && bytes.is_empty()) {
             return None;
@@ -131,7 +131,7 @@ impl Driver<'_> {
         }
     }
 
-    /// The response is whole, with the last `used` bytes.
+    /// The response is complete, with the last `used` bytes.
     fn next(&mut self, used: usize) -> Option<usize> {
         assert!(!self.client.is_in_body());
         if self.client.is_closed() {

@@ -1,4 +1,4 @@
-//! The client's role: what is asked, what must come of a server's bytes, and what comes of them.
+//! The client's role: requests, the expected result of a server's bytes, and the actual one.
 
 mod driver;
 mod oracle;
@@ -9,7 +9,7 @@ use super::{Announced, Source};
 use driver::converse;
 pub(crate) use oracle::expected;
 
-/// Small, so that short inputs reach it.
+/// Small, so that short inputs reach the limit.
 const HEAD_BYTES_MAX: usize = 300;
 
 const TRAILERS: &[u8] = b"X-End: 1\r\n";
@@ -18,23 +18,23 @@ const TRAILERS: &[u8] = b"X-End: 1\r\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     AtOnce,
-    /// Behind the first interim response.
+    /// After the first interim response.
     OnInterim,
-    /// When the response has begun.
+    /// When the response has started.
     OnHead,
     Never,
 }
 
-/// One request, or some alike.
+/// One request, or several equal ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) sent: Sent,
-    /// This many, encoded in advance; none: one, written by the machine.
+    /// This many, encoded in advance; 0: one, written by the state machine.
     pub(crate) pipelined: u32,
     pub(crate) announced: Option<Announced>,
     pub(crate) pieces: Vec<Vec<u8>>,
     pub(crate) when: When,
-    /// Takes a body at once if it lies there whole.
+    /// Takes a body at once if it is complete.
     pub(crate) takes_whole: bool,
 }
 
@@ -70,7 +70,7 @@ impl Ask {
         }
     }
 
-    /// As it is announced to the machine.
+    /// As declared to the state machine.
     fn length(&self) -> Option<Length> {
         let bytes = self.pieces.concat().len() as u64;
         self.announced.map(|announced| match announced {
@@ -94,16 +94,16 @@ pub(crate) enum Event {
     Response { code: u16, body: Vec<u8>, trailers: Trailers, is_whole: bool },
 }
 
-/// How a conversation stands when the server has closed behind the input.
+/// The state when the server has closed after the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// All that was asked was answered.
+    /// All requests have their responses.
     Idle,
     /// The last response ends with the connection.
     UntilClose,
     /// A response has ended, and was the last.
     Closed,
-    /// Another protocol begins here.
+    /// Another protocol starts here.
     Switched(usize),
     Silent,
     Cut,
@@ -111,7 +111,7 @@ pub(crate) enum End {
     BadSwitch,
     Unasked,
     Malformed,
-    /// Of the oracle alone: [`End::Cut`] or [`End::Malformed`].
+    /// Only in the oracle: [`End::Cut`] or [`End::Malformed`].
     Open,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Talk {
     pub(crate) end: End,
 }
 
-/// Asserts that the machine does with `input`, cut as `seed` says, what the oracle says of it.
+/// Asserts that the state machine treats `input`, split as `seed` says, like the oracle.
 pub(crate) fn check(input: &[u8], asks: &[Ask], seed: u32) {
     let expected = expected(input, asks);
     let mut found = converse(input, asks, seed);

@@ -1,4 +1,4 @@
-//! What must come of a server's bytes: nothing is remembered but where the next response begins.
+//! The expected result of a server's bytes: the only state is the start of the next response.
 
 use flatout_wire::h1::INTERIM_ANSWERS_MAX;
 
@@ -6,7 +6,7 @@ use super::super::text::{self, Delimited, Read};
 use super::super::{Announced, in_chunks};
 use super::{Ask, End, Event, HEAD_BYTES_MAX, TRAILERS, Talk, When};
 
-/// What must come of `input`, behind which the server closes.
+/// The expected result of `input`, after which the server closes.
 pub(crate) fn expected(input: &[u8], asks: &[Ask]) -> Talk {
     let mut talk = Talk { events: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut at = 0;
@@ -32,7 +32,7 @@ pub(crate) fn expected(input: &[u8], asks: &[Ask]) -> Talk {
     talk
 }
 
-/// One response at `at`, interim ones before it: where the next one begins, or how it all ends.
+/// One response at `at`, with preceding interim ones. Returns the start of the next one, or the end.
 fn response(
     input: &[u8],
     mut at: usize,
@@ -86,7 +86,7 @@ fn response(
         }
         Delimited::Chunked => match text::chunked(rest) {
             (data, Read::Whole(trailers, bytes)) => (data, Ok((bytes, trailers))),
-            // Behind a whole head and nothing more there is nothing that could be faulty.
+            // After a complete head and nothing else, nothing can be invalid.
             (data, Read::Open) => (data, Err(if rest.is_empty() { End::Cut } else { End::Open })),
             (data, Read::Faulty) => (data, Err(End::Malformed)),
         },

@@ -1,4 +1,4 @@
-//! An application that acts by its script, and the machine that it speaks through.
+//! An application that follows a script, and its state machine.
 
 use flatout_wire::h1::{Length, Next, Piece, Server, Wants, write_status_line};
 use flatout_wire::{Status, Version};
@@ -12,12 +12,12 @@ struct Driver<'a> {
     acts: &'a [Act],
     talk: Talk,
     body_bytes: usize,
-    /// The request in hand is of HTTP/1.1.
+    /// The current request uses HTTP/1.1.
     is_11: bool,
     sends_body: bool,
 }
 
-/// What comes of `input`, cut as `seed` says.
+/// The result of `input`, split as `seed` says.
 pub(crate) fn converse(input: &[u8], acts: &[Act], seed: u32) -> Talk {
     let talk = Talk { seen: Vec::new(), written: Vec::new(), end: End::Idle };
     let server = Server::default();
@@ -44,7 +44,7 @@ impl Driver<'_> {
         self.acts[(self.talk.seen.len() - 1) % self.acts.len()].clone()
     }
 
-    /// Goes one step; `None` where it takes more bytes. The machine must say so without a change of state.
+    /// Takes one step; `None` if it needs more bytes. The state machine must report this without a change of state.
     fn step(&mut self, at: usize, bytes: &[u8]) -> Option<usize> {
         match self.server.wants() {
             Wants::Head => self.head(at, bytes),
@@ -152,7 +152,7 @@ impl Driver<'_> {
         assert_eq!(self.server.end(b"", &mut self.talk.written), Ok(Next::Close));
     }
 
-    /// Begins the response, and ends it unless the application reads on. `at` is where the input goes on.
+    /// Starts the response, and ends it unless the application continues to read. `at` is the position in the input.
     fn answer(&mut self, at: usize) {
         let act = self.act();
         let is_whole = self.server.wants() == Wants::Answer;

@@ -1,4 +1,4 @@
-//! The server's role: what an application says to requests, what must come of it, and what comes of it.
+//! The server's role: how an application responds, the expected result, and the actual one.
 
 mod driver;
 mod oracle;
@@ -11,28 +11,28 @@ use super::{Announced, Source};
 use driver::converse;
 pub(crate) use oracle::expected;
 
-/// Small, so that short inputs reach them.
+/// Small, so that short inputs reach the limits.
 const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 300, target_bytes_max: 60, fields_max: 8 };
 
 const HINTS: &[u8] = b"Link: </a>\r\n";
 const TRAILERS: &[u8] = b"X-End: 1\r\n";
 
-/// What the application does with one request.
+/// How the application handles one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Act {
-    /// Says 100 to who waits for it.
+    /// Sends 100 to a client that waits for it.
     pub(crate) proceeds: bool,
-    /// Says 103.
+    /// Sends 103.
     pub(crate) informs: bool,
-    /// Responds when so many bytes of the body have come, or it is whole.
+    /// Responds when this many bytes of the body have arrived, or it is complete.
     pub(crate) answer_at: usize,
-    /// Reads on before it ends a response that began before the request was whole.
+    /// If the response started before the request was complete, reads on before ending it.
     pub(crate) ends_late: bool,
     /// Reads no more once it responds.
     pub(crate) gives_up: bool,
-    /// Speaks another protocol, if the request is whole and of HTTP/1.1.
+    /// Switches to another protocol, if the request is complete and uses HTTP/1.1.
     pub(crate) switches: bool,
-    /// Takes the body at once if it lies there whole.
+    /// Takes the body at once if it is complete.
     pub(crate) takes_whole: bool,
     pub(crate) status: u16,
     pub(crate) announced: Announced,
@@ -83,19 +83,19 @@ impl Act {
     }
 }
 
-/// A request as the application saw it.
+/// A request as the application received it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Where in the input it begins.
+    /// Where it starts in the input.
     pub(crate) at: usize,
     pub(crate) method: Vec<u8>,
     pub(crate) target: Vec<u8>,
-    /// What came of its body before the application lost interest.
+    /// The part of its body that the application read.
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Trailers,
 }
 
-/// How a conversation stands at the end of the input.
+/// The state at the end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Between requests, or within a head.
@@ -103,9 +103,9 @@ pub(crate) enum End {
     /// Within a body.
     Busy,
     Closed,
-    /// Another protocol begins here.
+    /// Another protocol starts here.
     Switched(usize),
-    /// Of the oracle alone: what the input ends with goes on, or is faulty already.
+    /// Only in the oracle: the end of the input is incomplete, or already invalid.
     Open,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct Talk {
     pub(crate) end: End,
 }
 
-/// Asserts that the machine does with `input`, cut as `seed` says, what the oracle says of it.
+/// Asserts that the state machine treats `input`, split as `seed` says, like the oracle.
 pub(crate) fn check(input: &[u8], acts: &[Act], seed: u32) {
     let expected = expected(input, acts);
     let mut found = converse(input, acts, seed);

@@ -1,4 +1,4 @@
-//! What must come of requests: nothing is remembered but where the next one begins.
+//! The expected result of requests: the only state is the start of the next one.
 
 use flatout_wire::h1::Trailers;
 
@@ -9,7 +9,7 @@ use super::{Act, End, HINTS, LIMITS, Seen, Talk};
 const PLAIN_LIMITS: text::Limits =
     text::Limits { head: LIMITS.head_bytes_max, target: LIMITS.target_bytes_max, fields: LIMITS.fields_max };
 
-/// What becomes of the body of a request.
+/// What happens to the body of a request.
 enum Fate {
     /// It ends here.
     Whole(usize, Trailers),
@@ -18,7 +18,7 @@ enum Fate {
     Faulty,
 }
 
-/// What must come of `input`: all of it is known, and nothing is remembered but where the next request begins.
+/// The expected result of `input`: all of it is available, and the only state is the start of the next request.
 pub(crate) fn expected(input: &[u8], acts: &[Act]) -> Talk {
     let mut talk = Talk { seen: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut at = 0;
@@ -67,7 +67,7 @@ fn body(input: &[u8], at: usize, delimited: Delimited) -> (Vec<u8>, Fate) {
     }
 }
 
-/// One request and its response: where the next one begins, or how it all ends.
+/// One request and its response. Returns the start of the next one, or the end.
 fn exchange(
     talk: &mut Talk,
     at: usize,
@@ -88,7 +88,8 @@ fn exchange(
     }
 
     if has_body && data.len() >= act.answer_at {
-        // Before the request is whole. Who waits for 100 and has sent nothing may send the body yet, or never.
+        // Before the request is complete. A client that waits for 100 and has sent nothing may still send the body,
+        // or never.
         let is_unclear = request.expects && !is_asked_for_100 && act.answer_at == 0;
         let keeps = respond(talk, request, act, act.gives_up || is_unclear);
         let reads_on = act.ends_late && !act.gives_up;
@@ -118,7 +119,7 @@ fn exchange(
         Fate::Short => Err(End::Busy),
         Fate::Open => Err(End::Open),
         Fate::Faulty => {
-            // HEAD is refused without a body, and the refusal has none; so it is the same.
+            // HEAD is refused without a body, and the refusal has none, so it is the same.
             talk.written.extend(REFUSED);
             Err(End::Closed)
         }
@@ -135,13 +136,13 @@ fn exchange(
     }
 }
 
-/// Whether something stands behind the head of the response, whatever the head says.
+/// Whether a body follows the head of the response, whatever the head says.
 fn has_content(request: &Request, act: &Act) -> bool {
     let is_tunnel = request.method == b"CONNECT" && act.status / 100 == 2;
     request.method != b"HEAD" && !matches!(act.status, 204 | 304) && !is_tunnel
 }
 
-/// The head of the response, and whether the connection stays.
+/// The head of the response, and whether the connection stays open.
 fn respond(talk: &mut Talk, request: &Request, act: &Act, is_last: bool) -> bool {
     let is_delimited_by_close =
         act.announced == Announced::Unknown && !request.is_11 && has_content(request, act);
@@ -165,7 +166,7 @@ fn respond(talk: &mut Talk, request: &Request, act: &Act, is_last: bool) -> bool
     keeps
 }
 
-/// The body of the response. That it is written at once hides nothing: what is written is looked at in whole.
+/// The body of the response. Writing it at once hides nothing: the whole output is compared.
 fn finish(talk: &mut Talk, request: &Request, act: &Act) {
     if !has_content(request, act) {
         return;
