@@ -234,22 +234,6 @@ fn slow_sides_are_held_back() {
     assert_eq!(client.finish(page).body, b"a page");
 }
 
-/// A stream that both the server and whoever had it are done with is not kept for a client that never ends it.
-#[test]
-fn a_client_that_does_not_end_its_side_is_reset() {
-    let (running, _gone) = serving(Limits { rate_window: Duration::from_secs(1), ..Limits::default() });
-    let mut client = H2Client::new(running.connect());
-    client.lets_go = false;
-    let streams = [client.websocket("/dropped", &[]), client.websocket("/dropped", &[])];
-    client.until(|client| streams.iter().all(|stream| client.got[stream].is_over));
-    // One that ends in time is not reset.
-    client.end(streams[0]);
-    client.until(|client| client.got[&streams[1]].reset == Some(Code::NO_ERROR));
-    assert_eq!(client.got[&streams[0]].reset, None);
-    let page = client.get("/page");
-    assert_eq!(client.finish(page).body, b"a page");
-}
-
 #[test]
 fn draining_says_goodbye() {
     let (mut running, _gone) = serving(Limits::default());

@@ -511,7 +511,7 @@ fn websockets_are_counted_by_arithmetic() {
         let Some(head) = head(&mut stream) else { return };
         let mut fields = Vec::new();
         let asked = Asked::of(&parse(head.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap());
-        let accept = asked.unwrap().unwrap().accept;
+        let accept = asked.unwrap().unwrap().accept.unwrap();
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Accept: {accept}\r\n\r\n"

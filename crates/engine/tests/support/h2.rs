@@ -33,8 +33,6 @@ pub(crate) struct H2Client {
     pub(crate) out: Vec<u8>,
     /// Whether flow-control credit is returned as content arrives.
     pub(crate) consumes: bool,
-    /// Whether streams are let go of when the server has ended them.
-    pub(crate) lets_go: bool,
     room: Room,
     held: Vec<u8>,
     pub(crate) got: BTreeMap<StreamId, Got>,
@@ -59,7 +57,6 @@ impl H2Client {
             machine,
             out,
             consumes: true,
-            lets_go: true,
             room: Room::default(),
             held: Vec::new(),
             got: BTreeMap::new(),
@@ -215,9 +212,7 @@ impl H2Client {
 
     fn over(&mut self, stream: StreamId) {
         self.sending.remove(&stream);
-        if self.lets_go {
-            self.machine.release(stream, &mut self.out);
-        }
+        self.machine.release(stream, &mut self.out);
     }
 
     /// Continues until `is_done`.
