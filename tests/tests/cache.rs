@@ -318,3 +318,27 @@ fn a_key_does_not_depend_on_the_case_of_a_fields_name() {
     }
     assert_eq!(count.load(Ordering::SeqCst), 3);
 }
+
+/// Two routes that rewrite to the same path ask one upstream for two sites.
+#[test]
+fn routes_that_send_different_hosts_share_no_responses() {
+    let (origin, count) = origin();
+    let folder = Folder::new();
+    let route = |name: &str, host: &str| {
+        format!(
+            "route \"/{name}/\" {{\n  rewrite-prefix \"/{name}/\" \"/\"\n  proxy \"http://{origin}\"\n  {host}\n}}\n"
+        )
+    };
+    let routes = [route("a", "proxy-host a.test"), route("b", "proxy-host b.test"), route("c", "")].concat();
+    fs::write(folder.0.join("site.kdl"), format!("listen \"127.0.0.1:0\"\ncache \"0s\"\n{routes}")).unwrap();
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
+    let server = Server::start(command);
+    for status in ["MISS", "HIT"] {
+        for name in ["a", "b", "c"] {
+            let response = server.get(&format!("/{name}/x"), "");
+            assert_eq!((response.status, response.field("X-Cache-Status")), (200, Some(status)), "{name}");
+        }
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 3);
+}

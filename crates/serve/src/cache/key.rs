@@ -2,6 +2,7 @@
 
 use flatout_wire::Head;
 
+use crate::proxy::Host;
 use crate::site::{Caching, Forwarded};
 
 /// The key of a request: its URL, and further parts.
@@ -9,7 +10,7 @@ use crate::site::{Caching, Forwarded};
 pub(super) struct Key<'a> {
     /// `http://example.org/a?b`: the URL that purges use.
     pub(super) url: &'a [u8],
-    /// The operator's key, or the lines that the site adds to the request; and the upstream.
+    /// The operator's key, or the lines that the site adds to the request; the upstream, and the `Host` that it gets.
     pub(super) rest: &'a [u8],
     /// The operator's key replaces the URL.
     pub(super) is_custom: bool,
@@ -45,6 +46,15 @@ pub(super) fn write_key(
     // No field value contains this byte, so two keys cannot be confused.
     out.push(0);
     out.extend_from_slice(upstream.as_bytes());
+    // What the upstream sees of the client's host is in the URL already; another `Host` names another site there.
+    match &what.forward.host {
+        Host::Kept => {}
+        Host::Upstream => out.push(0),
+        Host::Set(host) => {
+            out.push(0);
+            out.extend_from_slice(host.as_bytes());
+        }
+    }
     url_ends
 }
 
