@@ -235,7 +235,7 @@ fn figures_tell_of_handshakes_and_days() {
         Command::new("curl").args(["-s", "--unix-socket", &admin, "http://x/metrics"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("flatout_tls_handshakes_total{result=\"full\"} 1\n"), "{text}");
-    assert!(text.contains("flatout_tls_certificate_days_left{names=\"a.test\"} 8"), "{text}");
+    assert!(text.contains("flatout_tls_certificate_days_left{names=\"a.test 127.0.0.1\"} 8"), "{text}");
 }
 
 #[test]

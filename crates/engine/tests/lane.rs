@@ -756,6 +756,30 @@ fn draining_loses_nothing_that_was_read() {
     assert!(TcpStream::connect(server.address).is_err());
 }
 
+/// The client of a new connection does not expect it to be closed, as that of a connection between two requests does.
+#[test]
+fn draining_serves_the_first_request_of_a_connection() {
+    if support::is_encrypted() {
+        return;
+    }
+    let server = serving(Limits::default());
+    let (mut old, mut new, mut silent) = (server.connect(), server.connect(), server.connect());
+    old.write_all(get("/slow").as_bytes()).unwrap();
+    read_until(&mut old, "\r\n\r\nslow");
+    while server.handle.figures().connections < 3 {
+        std::thread::yield_now();
+    }
+    server.handle.drain();
+    assert_eq!(rest(&mut old), "");
+    new.write_all(get("/slow").as_bytes()).unwrap();
+    let response = rest(&mut new);
+    assert!(
+        response.starts_with("HTTP/1.1 200 ") && response.contains("\r\nConnection: close\r\n"),
+        "{response}"
+    );
+    assert_eq!(rest(&mut silent), "");
+}
+
 #[test]
 fn draining_serves_all_that_wait_to_be_accepted() {
     // The relay client may not have connected all of them when the drain starts.

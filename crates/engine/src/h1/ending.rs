@@ -19,7 +19,21 @@ const LINGER_BYTES_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).unwrap();
 /// How long this may take.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How long a new connection may take to send its first request while the server drains. Its client has only just
+/// connected, and does not expect it to be closed.
+const FIRST_REQUEST_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Serving {
+    /// Closes a connection at rest while the server drains; one that has not sent a request yet may still do so.
+    pub(crate) fn finish_draining(&mut self, connection: &mut Connection) -> Fate {
+        if connection.requests_left < self.requests_max {
+            return self.finish(connection);
+        }
+        let ends = self.now.ticks + clock::ticks(FIRST_REQUEST_TIME_MAX);
+        connection.deadline = connection.deadline.min(ends);
+        Fate::Keep
+    }
+
     /// A deadline has passed.
     pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_h2() {

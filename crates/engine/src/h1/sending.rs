@@ -302,7 +302,7 @@ impl Serving {
         connection.rest();
         // The last response was sent before the drain started, and the rest of its request was read only now.
         if self.draining && connection.is_at_rest() && !connection.readable {
-            return self.finish(connection);
+            return self.finish_draining(connection);
         }
         Fate::Keep
     }

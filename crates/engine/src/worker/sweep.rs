@@ -90,7 +90,7 @@ impl Worker {
                 // A request may have arrived whose event was not taken yet.
                 connection.readable = true;
                 match serving.pump(key, connection) {
-                    Fate::Keep if connection.is_at_rest() => serving.finish(connection),
+                    Fate::Keep if connection.is_at_rest() => serving.finish_draining(connection),
                     fate => fate,
                 }
             });
