@@ -255,3 +255,63 @@ fn mistakes_are_found_before_anything_is_bound() {
         assert!(message.contains(expected), "{message}");
     }
 }
+
+/// Upstreams learn what was verified of a client, also where an auth service is asked first, and nothing that it claims itself.
+#[test]
+fn upstreams_get_the_fields_of_a_clients_certificate() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    authority.sign("server", "a.test");
+    authority.sign("client", "ann.test");
+    let site = format!(
+        "listen \"127.0.0.1:0\"\nlisten-plain \"127.0.0.1:0\"\nworkers 1\ntls \"{}\" \"{}\"\ntls-client-ca \"{}\" optional=on\n\
+         upstream echo {{\n  server \"unix:{echo}\"\n}}\n\
+         site \"*\" {{\n  proxy echo\n  request-header set X-Verify \"$ssl_client_verify\"\n  request-header set X-Name \"$ssl_client_s_dn\"\n\
+         request-header set X-Issuer \"$ssl_client_i_dn\"\n  request-header set X-Serial \"$ssl_client_serial\"\n\
+         request-header set X-Print \"$ssl_client_fingerprint\"\n  request-header set X-Pem \"$ssl_client_escaped_cert\"\n\
+         route \"/later\" {{\n    proxy echo\n    forward-auth echo path=\"/auth\"\n  }}\n}}\n",
+        authority.path("server.pem"),
+        authority.path("server.key"),
+        authority.path("ca.pem"),
+        echo = folder.0.join("echo").display(),
+    );
+    folder.write("site.kdl", site);
+    let echo = format!(
+        "listen \"unix:{}\"\nworkers 1\nsite \"*\" {{\n  respond 200 \"$http_x_verify|$http_x_name|$http_x_issuer|$http_x_serial|$http_x_print|$http_x_pem\"\n}}\n",
+        folder.0.join("echo").display()
+    );
+    folder.write("echo.kdl", echo);
+    let serve = |file: &str| {
+        let mut command = Command::new(program("flatout"));
+        command.args(["serve", "-c"]).arg(folder.0.join(file));
+        Server::start(command)
+    };
+    let _echo = serve("echo.kdl");
+    let server = serve("site.kdl");
+    let port = server.secure_port.unwrap();
+    let openssl = |arguments: &str| {
+        let path = authority.path("client.pem");
+        let command = format!("openssl x509 -noout -in {path} {arguments}");
+        let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().split_once('=').unwrap().1.to_owned()
+    };
+    let (serial, print) = (openssl("-serial"), openssl("-fingerprint -sha1").replace(':', "").to_lowercase());
+    let pem = std::fs::read_to_string(authority.path("client.pem")).unwrap();
+    let pem = pem[pem.find("-----BEGIN").unwrap()..].to_owned();
+    let escape = |byte: u8| match byte {
+        b'-' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    let pem: String = pem.bytes().map(escape).collect();
+    let expected = format!("SUCCESS|CN=ann.test|CN=ca|{serial}|{print}|{pem}");
+    let shown = ["--cert", &authority.path("client.pem"), "--key", &authority.path("client.key")];
+    let forged = ["-H", "X-Verify: SUCCESS", "-H", "X-Name: CN=root", "-H", "X_Name: CN=root"];
+    for path in ["/", "/later"] {
+        for version in ["--http1.1", "--http2"] {
+            let curl =
+                |arguments: &[&str]| authority.curl("a.test", port, path, &[&[version], arguments].concat());
+            assert_eq!(curl(&[&shown[..], &forged].concat()).as_deref(), Ok(&*expected), "{path} {version}");
+            assert_eq!(curl(&forged).as_deref(), Ok("NONE|||||"), "{path} {version}");
+        }
+    }
+}

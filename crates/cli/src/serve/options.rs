@@ -296,7 +296,7 @@ impl Options {
 }
 
 /// Names of variables, for guesses.
-const VARIABLES: [&str; 14] = [
+const VARIABLES: [&str; 20] = [
     "host",
     "http_host",
     "request_uri",
@@ -310,5 +310,11 @@ const VARIABLES: [&str; 14] = [
     "remote_addr",
     "realip_remote_addr",
     "remote_user",
+    "ssl_client_verify",
+    "ssl_client_escaped_cert",
+    "ssl_client_s_dn",
+    "ssl_client_i_dn",
+    "ssl_client_serial",
+    "ssl_client_fingerprint",
     "http_user_agent",
 ];

@@ -3,8 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use flatout_engine::tls::Property;
 use flatout_serve::proxy::{Balance, Key};
-use flatout_serve::site::plan::{Access, Limited, Peers, Piece, Plan, Template, Variable, Verdict};
+use flatout_serve::site::plan::{
+    Access, Limited, OfCertificate, Peers, Piece, Plan, Template, Variable, Verdict,
+};
 
 /// `500ms`, `10s`, `1m 30s`.
 pub(super) fn time(time: Duration) -> String {
@@ -94,6 +97,15 @@ fn variable_name(plan: &Plan, variable: &Variable) -> String {
         Variable::Client => "remote_addr".to_owned(),
         Variable::Peer => "realip_remote_addr".to_owned(),
         Variable::User => "remote_user".to_owned(),
+        Variable::Certificate(property) => match property {
+            OfCertificate::Verify => "ssl_client_verify",
+            OfCertificate::Pem => "ssl_client_escaped_cert",
+            OfCertificate::Property(Property::Subject) => "ssl_client_s_dn",
+            OfCertificate::Property(Property::Issuer) => "ssl_client_i_dn",
+            OfCertificate::Property(Property::Serial) => "ssl_client_serial",
+            OfCertificate::Property(Property::Fingerprint) => "ssl_client_fingerprint",
+        }
+        .to_owned(),
         Variable::Capture(group) => group.to_string(),
         Variable::NamedCapture(name) => name.clone(),
         Variable::Map(map) => plan.maps.get(*map).map(|map| map.name.clone()).unwrap_or_default(),

@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 13] = [
+const VARIABLES: [&str; 19] = [
     "scheme",
     "host",
     "http_host",
@@ -80,6 +80,12 @@ const VARIABLES: [&str; 13] = [
     "remote_addr",
     "realip_remote_addr",
     "remote_user",
+    "ssl_client_verify",
+    "ssl_client_escaped_cert",
+    "ssl_client_s_dn",
+    "ssl_client_i_dn",
+    "ssl_client_serial",
+    "ssl_client_fingerprint",
 ];
 
 /// The variables of a text, without `$`.

@@ -61,7 +61,7 @@ impl Answers {
                 self.gather_needs(&head, settled, &mut progress);
                 let mut lines = self.lines.take();
                 lines.clear();
-                let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
+                let view = self.compiled.view_of(&head, settled, &progress.identity);
                 route.request_fields.request_lines(&head, &view, &mut lines);
                 lines.extend_from_slice(&progress.authority_lines);
                 let target = settled.target(&head);
@@ -119,7 +119,7 @@ impl Answers {
             // Taking over a connection and dropping it closes it.
             Act::Close => return Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) }))),
             Act::Respond { status, content_type, body } => {
-                let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
+                let view = self.compiled.view_of(&head, settled, &progress.identity);
                 response.set_status(*status);
                 body.render(&view, Paths::Decoded, response.buffer());
                 if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
@@ -142,7 +142,7 @@ impl Answers {
     /// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be
     /// read as a host.
     fn location(&self, to: &Text, head: &Head<'_>, settled: &Settled<'_>, progress: &Progress) -> Vec<u8> {
-        let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+        let view = self.compiled.view_of(head, settled, &progress.identity);
         let mut location = Vec::new();
         to.render(&view, Paths::Encoded, &mut location);
         escape_unsafe(&mut location);

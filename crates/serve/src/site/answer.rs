@@ -26,7 +26,6 @@ use super::forward::{Finish, Forwarding, MadeBy};
 use super::guard::{Outcome, is_too_large};
 use super::passwords::Passwords;
 use super::rate::Waits;
-use super::render::View;
 use super::settle::Settled;
 use super::suspend::suspend;
 use crate::push::Desk;
@@ -60,13 +59,21 @@ pub(crate) struct Progress {
     pub(crate) at: Step,
     /// Why it is refused, if that was decided while it waited.
     pub(crate) refusal: Option<Refusal>,
-    /// The user name whose password was verified.
-    pub(crate) user: Vec<u8>,
+    pub(crate) identity: Identity,
     /// Lines that forward-auth adds to the request.
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
     /// It has to be delayed to an even rate.
     pub(super) waits: Option<Waits>,
+}
+
+/// What was verified of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    /// The user name whose password was verified.
+    pub(crate) user: Vec<u8>,
+    /// The client's verified certificate (DER).
+    pub(crate) certificate: Option<Vec<u8>>,
 }
 
 /// The steps after which a request may wait.
@@ -165,6 +172,10 @@ impl Answers {
     ) -> Reply {
         let mut settled =
             this.compiled.settle(&request.head, request.path, request.peer, request.tls.is_some());
+        // A request that has waited is not known to its connection any more.
+        if progress.identity.certificate.is_none() {
+            progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
+        }
         settled.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
         let outcome = match progress.refusal.take() {
             Some(refusal) => Outcome::Refused(refusal),
@@ -245,7 +256,7 @@ impl Answers {
             progress.needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
         if !rules.fields.is_constant() {
-            let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+            let view = self.compiled.view_of(head, settled, &progress.identity);
             progress.needs.values = rules.fields.rendered(&view);
         }
     }

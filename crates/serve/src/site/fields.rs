@@ -216,6 +216,7 @@ mod tests {
             },
             peer: None,
             user: b"a\r\nb",
+            certificate: None,
             captured: &Captured::default(),
             maps: &Maps::default(),
         };

@@ -12,7 +12,7 @@ use super::fields::push_line;
 use super::forward::{Opinion, Question};
 use super::plan::Verdict;
 use super::rate::{Taken, TooMany};
-use super::render::{Paths, View, escape_unsafe};
+use super::render::{Paths, escape_unsafe};
 use super::settle::{Nowhere, Settled};
 use super::suspend::Waiting;
 
@@ -67,7 +67,7 @@ impl Answers {
         if progress.at <= Step::Authority
             && let Some(authority) = &guards.authority
         {
-            let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+            let view = self.compiled.view_of(head, settled, &progress.identity);
             let mut target = Vec::new();
             authority.target.render(&view, Paths::Encoded, &mut target);
             escape_unsafe(&mut target);
@@ -182,7 +182,7 @@ impl Answers {
         settled: &Settled<'_>,
         progress: &Progress,
     ) -> Option<u64> {
-        let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+        let view = self.compiled.view_of(head, settled, &progress.identity);
         self.compiled.number_of(key, &view)
     }
 
@@ -194,7 +194,7 @@ impl Answers {
         };
         let Some(passwords) = &self.passwords else { return Outcome::Refused(Refusal::Busy) };
         if passwords.remembers(&basic.users, &name, &password) {
-            progress.user = name;
+            progress.identity.user = name;
             return Outcome::Go;
         }
         match passwords.check(&basic.users, &name, &password) {

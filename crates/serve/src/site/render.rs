@@ -1,5 +1,7 @@
 //! Renders templates for a request.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use flatout_wire::Head;
 use flatout_wire::target::encode_path;
 use regex::bytes::Regex;
@@ -7,7 +9,7 @@ use regex::bytes::Regex;
 use super::fault::{Fault, Place};
 use super::forward::Client;
 use super::hosts::name_of;
-use super::plan::{Map, Piece, Template, Variable};
+use super::plan::{Map, OfCertificate, Piece, Template, Variable};
 
 /// Groups of an expression that templates can use.
 const GROUPS_MAX: usize = 32;
@@ -43,6 +45,8 @@ pub(crate) struct View<'a> {
     pub(crate) client: Client,
     pub(crate) peer: Option<std::net::IpAddr>,
     pub(crate) user: &'a [u8],
+    /// The client's verified certificate (DER).
+    pub(crate) certificate: Option<&'a [u8]>,
     pub(crate) captured: &'a Captured,
     pub(crate) maps: &'a Maps,
 }
@@ -166,6 +170,7 @@ impl View<'_> {
             Variable::Client => write_address(self.client.address, out),
             Variable::Peer => write_address(self.peer, out),
             Variable::User => out.extend_from_slice(self.user),
+            Variable::Certificate(property) => write_property(*property, self.certificate, out),
             Variable::Capture(at) => {
                 write_path(self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(), paths, out);
             }
@@ -218,6 +223,34 @@ fn write_address(address: Option<std::net::IpAddr>, out: &mut Vec<u8>) {
         Some(address) => write!(out, "{address}"),
         None => write!(out, "unix:"),
     };
+}
+
+fn write_property(property: OfCertificate, certificate: Option<&[u8]>, out: &mut Vec<u8>) {
+    match (property, certificate) {
+        (OfCertificate::Verify, None) => out.extend_from_slice(b"NONE"),
+        (_, None) => {}
+        // A connection whose certificate cannot be verified is refused in its handshake.
+        (OfCertificate::Verify, Some(_)) => out.extend_from_slice(b"SUCCESS"),
+        (OfCertificate::Pem, Some(certificate)) => write_escaped_pem(certificate, out),
+        (OfCertificate::Property(property), Some(certificate)) => {
+            out.extend_from_slice(property.of(certificate).unwrap_or_default().as_bytes());
+        }
+    }
+}
+
+/// Writes a certificate in PEM (RFC 7468), percent-encoded: it has line ends, which no field may have.
+fn write_escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
+    let text = BASE64_STANDARD.encode(certificate);
+    let lines = text.as_bytes().chunks(64).flat_map(|line| [line, b"\n"]);
+    let begin = &b"-----BEGIN CERTIFICATE-----\n"[..];
+    for piece in [begin].into_iter().chain(lines).chain([&b"-----END CERTIFICATE-----\n"[..]]) {
+        for &byte in piece {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(byte),
+                _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            }
+        }
+    }
 }
 
 fn argument<'q>(query: Option<&'q [u8]>, name: &str) -> Option<&'q [u8]> {
@@ -275,6 +308,7 @@ mod tests {
             },
             peer: None,
             user: b"ann",
+            certificate: None,
             captured: &Captured::of(&expression, path).unwrap(),
             maps: &maps,
         };

@@ -227,6 +227,7 @@ mod tests {
             client,
             peer: None,
             user: b"",
+            certificate: None,
             captured: &Captured::default(),
             maps: &Maps::default(),
         };

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
+use super::answer::Identity;
 use super::compiled::{Act, Compiled, Route, Site};
 use super::cors::preflight_method;
 use super::forward::Client;
@@ -194,6 +195,17 @@ impl Compiled {
         Ok(())
     }
 
+    /// The view of a request that has begun, for templates.
+    pub(crate) fn view_of<'v>(
+        &'v self,
+        head: &'v Head<'v>,
+        settled: &'v Settled<'_>,
+        identity: &'v Identity,
+    ) -> View<'v> {
+        let certificate = identity.certificate.as_deref();
+        View { user: &identity.user, certificate, ..self.view(head, settled) }
+    }
+
     /// The view of a request for templates.
     pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, settled: &'v Settled<'_>) -> View<'v> {
         View {
@@ -203,6 +215,7 @@ impl Compiled {
             client: settled.client,
             peer: settled.peer,
             user: b"",
+            certificate: None,
             captured: &settled.captured,
             maps: &self.maps,
         }

@@ -109,7 +109,7 @@ impl Waiting {
         match self {
             Waiting::Password(answered, name, challenge) => match answered.await {
                 Ok(true) => {
-                    progress.user = name;
+                    progress.identity.user = name;
                     progress.at = Step::Authority;
                 }
                 Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),

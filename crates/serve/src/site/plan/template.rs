@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use flatout_engine::tls::Property;
+
 /// A text with variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template(pub Vec<Piece>);
@@ -46,12 +48,25 @@ pub enum Variable {
     Peer,
     /// The user name whose password was verified.
     User,
+    /// A property of the client's verified certificate.
+    Certificate(OfCertificate),
     /// What a group of the route's or the rewrite's regular expression matched; 0 is the whole match.
     Capture(usize),
     /// The same for a named group.
     NamedCapture(String),
     /// The result of a map; the index in [`Plan::maps`](super::Plan::maps).
     Map(usize),
+}
+
+/// A property of a client's certificate. Without a certificate it is empty, unless otherwise stated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfCertificate {
+    /// `SUCCESS`, or `NONE` without a certificate.
+    Verify,
+    /// The certificate in PEM, percent-encoded.
+    Pem,
+    /// A text from the certificate.
+    Property(Property),
 }
 
 /// A table that turns one text into another.
@@ -158,6 +173,12 @@ fn known(name: &str) -> Option<Variable> {
         "remote_addr" => Variable::Client,
         "realip_remote_addr" => Variable::Peer,
         "remote_user" => Variable::User,
+        "ssl_client_verify" => Variable::Certificate(OfCertificate::Verify),
+        "ssl_client_escaped_cert" => Variable::Certificate(OfCertificate::Pem),
+        "ssl_client_s_dn" => Variable::Certificate(OfCertificate::Property(Property::Subject)),
+        "ssl_client_i_dn" => Variable::Certificate(OfCertificate::Property(Property::Issuer)),
+        "ssl_client_serial" => Variable::Certificate(OfCertificate::Property(Property::Serial)),
+        "ssl_client_fingerprint" => Variable::Certificate(OfCertificate::Property(Property::Fingerprint)),
         _ => return prefixed(name),
     })
 }

@@ -1,0 +1,89 @@
+//! What a certificate says, as text for other programs, in the forms of nginx's `$ssl_client_…` variables.
+
+use std::fmt::Write;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use x509_cert::der::Decode;
+
+/// A property of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Property {
+    /// The subject's distinguished name (RFC 4514).
+    Subject,
+    /// The issuer's distinguished name.
+    Issuer,
+    /// The serial number in hexadecimal.
+    Serial,
+    /// The SHA-1 fingerprint in hexadecimal.
+    Fingerprint,
+}
+
+impl Property {
+    /// The property of a certificate (DER) in visible ASCII. `None` if the certificate is malformed.
+    pub fn of(self, certificate: &[u8]) -> Option<String> {
+        let parsed = || Some(x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate);
+        Some(match self {
+            Property::Subject => distinguished(&parsed()?.subject)?,
+            Property::Issuer => distinguished(&parsed()?.issuer)?,
+            Property::Serial => hexadecimal(parsed()?.serial_number.as_bytes()).to_ascii_uppercase(),
+            Property::Fingerprint => hexadecimal(digest(&SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref()),
+        })
+    }
+}
+
+/// A distinguished name. Bytes other than visible ASCII are escaped as `\c3`, as RFC 4514 allows.
+fn distinguished(name: &x509_cert::name::Name) -> Option<String> {
+    let mut plain = String::new();
+    // Values that cannot be encoded are an error here; `to_string` would panic.
+    write!(plain, "{name}").ok()?;
+    Some(plain.bytes().fold(String::with_capacity(plain.len()), |mut text, byte| {
+        match byte {
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => drop(write!(text, "\\{byte:02x}")),
+        }
+        text
+    }))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SerialNumber};
+
+    use super::*;
+
+    fn certificate(name: &str) -> Vec<u8> {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Example, Inc.");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.serial_number = Some(SerialNumber::from_slice(&[0x1f, 0xab]));
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn properties_are_visible_ascii() {
+        let certificate = certificate("J\u{f6}rg\r\nX-Admin: 1");
+        let subject = Property::Subject.of(&certificate).unwrap();
+        assert_eq!(subject, "CN=J\\c3\\b6rg\\0d\\0aX-Admin: 1,O=Example\\, Inc.");
+        assert_eq!(Property::Issuer.of(&certificate).as_deref(), Some(&*subject));
+        assert_eq!(Property::Serial.of(&certificate).as_deref(), Some("1FAB"));
+        let fingerprint = Property::Fingerprint.of(&certificate).unwrap();
+        assert!(fingerprint.len() == 40 && fingerprint.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    #[test]
+    fn malformed_certificates_have_no_names() {
+        let certificate = certificate("a");
+        for end in 0..certificate.len() {
+            let cut = certificate.get(..end).unwrap();
+            assert_eq!(
+                [Property::Subject, Property::Issuer, Property::Serial].map(|it| it.of(cut)),
+                [None, None, None]
+            );
+        }
+    }
+}
