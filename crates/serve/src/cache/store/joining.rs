@@ -42,7 +42,12 @@ impl Store {
     pub(in crate::cache) fn join(&self, key: &Key<'_>, slot: u64, seen: Option<&Arc<Entry>>) -> Joined {
         let moment = self.moment();
         let mut flights = self.stripe(slot);
-        if let Some(flight) = flights.get(&slot) {
+        // A response that was requested before a purge is served only to those who asked before it too.
+        let is_outdated = |flight: &Flight| {
+            flight.asked.purges < moment.purges
+                || self.invalidated.get(&key.hash).is_some_and(|number| number >= flight.asked.invalidations)
+        };
+        if let Some(flight) = flights.get(&slot).filter(|flight| !is_outdated(flight)) {
             return match flight.has_room_for_one() {
                 true => Joined::Follows(flight.clone()),
                 false => Joined::Alone,
