@@ -449,7 +449,7 @@ fn a_drain_waits_for_what_is_under_way() {
     drop(taken);
     let began = Instant::now();
     test.server.wait();
-    assert!(began.elapsed() < Duration::from_millis(1_000), "all was over: it does not wait for its limit");
+    assert!(began.elapsed() < Duration::from_secs(10), "it does not wait for its limit");
 }
 
 #[test]

@@ -133,7 +133,6 @@ impl Test {
             listen_plain: vec!["127.0.0.1:0".parse().unwrap()],
             tls: Some(certified.acceptor()),
             workers: Some(1),
-            drain_time_max: Duration::from_secs(5),
             limits,
             ..Plan::default()
         };
@@ -347,7 +346,7 @@ fn draining_closes_idle_connections_and_handshakes() {
     drop((idle, half));
     let began = Instant::now();
     test.server.take().unwrap().wait().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4), "it does not wait for its limit");
+    assert!(began.elapsed() < Duration::from_secs(10), "it does not wait for its limit");
 }
 
 #[test]

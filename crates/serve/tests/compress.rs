@@ -37,7 +37,6 @@ impl Running {
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(1),
-            drain_time_max: Duration::from_secs(2),
             ..Plan::default()
         };
         let server = start(plan, move |worker| sites.service(proxy.links(&worker))).unwrap();

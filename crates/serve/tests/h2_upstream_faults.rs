@@ -244,7 +244,6 @@ fn over_tls_it_is_agreed_on() {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         workers: Some(1),
         tls: Some(certified.acceptor()),
-        drain_time_max: Duration::from_secs(1),
         ..Plan::default()
     };
     let server = start(plan, |_| Box::new(Says)).unwrap();

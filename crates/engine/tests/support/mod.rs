@@ -63,7 +63,6 @@ impl Running {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             tls: certified.as_ref().map(secure::Certified::acceptor),
             workers: Some(workers),
-            drain_time_max: Duration::from_secs(2),
             limits,
             ..Plan::default()
         };

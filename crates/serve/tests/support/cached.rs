@@ -112,7 +112,6 @@ impl Cached {
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(2),
-            drain_time_max: Duration::from_secs(2),
             ..Plan::default()
         };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();

@@ -40,7 +40,6 @@ impl Running {
         let plan = flatout_engine::Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(workers),
-            drain_time_max: Duration::from_secs(5),
             ..flatout_engine::Plan::default()
         };
         let served = live.clone();

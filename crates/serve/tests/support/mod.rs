@@ -88,7 +88,6 @@ impl Running {
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(1),
-            drain_time_max: Duration::from_secs(2),
             limits,
             ..Plan::default()
         };
