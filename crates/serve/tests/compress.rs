@@ -34,11 +34,7 @@ impl Running {
         });
         let sites = sites.unwrap();
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
-        let plan = Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            workers: Some(1),
-            ..Plan::default()
-        };
+        let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
         let server = start(plan, move |worker| sites.service(proxy.links(&worker))).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, server: Some(server) }

@@ -15,7 +15,7 @@ use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::push;
 use flatout_serve::site::plan::{
     AddressFrom, BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust,
-    Variable,
+    VARIABLES, Variable,
 };
 use flatout_serve::{cache, files};
 
@@ -239,8 +239,9 @@ impl Options {
         };
         Template::parse(text, other).map_err(|bad| match &bad {
             BadTemplate::Unknown { name, .. } => {
-                let maps: Vec<&str> = shared.maps.iter().map(|map| map.name.as_str()).collect();
-                let known: Vec<&str> = VARIABLES.iter().copied().chain(maps).collect();
+                let maps = shared.maps.iter().map(|map| map.name.as_str());
+                let known: Vec<&str> =
+                    VARIABLES.iter().map(|(name, _)| *name).chain(["http_user_agent"]).chain(maps).collect();
                 let guess = flatout_config::closest(name, &known);
                 let guess = guess.map_or_else(String::new, |guess| format!("; did you mean `${guess}`?"));
                 format!("unknown variable `${name}`{guess}")
@@ -294,27 +295,3 @@ impl Options {
         Ok(shared.upstreams.len() - 1)
     }
 }
-
-/// Names of variables, for guesses.
-const VARIABLES: [&str; 20] = [
-    "host",
-    "http_host",
-    "request_uri",
-    "uri",
-    "document_uri",
-    "args",
-    "query_string",
-    "is_args",
-    "scheme",
-    "request_method",
-    "remote_addr",
-    "realip_remote_addr",
-    "remote_user",
-    "ssl_client_verify",
-    "ssl_client_escaped_cert",
-    "ssl_client_s_dn",
-    "ssl_client_i_dn",
-    "ssl_client_serial",
-    "ssl_client_fingerprint",
-    "http_user_agent",
-];

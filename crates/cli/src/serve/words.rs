@@ -3,10 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flatout_engine::tls::Property;
 use flatout_serve::proxy::{Balance, Key};
 use flatout_serve::site::plan::{
-    Access, Limited, OfCertificate, Peers, Piece, Plan, Template, Variable, Verdict,
+    Access, Limited, Peers, Piece, Plan, Template, VARIABLES, Variable, Verdict,
 };
 
 /// `500ms`, `10s`, `1m 30s`.
@@ -81,34 +80,16 @@ pub(super) fn template(plan: &Plan, template: &Template) -> String {
 }
 
 fn variable_name(plan: &Plan, variable: &Variable) -> String {
+    let fixed = || VARIABLES.into_iter().find(|(_, fixed)| fixed == variable);
     let of_field = |name: &str| name.to_ascii_lowercase().replace('-', "_");
     match variable {
-        Variable::Scheme => "scheme".to_owned(),
-        Variable::Host => "host".to_owned(),
-        Variable::Authority => "http_host".to_owned(),
-        Variable::Method => "request_method".to_owned(),
-        Variable::Path => "uri".to_owned(),
-        Variable::Query => "args".to_owned(),
-        Variable::QuestionMark => "is_args".to_owned(),
-        Variable::Target => "request_uri".to_owned(),
         Variable::Argument(name) => format!("arg_{name}"),
         Variable::Header(name) => format!("http_{}", of_field(name)),
         Variable::Cookie(name) => format!("cookie_{name}"),
-        Variable::Client => "remote_addr".to_owned(),
-        Variable::Peer => "realip_remote_addr".to_owned(),
-        Variable::User => "remote_user".to_owned(),
-        Variable::Certificate(property) => match property {
-            OfCertificate::Verify => "ssl_client_verify",
-            OfCertificate::Pem => "ssl_client_escaped_cert",
-            OfCertificate::Property(Property::Subject) => "ssl_client_s_dn",
-            OfCertificate::Property(Property::Issuer) => "ssl_client_i_dn",
-            OfCertificate::Property(Property::Serial) => "ssl_client_serial",
-            OfCertificate::Property(Property::Fingerprint) => "ssl_client_fingerprint",
-        }
-        .to_owned(),
         Variable::Capture(group) => group.to_string(),
         Variable::NamedCapture(name) => name.clone(),
         Variable::Map(map) => plan.maps.get(*map).map(|map| map.name.clone()).unwrap_or_default(),
+        _ => fixed().map(|(name, _)| name.to_owned()).unwrap_or_default(),
     }
 }
 

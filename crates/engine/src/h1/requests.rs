@@ -294,8 +294,9 @@ pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut 
 
 fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let path = head.path();
-    let is_plain = !head.path_needs_care && path.first() == Some(&b'/') && !target::has_empty_segment(path);
-    if is_plain && form == PathForm::Forward {
+    let is_plain =
+        || !head.path_needs_care && path.first() == Some(&b'/') && !target::has_empty_segment(path);
+    if form == PathForm::Forward && is_plain() {
         return Some(path);
     }
     if matches!(head.method, Method::Connect) || path == b"*" {

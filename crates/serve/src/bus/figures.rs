@@ -1,6 +1,6 @@
 //! What is counted of a bus.
 
-use crate::metrics::{Family, Kind, Value};
+use crate::metrics::Family;
 
 /// How a bus is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,34 +50,27 @@ impl Counted {
     pub(super) fn collect(&self, into: &mut Vec<Family>) {
         let is_joined = u64::from(self.state == State::Joined);
         let figures = [
-            ("flatout_bus_joined", Kind::Gauge, "1 while the bus to other servers is joined", is_joined),
-            ("flatout_bus_queued", Kind::Gauge, "Messages and purges that wait for the bus", self.queued),
-            ("flatout_bus_sent", Kind::Counter, "Messages and purges that the bus has carried", self.sent),
-            ("flatout_bus_received", Kind::Counter, "Messages and purges of other servers", self.received),
-            (
+            Family::gauge("flatout_bus_joined", "1 while the bus to other servers is joined", is_joined),
+            Family::gauge("flatout_bus_queued", "Messages and purges that wait for the bus", self.queued),
+            Family::counter("flatout_bus_sent", "Messages and purges that the bus has carried", self.sent),
+            Family::counter("flatout_bus_received", "Messages and purges of other servers", self.received),
+            Family::counter(
                 "flatout_bus_dropped",
-                Kind::Counter,
                 "Messages and purges not sent because too many waited or they were too large",
                 self.dropped,
             ),
-            ("flatout_bus_lost", Kind::Counter, "How often the bus was lost", self.lost),
-            (
+            Family::counter("flatout_bus_lost", "How often the bus was lost", self.lost),
+            Family::counter(
                 "flatout_bus_missed",
-                Kind::Counter,
                 "How often messages or purges of other servers did not arrive",
                 self.missed,
             ),
-            (
+            Family::counter(
                 "flatout_bus_refused",
-                Kind::Counter,
                 "Messages and purges of other servers that could not be used",
                 self.refused,
             ),
         ];
-        into.extend(
-            figures.map(|(name, kind, help, count)| {
-                Family::new(name, kind, help).with(&[], Value::Count(count))
-            }),
-        );
+        into.extend(figures);
     }
 }

@@ -151,17 +151,19 @@ impl Store {
             requests.add(&[("status", label.name())], Value::Count(count));
         }
         into.push(requests);
-        let counter =
-            |name, help, count| Family::new(name, Kind::Counter, help).with(&[], Value::Count(count));
-        into.push(counter(
+        into.push(Family::counter(
             "flatout_cache_collapsed",
             "Requests that shared the response to another's request",
             totals.collapsed,
         ));
-        into.push(counter("flatout_cache_stored", "Responses that were stored", totals.stored));
-        into.push(counter("flatout_cache_evicted", "Responses that made room for others", totals.evicted));
-        into.push(counter("flatout_cache_purged", "Responses that were purged", totals.purged));
-        into.push(counter(
+        into.push(Family::counter("flatout_cache_stored", "Responses that were stored", totals.stored));
+        into.push(Family::counter(
+            "flatout_cache_evicted",
+            "Responses that made room for others",
+            totals.evicted,
+        ));
+        into.push(Family::counter("flatout_cache_purged", "Responses that were purged", totals.purged));
+        into.push(Family::counter(
             "flatout_cache_inactive",
             "Responses that were removed because nobody asked for them",
             totals.inactive,
@@ -182,7 +184,7 @@ impl Store {
                 ),
                 ("flatout_cache_disk_errors", "Errors of the disk", of(&tally.errors)),
             ] {
-                into.push(counter(name, help, count));
+                into.push(Family::counter(name, help, count));
             }
         }
         let (disk_entries, disk_bytes) = self.disk().map(super::disk::Disk::size).unwrap_or_default();

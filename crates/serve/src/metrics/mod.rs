@@ -86,6 +86,16 @@ impl Family {
         Family { name, help, kind, samples: Vec::new() }
     }
 
+    /// A counter without labels.
+    pub fn counter(name: &'static str, help: &'static str, count: u64) -> Family {
+        Family::new(name, Kind::Counter, help).with(&[], Value::Count(count))
+    }
+
+    /// A gauge without labels.
+    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
+        Family::new(name, Kind::Gauge, help).with(&[], Value::Count(value))
+    }
+
     /// Adds a sample.
     pub fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();

@@ -50,14 +50,13 @@ impl Source for ServerSource {
             cpu.add(&[("worker", &index.to_string())], Value::Number(cpu_ns as f64 / 1e9));
         }
         let cpu_ns: u64 = process.threads.iter().map(|thread| thread.cpu_ns).sum();
-        let gauge = |name, help, value| Family::new(name, Kind::Gauge, help).with(&[], Value::Count(value));
         into.extend([states, accepted, refused, memory, cpu]);
         into.extend([
             Family::new("process_cpu_seconds", Kind::Counter, "CPU time of all running threads")
                 .with(&[], Value::Number(cpu_ns as f64 / 1e9)),
-            gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes),
-            gauge("process_open_fds", "Open descriptors", process.descriptors),
-            gauge("process_max_fds", "Limit of open file descriptors", process.descriptors_max),
+            Family::gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes),
+            Family::gauge("process_open_fds", "Open descriptors", process.descriptors),
+            Family::gauge("process_max_fds", "Limit of open file descriptors", process.descriptors_max),
         ]);
     }
 }

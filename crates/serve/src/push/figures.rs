@@ -99,46 +99,37 @@ impl Source for Hub {
             subscribers = subscribers.with(&[("transport", transport)], Value::Count(count));
         }
         let counts = [
-            ("flatout_push_channels", Kind::Gauge, "Channels with subscribers or messages", now.channels),
-            (
+            Family::gauge("flatout_push_channels", "Channels with subscribers or messages", now.channels),
+            Family::gauge(
                 "flatout_push_history_bytes",
-                Kind::Gauge,
                 "Bytes that messages of channels take",
                 now.history_bytes,
             ),
-            ("flatout_push_published", Kind::Counter, "Messages that were published", now.published),
-            (
+            Family::counter("flatout_push_published", "Messages that were published", now.published),
+            Family::counter(
                 "flatout_push_delivered",
-                Kind::Counter,
                 "Messages that were handed to subscribers' sockets",
                 now.delivered,
             ),
-            (
+            Family::counter(
                 "flatout_push_delayed",
-                Kind::Counter,
                 "Deliveries that had to wait for a subscriber's socket",
                 now.delayed,
             ),
-            (
+            Family::counter(
                 "flatout_push_dropped",
-                Kind::Counter,
                 "Subscribers dropped because they were too far behind",
                 now.dropped,
             ),
-            (
+            Family::counter(
                 "flatout_push_gaps",
-                Kind::Counter,
                 "Subscribers that missed messages and were told so",
                 now.gaps,
             ),
-            ("flatout_push_keys", Kind::Counter, "Keys of latest values that were asked for", now.keys),
+            Family::counter("flatout_push_keys", "Keys of latest values that were asked for", now.keys),
         ];
         into.push(subscribers);
-        into.extend(
-            counts.map(|(name, kind, help, count)| {
-                Family::new(name, kind, help).with(&[], Value::Count(count))
-            }),
-        );
+        into.extend(counts);
         let help = "How long a worker's last delivery to all subscribers of a channel took";
         let lag_s = Value::Number(now.lag_ms as f64 / 1e3);
         into.push(Family::new("flatout_push_walk_seconds", Kind::Gauge, help).with(&[], lag_s));

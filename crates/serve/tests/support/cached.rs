@@ -109,11 +109,7 @@ impl Cached {
     }
 
     fn open(upstream: Upstream, rules: Rules, cache_plan: flatout_serve::cache::Plan, gzips: bool) -> Cached {
-        let plan = Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            workers: Some(2),
-            ..Plan::default()
-        };
+        let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(2), ..Plan::default() };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
         let cache = Cache::open(cache_plan);
         let (shared, rules) = (cache.clone(), Arc::new(rules));

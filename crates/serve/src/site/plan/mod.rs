@@ -16,7 +16,7 @@ pub use rules::{
     Access, BasicAuth, BodyLimit, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth, Hsts,
     Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
 };
-pub use template::{BadTemplate, Map, OfCertificate, Piece, Template, Variable};
+pub use template::{BadTemplate, Map, OfCertificate, Piece, Template, VARIABLES, Variable};
 
 /// All sites of a server.
 #[derive(Debug, Clone, Default)]

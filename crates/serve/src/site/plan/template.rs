@@ -105,10 +105,9 @@ impl Template {
         if text.is_empty() { Template::default() } else { Template(vec![Piece::Text(text.to_owned())]) }
     }
 
-    /// Parses `text` with nginx's names for variables: `$host`, `$http_host`, `$request_uri`, `$uri`,
-    /// `$document_uri`, `$args`, `$query_string`, `$is_args`, `$arg_NAME`, `$http_NAME`, `$cookie_NAME`, `$scheme`,
-    /// `$request_method`, `$remote_addr`, `$realip_remote_addr`, `$remote_user`, `$1` to `$9`. `${name}` is `$name`,
-    /// and `$$` is a single `$`. `other` resolves other names, such as maps and named groups.
+    /// Parses `text` with nginx's names for variables: those of [`VARIABLES`], `$arg_NAME`, `$http_NAME`,
+    /// `$cookie_NAME`, `$1` to `$9`. `${name}` is `$name`, and `$$` is a single `$`. `other` resolves other names,
+    /// such as maps and named groups.
     ///
     /// # Errors
     /// See [`BadTemplate`].
@@ -160,27 +159,32 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
     text.split_at_checked(end).filter(|(name, _)| !name.is_empty())
 }
 
+/// Variables with a fixed name. Where several names mean the same, the usual one is first.
+pub const VARIABLES: [(&str, Variable); 19] = [
+    ("scheme", Variable::Scheme),
+    ("host", Variable::Host),
+    ("http_host", Variable::Authority),
+    ("request_method", Variable::Method),
+    ("uri", Variable::Path),
+    ("document_uri", Variable::Path),
+    ("args", Variable::Query),
+    ("query_string", Variable::Query),
+    ("is_args", Variable::QuestionMark),
+    ("request_uri", Variable::Target),
+    ("remote_addr", Variable::Client),
+    ("realip_remote_addr", Variable::Peer),
+    ("remote_user", Variable::User),
+    ("ssl_client_verify", Variable::Certificate(OfCertificate::Verify)),
+    ("ssl_client_escaped_cert", Variable::Certificate(OfCertificate::Pem)),
+    ("ssl_client_s_dn", Variable::Certificate(OfCertificate::Property(Property::Subject))),
+    ("ssl_client_i_dn", Variable::Certificate(OfCertificate::Property(Property::Issuer))),
+    ("ssl_client_serial", Variable::Certificate(OfCertificate::Property(Property::Serial))),
+    ("ssl_client_fingerprint", Variable::Certificate(OfCertificate::Property(Property::Fingerprint))),
+];
+
 fn known(name: &str) -> Option<Variable> {
-    Some(match name {
-        "scheme" => Variable::Scheme,
-        "host" => Variable::Host,
-        "http_host" => Variable::Authority,
-        "request_method" => Variable::Method,
-        "uri" | "document_uri" => Variable::Path,
-        "args" | "query_string" => Variable::Query,
-        "is_args" => Variable::QuestionMark,
-        "request_uri" => Variable::Target,
-        "remote_addr" => Variable::Client,
-        "realip_remote_addr" => Variable::Peer,
-        "remote_user" => Variable::User,
-        "ssl_client_verify" => Variable::Certificate(OfCertificate::Verify),
-        "ssl_client_escaped_cert" => Variable::Certificate(OfCertificate::Pem),
-        "ssl_client_s_dn" => Variable::Certificate(OfCertificate::Property(Property::Subject)),
-        "ssl_client_i_dn" => Variable::Certificate(OfCertificate::Property(Property::Issuer)),
-        "ssl_client_serial" => Variable::Certificate(OfCertificate::Property(Property::Serial)),
-        "ssl_client_fingerprint" => Variable::Certificate(OfCertificate::Property(Property::Fingerprint)),
-        _ => return prefixed(name),
-    })
+    let fixed = VARIABLES.into_iter().find(|(known, _)| *known == name);
+    fixed.map(|(_, variable)| variable).or_else(|| prefixed(name))
 }
 
 fn prefixed(name: &str) -> Option<Variable> {

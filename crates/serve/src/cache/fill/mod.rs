@@ -1,6 +1,8 @@
 //! Handles the response of an upstream: stores it, streams it to all waiting clients, replaces it with a stale one,
 //! or passes it to one client.
 
+mod stale;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,13 +11,13 @@ use bytes::Bytes;
 use flatout_engine::{Body, GuestKey, Lane, Response};
 use flatout_lane::clock;
 use flatout_wire::Status;
-use flatout_wire::cache::{Asks, Exchange, Kept, Reason, is_kept_on_update, is_stored, store, vary_names};
+use flatout_wire::cache::{Asks, Exchange, Kept, Reason, store, vary_names};
 
 use super::entry::{Entry, Parts, body_of, stored_lines};
 use super::flight::{Flight, Outcome};
 use super::follow::with_head;
 use super::key::Key;
-use super::label::{Label, Said};
+use super::label::Said;
 use super::plan::Rules;
 use super::respond::{self, Wishes, add_said};
 use super::worker::{Caching, select};
@@ -115,58 +117,6 @@ impl Fill {
         self.answer(lane, response, MadeBy::Upstream);
     }
 
-    /// The upstream failed: serves a stale response instead, if that is allowed.
-    fn fail(&self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> Taken {
-        let now_ms = clock::unix_milliseconds();
-        let status = response.status();
-        self.settle(Outcome::Failed(status));
-        let cut_off = (by == MadeBy::Here).then(|| self.order.rules.stale_seconds());
-        match &self.stale {
-            Some(stale) if stale.policy.stands_in(&self.order.asks, now_ms, cut_off) => {
-                let ttl = Some(stale.policy.fresh_for(now_ms));
-                let said = Said { ttl, detail: Some("error"), ..Said::of(Label::Stale) };
-                self.answer_with(lane, stale, said, now_ms);
-            }
-            _ => {
-                self.caching.counters.count(self.order.said.label);
-                let status = (by == MadeBy::Upstream).then_some(status.code());
-                add_said(self.said(Said { status, ..self.order.said }).as_ref(), &mut response);
-                self.answer(lane, response, by);
-            }
-        }
-        Taken::Kept(false)
-    }
-
-    /// The stale response is still valid: updates it with the fields of the 304.
-    fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Taken {
-        let now_ms = clock::unix_milliseconds();
-        let fields = updated(stale, response, now_ms / 1000);
-        let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-        let kept = self.kept(stale.status, fields(), now_ms);
-        let entry = match &kept {
-            Ok(kept) => {
-                let entry = self.entry(stale.status, fields(), kept, now_ms, stale.body().to_vec());
-                self.caching.store.insert(&self.key(), entry, self.flight.asked).0
-            }
-            // It must not be stored any more, and serves only this request.
-            Err(_) => {
-                self.caching.store.remove(self.flight.slot, stale);
-                stale.clone()
-            }
-        };
-        let is_shared = kept.as_ref().is_ok_and(|kept| !kept.policy.is_validated_always);
-        self.settle(if is_shared { Outcome::Whole(entry.clone()) } else { Outcome::Released });
-        let ttl = Some(entry.policy.fresh_for(now_ms));
-        let said = Said {
-            status: Some(304),
-            ttl,
-            is_stored: kept.is_ok(),
-            ..Said::forwarded(Label::Revalidated, "stale")
-        };
-        self.answer_with(lane, &entry, said, now_ms);
-        Taken::Kept(false)
-    }
-
     fn kept<'a>(
         &self,
         status: Status,
@@ -237,7 +187,8 @@ impl Fill {
         let body = response.body_bytes().unwrap_or_default().to_vec();
         let entry = self.entry(response.status(), response.fields(), kept, now_ms, body);
         let (entry, is_stored) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
-        self.share(kept, Outcome::Whole(entry.clone()), now_ms);
+        self.pass_if_stale_at_once(kept, now_ms);
+        self.settle(Outcome::Whole(entry.clone()));
         let status = Some(entry.status.code());
         let said = Said { status, is_stored, ..self.order.said };
         let wishes = self.order.wishes;
@@ -257,9 +208,7 @@ impl Fill {
         let head = Arc::new(self.entry(response.status(), response.fields(), kept, now_ms, Vec::new()));
         let body = self.flight.reader(length);
         *self.stream.borrow_mut() = Some(Stream { head: head.clone(), bytes: 0, is_kept: true });
-        if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
-            self.caching.store.pass(self.flight.slot, now_ms);
-        }
+        self.pass_if_stale_at_once(kept, now_ms);
         // Requests that arrive meanwhile can still join.
         self.flight.settle(Outcome::Stream(head.clone(), length));
         let said = Said { status: Some(head.status.code()), is_stored: true, ..self.order.said };
@@ -278,13 +227,11 @@ impl Fill {
         Taken::Kept(true)
     }
 
-    /// Gives the response to the waiting requests, too.
-    fn share(&self, kept: &Kept, outcome: Outcome, now_ms: u64) {
-        let is_used_once = kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0;
-        if is_used_once {
+    /// Lets the next requests pass on their own if the response has to be validated for each of them.
+    fn pass_if_stale_at_once(&self, kept: &Kept, now_ms: u64) {
+        if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
             self.caching.store.pass(self.flight.slot, now_ms);
         }
-        self.settle(outcome);
     }
 
     /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
@@ -406,30 +353,4 @@ impl Drop for Fill {
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);
     }
-}
-
-/// The fields of a stored response updated from a 304 (RFC 9111 section 3.2), with the age of the 304.
-fn updated(stale: &Entry, response: &Response, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let is_new = |name: &[u8]| {
-        is_stored(name) && !is_kept_on_update(name) && !name.eq_ignore_ascii_case(b"set-cookie")
-    };
-    let said: Vec<(Vec<u8>, Vec<u8>)> = response
-        .fields()
-        .filter(|(name, _)| is_new(name) || name.eq_ignore_ascii_case(b"age"))
-        .map(|(name, value)| (name.to_vec(), value.to_vec()))
-        .collect();
-    let is_said = |name: &[u8]| said.iter().any(|(this, _)| this.eq_ignore_ascii_case(name));
-    // Its age is that of the response that has confirmed it.
-    let is_kept = |name: &[u8]| !is_said(name) && !name.eq_ignore_ascii_case(b"date");
-    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = stale
-        .fields()
-        .filter(|(name, _)| is_kept(name))
-        .map(|(name, value)| (name.to_vec(), value.to_vec()))
-        .collect();
-    let has_date = is_said(b"date");
-    fields.extend(said);
-    if !has_date {
-        fields.push((b"Date".to_vec(), flatout_wire::date::format(now).to_vec()));
-    }
-    fields
 }
