@@ -9,6 +9,8 @@
 //! A bus carries parcels and knows nothing of channels and caches. The [`Relay`] knows what is in them: each server numbers its
 //! parcels, so that no server takes one twice, and what did not arrive is noticed. No worker waits for a bus.
 
+#[cfg(feature = "nats")]
+mod backlog;
 mod carrier;
 mod figures;
 #[cfg(feature = "nats")]

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use flatout_engine::say;
 use futures_core::Stream;
 use tokio::sync::watch;
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::backlog::Backlog;
 use super::greeting;
 use super::kept::{Kept, One, Seen};
 use super::nats::Shared;
@@ -25,7 +27,7 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often a silent server is asked whether it is there. At the third time without an answer the connection is given up.
 const PING_TIME: Duration = Duration::from_secs(2);
 
-/// Parcels of others that wait to be taken. What comes above that is lost, and noticed by its number.
+/// Parcels of others that wait to be taken; [`Backlog`] limits their bytes. What comes above that is lost, and noticed by its number.
 const RECEIVED_MAX: usize = 64 << 10;
 
 /// How often members are called without a parcel.
@@ -97,7 +99,12 @@ impl Session<'_> {
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut waits_since, mut has_come_back, mut is_joined) = (Instant::now(), false, false);
+        let (statistics, mut backlog) = (client.statistics(), Backlog::default());
+        let received = || statistics.in_bytes.load(Ordering::Relaxed);
         loop {
+            if backlog.is_over(received()) {
+                return "more arrives than this server can take".to_owned();
+            }
             let Some(member) = self.member.upgrade() else { return String::new() };
             if has_come_back && kept.pending == 0 && !is_joined {
                 is_joined = true;
@@ -108,9 +115,12 @@ impl Session<'_> {
             }
             drop(member);
             tokio::select! {
-                message = next(&mut subscriber) => match message {
+                message = next(&mut subscriber, || backlog.clear(received())) => match message {
                     Some(message) if message.payload == marker => has_come_back = true,
-                    Some(message) => self.receive_live(&message),
+                    Some(message) => {
+                        self.receive_live(&message);
+                        backlog.take(message.length);
+                    }
                     None => return ended(),
                 },
                 one = kept.next() => match one {
@@ -295,8 +305,17 @@ async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result
     })
 }
 
-async fn next(subscriber: &mut Subscriber) -> Option<Message> {
-    poll_fn(|context| Pin::new(&mut *subscriber).poll_next(context)).await
+/// The next message. `emptied` is called when none waits.
+async fn next(subscriber: &mut Subscriber, mut emptied: impl FnMut()) -> Option<Message> {
+    poll_fn(|context| {
+        let polled = Pin::new(&mut *subscriber).poll_next(context);
+        // Without a budget a task is told that nothing waits, so that others get their turn.
+        if polled.is_pending() && has_budget_remaining() {
+            emptied();
+        }
+        polled
+    })
+    .await
 }
 
 /// What a server says, as far as it can be shown.
