@@ -11,12 +11,14 @@
 //! reconnect by itself; here every connection is a session of its own, so that what follows from a loss is done at each of them.
 
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use flatout_engine::say;
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -76,10 +78,17 @@ impl Nats {
     /// # Errors
     /// A thread or a runtime that cannot be had.
     pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut first = Some(runtime()?);
         let shared = self.0.clone();
         let thread = thread::Builder::new().name("flatout-bus".to_owned());
-        thread.spawn(move || runtime.block_on(run(&shared, &member))).map(drop)
+        let serve = move || {
+            shared.persist(PAUSE_MAX, || {
+                let runtime = first.take().map_or_else(runtime, Ok)?;
+                runtime.block_on(run(&shared, &member));
+                Ok(())
+            });
+        };
+        thread.spawn(serve).map(drop)
     }
 
     /// Waits until the bus was joined, for no longer than this. Returns whether it is.
@@ -145,9 +154,31 @@ impl Bus for Nats {
 }
 
 impl Shared {
+    /// Runs this until it returns without an error. After an error or a panic it is run again, with a pause before it.
+    fn persist(&self, pause: Duration, mut run: impl FnMut() -> io::Result<()>) {
+        loop {
+            let why = match catch_unwind(AssertUnwindSafe(&mut run)) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "a bug in flatout, please report it".to_owned(),
+            };
+            let mut standing = self.lock();
+            standing.lost += u64::from(standing.state == State::Joined);
+            standing.state = State::Away;
+            drop(standing);
+            self.news.notify_all();
+            say(format_args!("the thread of the bus has failed: {why}; trying again"));
+            thread::sleep(pause);
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Keeps a session with one of the servers, until nobody needs it any more.
@@ -195,5 +226,27 @@ async fn run(shared: &Shared, member: &Weak<dyn Member>) {
         let jitter = random.hash_one((attempt, "pause")) % 1000;
         sleep(pause / 2 + pause.mul_f64(jitter as f64 / 2000.0)).await;
         pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_loss_of_the_bus_and_not_its_end() {
+        let nats = Nats::new("nats://127.0.0.1:1".parse().unwrap());
+        nats.0.lock().state = State::Joined;
+        let mut runs = 0;
+        nats.0.persist(Duration::ZERO, || {
+            runs += 1;
+            match runs {
+                1 => panic!("a bug"),
+                2 => Err(io::Error::other("no runtime")),
+                _ => Ok(()),
+            }
+        });
+        let standing = nats.0.lock();
+        assert_eq!((runs, standing.state, standing.lost), (3, State::Away, 1));
     }
 }
