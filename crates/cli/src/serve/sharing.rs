@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_serve::bus::{Bus, Member, Nats, Plan, Relay, State};
+use flatout_serve::bus::{Bus, Member, Nats, Outcome, Plan, Relay, State};
 use flatout_serve::cache::Purge;
 use flatout_serve::live::Live;
 use flatout_serve::push::Hub;
@@ -51,10 +51,17 @@ impl Sharing {
         let (count, receipt) = self.relay.purge(purge);
         let here =
             count.map_or_else(|| "no responses are stored here".to_owned(), |count| said(purge, count));
-        let there = match self.nats.wait_carried(receipt, PURGE_TIME_MAX) {
-            true => "sent to the other servers",
-            false if self.nats.counted().state == State::Joined => "on the way to the other servers",
-            false => "the bus is away, and the other servers get it when it is back",
+        let outcome = self.nats.wait_carried(receipt, PURGE_TIME_MAX);
+        let is_joined = self.nats.counted().state == State::Joined;
+        let there = match outcome {
+            Outcome::Carried => "sent to the other servers",
+            Outcome::Dropped => {
+                "not sent: the bus has no room for it; the other servers mark everything stale when they notice"
+            }
+            Outcome::Waits if is_joined => "the bus has not confirmed it yet; it is sent again until it does",
+            Outcome::Waits => {
+                "the bus is away; the other servers get it when it is back, unless this server ends before"
+            }
         };
         format!("{here}; {there}")
     }

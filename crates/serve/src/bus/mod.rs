@@ -39,6 +39,8 @@ pub use figures::{Counted, State};
 pub use local::{Local, Seat};
 #[cfg(feature = "nats")]
 pub use nats::Nats;
+#[cfg(feature = "nats")]
+pub use outbox::Outcome;
 pub use plan::{Credentials, Plan, Server};
 pub use relay::{Purging, Relay};
 

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::kept::Seen;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Outcome};
 use super::session::Session;
 use super::{Bus, Counted, Member, Parcel, Plan, Receipt, State, Topic};
 
@@ -54,6 +54,8 @@ pub(super) struct Standing {
     pub(super) lost: u64,
     /// A message that was too large was reported.
     pub(super) has_said_large: bool,
+    /// It was reported that the stream does not store messages, and it has stored none since.
+    pub(super) has_said_unstored: bool,
     /// The last of the messages that the bus keeps which has come.
     pub(super) seen: Seen,
     /// How often somebody has asked for all that others had sent, and which of these came back last.
@@ -64,9 +66,10 @@ pub(super) struct Standing {
 impl Nats {
     /// For these servers. Nothing is connected before it is [started](Nats::start); what is sent until then waits.
     pub fn new(plan: Plan) -> Arc<Nats> {
+        let outbox = Outbox::new(plan.history.is_some());
         Arc::new(Nats(Arc::new(Shared {
             plan,
-            standing: Mutex::default(),
+            standing: Mutex::new(Standing { outbox, ..Standing::default() }),
             news: Condvar::new(),
             work: Notify::new(),
             received: AtomicU64::new(0),
@@ -96,15 +99,20 @@ impl Nats {
         self.wait(time_max, |standing| standing.state == State::Joined)
     }
 
-    /// Waits until this was carried, for no longer than this time; not at all while the bus is away. Returns whether it was.
-    pub fn wait_carried(&self, receipt: Receipt, time_max: Duration) -> bool {
-        self.wait(time_max, |standing| standing.state != State::Joined || !standing.outbox.has(receipt));
-        !self.0.lock().outbox.has(receipt)
+    /// Waits until this purge was carried or dropped, for no longer than this time; not at all while the bus is away. Returns what became of it.
+    pub fn wait_carried(&self, purge: Receipt, time_max: Duration) -> Outcome {
+        let number = purge.number;
+        let is_over = |standing: &Standing| {
+            standing.state != State::Joined || standing.outbox.outcome(number) != Outcome::Waits
+        };
+        self.wait(time_max, is_over);
+        self.0.lock().outbox.outcome(number)
     }
 
-    /// Waits until all was carried, for no longer than this; not at all while the bus is away.
-    pub fn wait_all(&self, time_max: Duration) {
+    /// Waits until all was carried, for no longer than this; not at all while the bus is away. Returns whether all was.
+    pub fn wait_all(&self, time_max: Duration) -> bool {
         self.wait(time_max, |standing| standing.state != State::Joined || standing.outbox.len() == 0);
+        self.0.lock().outbox.len() == 0
     }
 
     fn wait(&self, time_max: Duration, is_so: impl Fn(&Standing) -> bool) -> bool {

@@ -1,45 +1,148 @@
 //! Parcels that wait to be sent, and those that were sent and have not come back: after the bus was lost, they are sent again.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use super::{Parcel, Receipt, Topic};
 
-/// Parcels, and their bytes, that are kept. Over it the oldest is dropped: those who receive the next one notice that by its number.
+/// Parcels, and their bytes, that are kept of messages, and as many of purges. Over it the oldest is dropped: those who receive the next one
+/// notice that by its number.
 const PARCELS_MAX: usize = 64 << 10;
 const BYTES_MAX: usize = 32 << 20;
 
 /// What a parcel takes besides its bytes.
 const PARCEL_BYTES: usize = size_of::<Parcel>() + 64;
 
-/// Parcels that are on their way at a time.
+/// Messages that are on their way at a time, and as many purges.
 pub(super) const WINDOW: usize = 1024;
 
-/// The queue of one member.
+/// How long the bus may take to return a parcel, while it returns no other one of its topic.
+pub(super) const ACKNOWLEDGED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The queues of one member. Purges do not wait for messages.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
+    messages: Lane,
+    purges: Lane,
+    /// The bus keeps messages. Otherwise presence is sent behind the messages that it counts.
+    keeps_messages: bool,
+    /// The last purge that was dropped.
+    dropped_purge: u64,
+}
+
+/// A queue in the order of the numbers of one topic.
+#[derive(Debug, Default)]
+struct Lane {
     queue: VecDeque<Parcel>,
     /// So many of the first were sent.
     sent: usize,
     bytes: usize,
+    /// When the first of those that were sent was sent, or the last one was acknowledged.
+    moved_at: Option<Instant>,
+}
+
+/// What became of a parcel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The bus has carried it.
+    Carried,
+    /// It waits to be sent or to be acknowledged.
+    Waits,
+    /// It is not sent: too many waited, or it is too large for the bus.
+    Dropped,
 }
 
 impl Outbox {
+    pub(super) fn new(keeps_messages: bool) -> Outbox {
+        Outbox { keeps_messages, ..Outbox::default() }
+    }
+
     /// Adds a parcel. Returns how many had to be dropped.
     pub(super) fn push(&mut self, parcel: Parcel) -> u64 {
-        self.bytes += weight(&parcel);
-        self.queue.push_back(parcel);
+        let topic = parcel.topic;
+        let lane = self.lane(topic);
+        lane.bytes += weight(&parcel);
+        lane.queue.push_back(parcel);
         let mut dropped = 0;
-        while self.queue.len() > PARCELS_MAX || self.bytes > BYTES_MAX {
-            if self.remove(0).is_none() {
-                break;
-            }
+        while let Some(parcel) = self.lane(topic).remove_excess() {
+            self.note_dropped(&parcel);
             dropped += 1;
         }
         dropped
     }
 
     /// The next one to be sent, unless too many are on their way.
-    pub(super) fn next(&mut self) -> Option<Parcel> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<Parcel> {
+        self.purges.next(now).or_else(|| self.messages.next(now))
+    }
+
+    /// This one has come back, and so have those before it in its topic. Returns how many that are.
+    pub(super) fn settle(&mut self, receipt: Receipt, now: Instant) -> u64 {
+        match receipt.topic {
+            Topic::Presence => 0,
+            topic => self.lane(topic).settle(receipt.number, now),
+        }
+    }
+
+    /// The topic of which nothing was acknowledged for too long, though some of it was sent.
+    pub(super) fn stuck(&self, now: Instant) -> Option<Topic> {
+        match (self.purges.is_stuck(now), self.messages.is_stuck(now)) {
+            (true, _) => Some(Topic::Purge),
+            (false, true) => Some(Topic::Push),
+            (false, false) => None,
+        }
+    }
+
+    pub(super) fn outcome(&self, purge: u64) -> Outcome {
+        match self.purges.queue.iter().any(|parcel| is(parcel, Topic::Purge, purge)) {
+            true => Outcome::Waits,
+            false if purge <= self.dropped_purge => Outcome::Dropped,
+            false => Outcome::Carried,
+        }
+    }
+
+    /// This one can never be sent.
+    pub(super) fn discard(&mut self, topic: Topic, number: u64) {
+        let lane = self.lane(topic);
+        let at = lane.queue.iter().position(|parcel| is(parcel, topic, number));
+        if let Some(parcel) = at.and_then(|at| lane.remove(at)) {
+            self.note_dropped(&parcel);
+        }
+    }
+
+    /// The bus was lost: all are to be sent, again or for the first time. Presence is of no use any more.
+    pub(super) fn rewind(&mut self) {
+        self.messages.rewind();
+        self.purges.rewind();
+    }
+
+    /// All messages are to be sent again.
+    pub(super) fn rewind_messages(&mut self) {
+        self.messages.rewind();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.queue.len() + self.purges.queue.len()
+    }
+
+    fn lane(&mut self, topic: Topic) -> &mut Lane {
+        match topic {
+            Topic::Push => &mut self.messages,
+            Topic::Purge => &mut self.purges,
+            Topic::Presence if self.keeps_messages => &mut self.purges,
+            Topic::Presence => &mut self.messages,
+        }
+    }
+
+    fn note_dropped(&mut self, parcel: &Parcel) {
+        if parcel.topic == Topic::Purge {
+            self.dropped_purge = self.dropped_purge.max(parcel.number);
+        }
+    }
+}
+
+impl Lane {
+    fn next(&mut self, now: Instant) -> Option<Parcel> {
         if self.sent >= WINDOW {
             return None;
         }
@@ -47,48 +150,48 @@ impl Outbox {
         match parcel.topic {
             // Nobody waits for it to come back.
             Topic::Presence => drop(self.remove(self.sent)),
-            Topic::Push | Topic::Purge => self.sent += 1,
+            Topic::Push | Topic::Purge => {
+                if self.sent == 0 {
+                    self.moved_at = Some(now);
+                }
+                self.sent += 1;
+            }
         }
         Some(parcel)
     }
 
-    /// This one has come back, and so have those before it in its topic. Returns how many that are.
-    pub(super) fn settle(&mut self, receipt: Receipt) -> u64 {
-        let (mut at, mut count) = (0, 0);
-        while at < self.sent {
-            match self.queue.get(at) {
-                Some(parcel) if parcel.topic != receipt.topic => at += 1,
-                Some(parcel) if parcel.number <= receipt.number => {
-                    self.remove(at);
-                    count += 1;
-                }
-                _ => break,
-            }
+    fn settle(&mut self, number: u64, now: Instant) -> u64 {
+        let last = self.sent.checked_sub(1).and_then(|at| self.queue.get(at));
+        // Nobody has received what was not sent.
+        if last.is_none_or(|last| last.number < number) {
+            return 0;
+        }
+        let mut count = 0;
+        while self.sent > 0 && self.queue.front().is_some_and(|parcel| parcel.number <= number) {
+            self.remove(0);
+            count += 1;
+        }
+        if count > 0 {
+            self.moved_at = Some(now);
         }
         count
     }
 
-    /// Whether this one was neither carried nor dropped.
-    pub(super) fn has(&self, receipt: Receipt) -> bool {
-        self.queue.iter().any(|parcel| (parcel.topic, parcel.number) == (receipt.topic, receipt.number))
+    fn is_stuck(&self, now: Instant) -> bool {
+        let waited = self.moved_at.map(|at| now.saturating_duration_since(at));
+        self.sent > 0 && waited.is_some_and(|waited| waited >= ACKNOWLEDGED_TIME_MAX)
     }
 
-    /// This one can never be sent.
-    pub(super) fn discard(&mut self, topic: Topic, number: u64) {
-        let is_meant = |parcel: &Parcel| parcel.topic == topic && parcel.number == number;
-        let at = self.queue.iter().position(is_meant);
-        at.and_then(|at| self.remove(at));
-    }
-
-    /// The bus was lost: all are to be sent, again or for the first time. Presence is of no use any more.
-    pub(super) fn rewind(&mut self) {
+    fn rewind(&mut self) {
         self.sent = 0;
         self.queue.retain(|parcel| parcel.topic != Topic::Presence);
         self.bytes = self.queue.iter().map(weight).sum();
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.queue.len()
+    /// Removes the oldest if there are too many.
+    fn remove_excess(&mut self) -> Option<Parcel> {
+        let is_full = self.queue.len() > PARCELS_MAX || self.bytes > BYTES_MAX;
+        is_full.then(|| self.remove(0)).flatten()
     }
 
     fn remove(&mut self, at: usize) -> Option<Parcel> {
@@ -99,6 +202,10 @@ impl Outbox {
         }
         Some(parcel)
     }
+}
+
+fn is(parcel: &Parcel, topic: Topic, number: u64) -> bool {
+    parcel.topic == topic && parcel.number == number
 }
 
 fn weight(parcel: &Parcel) -> usize {
@@ -113,8 +220,13 @@ mod tests {
         Parcel { topic, number, place: String::new(), bytes: vec![0; bytes].into() }
     }
 
-    fn sent(outbox: &mut Outbox) -> Vec<u64> {
-        std::iter::from_fn(|| outbox.next()).map(|parcel| parcel.number).collect()
+    fn sent(outbox: &mut Outbox) -> Vec<(Topic, u64)> {
+        let now = Instant::now();
+        std::iter::from_fn(|| outbox.next(now)).map(|parcel| (parcel.topic, parcel.number)).collect()
+    }
+
+    fn settle(outbox: &mut Outbox, topic: Topic, number: u64) -> u64 {
+        outbox.settle(Receipt { topic, number }, Instant::now())
     }
 
     #[test]
@@ -125,17 +237,21 @@ mod tests {
             outbox.push(parcel(Topic::Purge, number, 10));
         }
         outbox.push(parcel(Topic::Presence, 0, 10));
-        assert_eq!(sent(&mut outbox), [1, 1, 2, 2, 3, 3, 4, 4, 0]);
-        outbox.settle(Receipt { topic: Topic::Push, number: 3 });
-        outbox.settle(Receipt { topic: Topic::Purge, number: 1 });
-        outbox.settle(Receipt { topic: Topic::Purge, number: 1 });
-        assert_eq!((outbox.len(), outbox.sent), (4, 4));
+        let of = |topic, numbers: std::ops::RangeInclusive<u64>| numbers.map(move |number| (topic, number));
+        let last = (Topic::Presence, 0);
+        let all: Vec<_> = of(Topic::Purge, 1..=4).chain(of(Topic::Push, 1..=4)).chain([last]).collect();
+        assert_eq!(sent(&mut outbox), all, "presence is behind the messages that it counts");
+        settle(&mut outbox, Topic::Push, 3);
+        settle(&mut outbox, Topic::Purge, 1);
+        settle(&mut outbox, Topic::Purge, 1);
+        assert_eq!(outbox.len(), 4);
         outbox.push(parcel(Topic::Presence, 0, 10));
         outbox.rewind();
-        assert_eq!(sent(&mut outbox), [2, 3, 4, 4]);
-        outbox.settle(Receipt { topic: Topic::Purge, number: 9 });
-        outbox.settle(Receipt { topic: Topic::Push, number: 9 });
-        assert_eq!((outbox.len(), outbox.sent, outbox.bytes), (0, 0, 0));
+        let rest: Vec<_> = of(Topic::Purge, 2..=4).chain(of(Topic::Push, 4..=4)).collect();
+        assert_eq!(sent(&mut outbox), rest);
+        settle(&mut outbox, Topic::Purge, 4);
+        settle(&mut outbox, Topic::Push, 4);
+        assert_eq!((outbox.len(), outbox.messages.bytes, outbox.purges.bytes), (0, 0, 0));
     }
 
     #[test]
@@ -144,24 +260,78 @@ mod tests {
         for number in 1..=2 * WINDOW as u64 {
             outbox.push(parcel(Topic::Push, number, 0));
         }
+        let window = WINDOW as u64;
         assert_eq!(sent(&mut outbox).len(), WINDOW);
-        outbox.settle(Receipt { topic: Topic::Push, number: u64::MAX });
-        assert_eq!(outbox.len(), WINDOW, "a receipt for what was not sent yet is none");
-        assert_eq!(sent(&mut outbox).first(), Some(&(WINDOW as u64 + 1)));
-        outbox.discard(Topic::Push, WINDOW as u64 + 1);
-        assert_eq!((outbox.len(), outbox.sent), (WINDOW - 1, WINDOW - 1));
+        for never_sent in [window + 1, u64::MAX] {
+            assert_eq!(settle(&mut outbox, Topic::Push, never_sent), 0, "{never_sent}");
+        }
+        assert_eq!(settle(&mut outbox, Topic::Push, window), window);
+        assert_eq!(sent(&mut outbox).first(), Some(&(Topic::Push, window + 1)));
+        outbox.discard(Topic::Push, window + 1);
+        assert_eq!((outbox.len(), outbox.messages.sent), (WINDOW - 1, WINDOW - 1));
     }
 
     #[test]
     fn what_there_is_no_room_for_is_dropped_from_the_front() {
         let mut outbox = Outbox::default();
         let dropped: u64 = (1..=40).map(|number| outbox.push(parcel(Topic::Push, number, 1 << 20))).sum();
-        assert!(dropped >= 8 && outbox.bytes <= BYTES_MAX, "{dropped}");
-        assert_eq!(outbox.next().map(|parcel| parcel.number), Some(dropped + 1));
+        assert!(dropped >= 8 && outbox.messages.bytes <= BYTES_MAX, "{dropped}");
+        assert_eq!(outbox.next(Instant::now()).map(|parcel| parcel.number), Some(dropped + 1));
         assert_eq!(outbox.push(parcel(Topic::Push, 41, BYTES_MAX)), outbox.len() as u64 + 41 - dropped);
         let mut outbox = Outbox::default();
         let dropped: u64 =
             (1..=PARCELS_MAX as u64 + 5).map(|number| outbox.push(parcel(Topic::Push, number, 0))).sum();
         assert_eq!((dropped, outbox.len()), (5, PARCELS_MAX));
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_for_long_is_noticed_and_sent_again() {
+        let mut outbox = Outbox::new(true);
+        let began = Instant::now();
+        let late = began + ACKNOWLEDGED_TIME_MAX;
+        for number in 1..=3 {
+            outbox.push(parcel(Topic::Push, number, 0));
+        }
+        assert_eq!(outbox.stuck(late), None, "nothing was sent yet");
+        while outbox.next(began).is_some() {}
+        assert_eq!((outbox.stuck(began), outbox.stuck(late)), (None, Some(Topic::Push)));
+        outbox.settle(Receipt { topic: Topic::Push, number: 1 }, late);
+        assert_eq!(outbox.stuck(late), None, "one was acknowledged");
+        assert_eq!(outbox.stuck(late + ACKNOWLEDGED_TIME_MAX), Some(Topic::Push));
+        outbox.rewind_messages();
+        assert_eq!(sent(&mut outbox), [(Topic::Push, 2), (Topic::Push, 3)]);
+        assert_eq!(outbox.stuck(late), None, "they were sent just now");
+        outbox.settle(Receipt { topic: Topic::Push, number: 3 }, late);
+        assert_eq!(outbox.stuck(late + ACKNOWLEDGED_TIME_MAX), None, "all was acknowledged");
+        outbox.push(parcel(Topic::Purge, 1, 0));
+        while outbox.next(began).is_some() {}
+        assert_eq!(outbox.stuck(late), Some(Topic::Purge));
+    }
+
+    #[test]
+    fn purges_and_presence_do_not_wait_for_messages_that_the_bus_does_not_store() {
+        let mut outbox = Outbox::new(true);
+        for number in 1..=2 * WINDOW as u64 {
+            outbox.push(parcel(Topic::Push, number, 0));
+        }
+        assert_eq!(sent(&mut outbox).len(), WINDOW);
+        outbox.push(parcel(Topic::Purge, 1, 0));
+        outbox.push(parcel(Topic::Presence, 0, 0));
+        assert_eq!(sent(&mut outbox), [(Topic::Purge, 1), (Topic::Presence, 0)]);
+    }
+
+    #[test]
+    fn it_is_known_what_became_of_a_purge() {
+        let mut outbox = Outbox::default();
+        for number in 1..=3 {
+            outbox.push(parcel(Topic::Purge, number, BYTES_MAX / 3));
+        }
+        assert_eq!(outbox.outcome(1), Outcome::Dropped, "the oldest made room");
+        assert_eq!(outbox.outcome(2), Outcome::Waits);
+        sent(&mut outbox);
+        settle(&mut outbox, Topic::Purge, 2);
+        assert_eq!((outbox.outcome(2), outbox.outcome(3)), (Outcome::Carried, Outcome::Waits));
+        outbox.discard(Topic::Purge, 3);
+        assert_eq!(outbox.outcome(3), Outcome::Dropped, "too large for the bus");
     }
 }

@@ -18,7 +18,7 @@ use super::backlog::Backlog;
 use super::greeting;
 use super::kept::{Kept, One, Seen};
 use super::nats::Shared;
-use super::outbox::WINDOW;
+use super::outbox::{ACKNOWLEDGED_TIME_MAX, WINDOW};
 use super::{Credentials, Joined, Member, Parcel, Plan, Server, State, Topic};
 
 /// Until the server has let us in, and until what we send comes back for the first time.
@@ -132,7 +132,12 @@ impl Session<'_> {
                 },
                 () = self.shared.work.notified() => {}
                 _ = beat.tick() => match (is_joined, self.member.upgrade()) {
-                    (true, Some(member)) => member.beat(),
+                    (true, Some(member)) => {
+                        member.beat();
+                        if let Err(why) = self.check_acknowledged() {
+                            return why;
+                        }
+                    }
                     (false, _) if waits_since.elapsed() <= CONNECT_TIME_MAX => {}
                     // What was to come has become too old meanwhile.
                     (false, _) if has_come_back => kept.pending = 0,
@@ -167,6 +172,28 @@ impl Session<'_> {
             None => say(format_args!("joined the bus at {}", self.server)),
         }
         self.shared.news.notify_all();
+    }
+
+    /// Has messages sent again that the stream has not stored: others came through meanwhile, so the connection is of use.
+    ///
+    /// # Errors
+    /// Purges, or messages without a stream, were not acknowledged: the connection is of no use.
+    fn check_acknowledged(&self) -> Result<(), String> {
+        let mut standing = self.shared.lock();
+        let Some(topic) = standing.outbox.stuck(Instant::now()) else { return Ok(()) };
+        let seconds = ACKNOWLEDGED_TIME_MAX.as_secs();
+        if topic == Topic::Purge || self.shared.plan.history.is_none() {
+            return Err(format!("messages sent to the bus were not acknowledged for {seconds} s"));
+        }
+        standing.outbox.rewind_messages();
+        if !std::mem::replace(&mut standing.has_said_unstored, true) {
+            say(format_args!(
+                "the bus has stored none of the messages sent to it for {seconds} s (is the stream {}_push full, or of other subjects?); \
+                 they are sent again until it does",
+                self.shared.plan.group
+            ));
+        }
+        Ok(())
     }
 
     /// What is sent in order to come back.
@@ -210,8 +237,11 @@ impl Session<'_> {
         match member.receive(bytes, age) {
             Some(receipt) => {
                 let mut standing = self.shared.lock();
-                let carried = standing.outbox.settle(receipt);
+                let carried = standing.outbox.settle(receipt, Instant::now());
                 standing.sent += carried;
+                if carried > 0 && receipt.topic == Topic::Push {
+                    standing.has_said_unstored = false;
+                }
                 let is_news = receipt.topic == Topic::Purge || standing.outbox.len() == 0;
                 drop(standing);
                 if is_news {
@@ -228,7 +258,7 @@ impl Session<'_> {
     /// Sends what waits. Returns whether the connection is still there.
     async fn pump(&self, client: &Client) -> bool {
         loop {
-            let Some(parcel) = self.shared.lock().outbox.next() else { return true };
+            let Some(parcel) = self.shared.lock().outbox.next(Instant::now()) else { return true };
             let bytes_max = client.max_payload();
             if parcel.bytes.len() > bytes_max {
                 self.discard(&parcel, bytes_max);
@@ -249,6 +279,7 @@ impl Session<'_> {
         let mut standing = self.shared.lock();
         standing.outbox.discard(parcel.topic, parcel.number);
         standing.dropped += 1;
+        self.shared.news.notify_all();
         if !std::mem::replace(&mut standing.has_said_large, true) {
             let bytes = parcel.bytes.len();
             say(format_args!(
@@ -268,8 +299,8 @@ async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result
         .connection_timeout(CONNECT_TIME_MAX)
         .ping_interval(PING_TIME)
         .subscription_capacity(RECEIVED_MAX)
-        // So that publishing never waits: with what is on its way, and presence.
-        .client_capacity(2 * WINDOW)
+        // So that publishing never waits: messages and purges on their way, and presence.
+        .client_capacity(3 * WINDOW)
         .event_callback(move |event| {
             let why = match event {
                 Event::Disconnected | Event::Closed => Some("the connection has ended".to_owned()),
