@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatout_engine::say;
 use flatout_serve::bus::{Bus, Member, Nats, Outcome, Plan, Relay, State};
 use flatout_serve::cache::Purge;
 use flatout_serve::live::Live;
@@ -68,7 +69,15 @@ impl Sharing {
 
     /// The process ends.
     pub(super) fn close(&self) {
-        self.nats.wait_all(END_TIME_MAX);
+        if self.nats.wait_all(END_TIME_MAX) {
+            self.relay.leave();
+            self.nats.sync(END_TIME_MAX);
+            return;
+        }
+        let queued = self.nats.counted().queued;
+        say(format_args!(
+            "the bus has not confirmed {queued} messages and purges; the other servers may not get them"
+        ));
     }
 }
 

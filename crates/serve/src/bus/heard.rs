@@ -73,11 +73,6 @@ impl Heard {
         self.has_holes = !self.is_complete;
     }
 
-    /// Servers that were heard at this moment or later.
-    pub(crate) fn since(&self, at: Ticks) -> Vec<u64> {
-        self.by_origin.iter().filter(|(_, last)| last.at >= at).map(|(origin, _)| *origin).collect()
-    }
-
     /// All of it, for another process.
     pub(crate) fn all(&self) -> Vec<(u64, u64)> {
         self.by_origin.iter().map(|(origin, last)| (*origin, last.number)).collect()
@@ -111,7 +106,6 @@ mod tests {
         assert_eq!(heard.step(1, 18, 2), Step::Next);
         assert_eq!(heard.step(1, u64::MAX, 2), Step::Missed);
         assert_eq!(heard.step(1, u64::MAX, 2), Step::Repeated);
-        assert_eq!(heard.since(3), [2]);
         let mut all = heard.all();
         all.sort_unstable();
         assert_eq!(all, [(1, u64::MAX), (2, 1), (3, 9)]);

@@ -25,6 +25,7 @@ mod nats;
 mod outbox;
 mod parcel;
 mod plan;
+mod present;
 mod relay;
 #[cfg(feature = "nats")]
 mod session;

@@ -29,8 +29,15 @@ pub(super) enum What<'h> {
     Message(About<'h>),
     /// A purge, as text.
     Purge(Cow<'h, str>),
-    /// Its sender is there, and has sent so many messages and purges. `asks`: others are to say the same.
-    Presence { messages: u64, purges: u64, asks: bool },
+    /// Its sender is there, and has sent so many messages and purges. `asks`: others are to say the same. `leaves`: it ends, and all that it
+    /// sent was carried.
+    Presence {
+        messages: u64,
+        purges: u64,
+        asks: bool,
+        #[serde(default)]
+        leaves: bool,
+    },
 }
 
 /// What a message is besides its data.

@@ -1,6 +1,6 @@
 //! Between a bus, and the channels and the cache of this process.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +12,7 @@ use flatout_lane::clock::{self, Ticks};
 
 use super::carrier::Carrier;
 use super::parcel::{About, Head, What, decode};
+use super::present::{Present, SILENCE_TIME};
 use super::{Bus, Counted, Heard, Joined, Member, Parcel, Receipt, Step, Topic};
 use crate::cache::{self, Purge};
 use crate::metrics::{Family, Source};
@@ -54,8 +55,14 @@ struct State {
     purges: u64,
     /// Purges of others.
     heard: Heard,
-    /// After the bus was joined: others that have not said yet how far they have come, and until when they may.
-    awaited: Option<(HashSet<u64>, Ticks)>,
+    /// The other servers.
+    present: Present,
+    /// After the bus was joined: until when others may say how far they have come.
+    completes_at: Option<Ticks>,
+    /// Somebody wants to hear how far this server has come.
+    is_asked: bool,
+    /// This server has said that it ends.
+    has_left: bool,
     /// When presence was last said.
     presence_at: Ticks,
     /// When the bus was last there.
@@ -105,6 +112,12 @@ impl Relay {
         (count, Receipt { topic: Topic::Purge, number })
     }
 
+    /// Says that this server ends, and that others have all that it sent. Call it once all was carried: who ends without that is taken for one
+    /// with which messages and purges were lost.
+    pub fn leave(&self) {
+        self.say_presence(false, true);
+    }
+
     /// How the bus is, and what was counted.
     pub fn counted(&self) -> Counted {
         let counted = self.bus.get().map(|bus| bus.counted()).unwrap_or_default();
@@ -144,7 +157,9 @@ impl Relay {
             What::Purge(_) if is_own => return receipt(Topic::Purge),
             What::Purge(text) => self.take_purge(origin, number, &text),
             What::Presence { .. } if is_own => return receipt(Topic::Presence),
-            What::Presence { messages, purges, asks } => self.take_presence(origin, (messages, purges), asks),
+            What::Presence { messages, purges, asks, leaves } => {
+                self.take_presence(origin, (messages, purges), asks, leaves);
+            }
         }
         receipt(Topic::Push)
     }
@@ -201,7 +216,7 @@ impl Relay {
         }
     }
 
-    fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool) {
+    fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool, leaves: bool) {
         let now = clock::now().ticks;
         // Messages that wait here are counted when they are taken; those that the bus keeps come by another way, and maybe later.
         let is_known = !self.keeps_messages() && self.lock().held.is_empty();
@@ -210,17 +225,28 @@ impl Relay {
         }
         let mut state = self.lock();
         let has_missed = state.heard.tip(origin, purges, now);
-        if let Some((awaited, _)) = &mut state.awaited {
-            awaited.remove(&origin);
-        }
+        state.is_asked |= asks;
+        let has_lost = match leaves {
+            true => {
+                state.present.leaves(origin);
+                false
+            }
+            false => state.present.hears(origin, now),
+        };
         drop(state);
         if has_missed {
             self.miss();
             self.distrust();
         }
-        if asks {
-            self.say_presence(false);
+        if has_lost {
+            self.lose();
         }
+    }
+
+    /// A server may have ended with messages and purges that it could not send.
+    fn lose(&self) {
+        self.missed();
+        self.distrust();
     }
 
     /// Some purges may not have arrived, and nobody knows which: all that is stored is validated before it is used again.
@@ -246,12 +272,17 @@ impl Relay {
         }
     }
 
-    fn say_presence(&self, asks: bool) {
-        // Read first: what is published meanwhile is behind it on the bus, or counts as such.
-        let messages = self.hub.carried();
+    fn say_presence(&self, asks: bool, leaves: bool) {
+        // Read first: what is published meanwhile is behind it on the bus, or counts as such. Messages that the bus keeps come by another way:
+        // they are not counted here.
+        let messages = if self.keeps_messages() { 0 } else { self.hub.carried() };
         let mut state = self.lock();
+        if state.has_left {
+            return;
+        }
+        state.has_left = leaves;
         state.presence_at = clock::now().ticks;
-        let what = What::Presence { messages, purges: state.purges, asks };
+        let what = What::Presence { messages, purges: state.purges, asks, leaves };
         let bytes = Head { origin: self.origin, number: 0, what }.encode(b"");
         self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
     }
@@ -297,41 +328,42 @@ impl Member for Relay {
     fn joined(&self, how: Joined) {
         // Nobody knows what was purged before, also while this process did not run and its cache was on disk.
         self.distrust();
+        if how == Joined::Late && !self.keeps_messages() {
+            self.missed();
+        }
         let now = clock::now().ticks;
-        let awaited: HashSet<u64> = match how {
-            Joined::AtOnce => HashSet::new(),
-            _ if self.keeps_messages() => HashSet::new(),
-            Joined::Late => {
-                self.missed();
-                HashSet::new()
-            }
-            Joined::Again => {
-                // Those that were there when the bus was lost. Others have gone before, and nothing of theirs is missing.
-                let since = self.lock().beat_at.saturating_sub(2 * clock::ticks(PRESENCE_TIME));
-                self.hub.heard_since(since).into_iter().collect()
-            }
-        };
-        self.lock().awaited = Some((awaited, now + clock::ticks(ANSWER_TIME)));
-        self.say_presence(true);
+        let mut state = self.lock();
+        // Those that were there when the bus was lost: some of what they have sent meanwhile did not arrive here, unless the bus keeps it.
+        let answer_time = if self.keeps_messages() { SILENCE_TIME } else { ANSWER_TIME };
+        state.present.expect_within(answer_time, now);
+        state.completes_at = Some(now + clock::ticks(ANSWER_TIME));
+        state.beat_at = now;
+        drop(state);
+        self.say_presence(true, false);
     }
 
     fn beat(&self) {
         let now = clock::now().ticks;
         self.release();
         let mut state = self.lock();
-        state.beat_at = now;
-        let is_due = now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME);
-        let awaited = state.awaited.take_if(|(_, until)| now >= *until).map(|(awaited, _)| awaited);
+        let pause = now.saturating_sub(std::mem::replace(&mut state.beat_at, now));
+        if pause >= clock::ticks(PRESENCE_TIME) {
+            // This process stood still: what others have said waits to be read.
+            state.present.expect_within(SILENCE_TIME, now);
+        }
+        let is_asked = std::mem::take(&mut state.is_asked);
+        let is_due = is_asked || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME);
+        let is_complete = state.completes_at.take_if(|at| now >= *at).is_some();
+        let has_new_silent = state.present.has_new_silent(now);
         drop(state);
-        if let Some(silent) = awaited {
+        if is_complete {
             self.complete();
-            if !silent.is_empty() {
-                // They have gone meanwhile. What they have sent before may not have arrived here.
-                self.missed();
-            }
+        }
+        if has_new_silent {
+            self.lose();
         }
         if is_due {
-            self.say_presence(false);
+            self.say_presence(false, false);
         }
     }
 }

@@ -110,7 +110,8 @@ impl Session<'_> {
                 is_joined = true;
                 self.join(&*member, kept.has_missed);
             }
-            if is_joined && !(self.put_sync(client).await && self.pump(client).await) {
+            // In this order: what comes back last is behind all that was sent.
+            if is_joined && !(self.pump(client).await && self.put_sync(client).await) {
                 return ended();
             }
             drop(member);

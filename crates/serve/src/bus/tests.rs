@@ -180,6 +180,7 @@ fn who_was_cut_off_hears_whether_anything_is_missing() {
         }
         there.relay.receive(&presence.bytes, Duration::ZERO);
         assert_eq!(there.relay.counted().missed, missed, "{taken}");
+        there.relay.beat();
         let answer = answers.0.lock().unwrap().pop().unwrap();
         assert_eq!(answer.topic, Topic::Presence, "who asks is answered");
         there.relay.receive(&fourth.bytes, Duration::ZERO);
@@ -189,6 +190,73 @@ fn who_was_cut_off_hears_whether_anything_is_missing() {
             "what counts as lost does not come late"
         );
     }
+}
+
+#[test]
+fn a_server_that_does_not_come_back_may_have_taken_something_with_it() {
+    let presence = |origin, leaves| {
+        let said = format!(r#"{{"messages":0,"purges":0,"asks":false,"leaves":{leaves}}}"#);
+        Bytes::from(format!("{{\"origin\":{origin},\"number\":0,\"presence\":{said}}}\n"))
+    };
+    let site = Site::new();
+    site.relay.connect(Arc::new(Kept::default()));
+    site.relay.joined(Joined::AtOnce);
+    for (origin, leaves) in [(1, false), (2, false), (2, true)] {
+        site.relay.receive(&presence(origin, leaves), Duration::ZERO);
+    }
+    // Those that are there have a few seconds to say so.
+    site.relay.joined(Joined::Again);
+    until("that one is missing", || {
+        site.relay.beat();
+        site.relay.counted().missed == 1
+    });
+    assert_eq!(
+        site.purged(),
+        ["soft all"; 3],
+        "for each time it was joined, and for the one that is missing"
+    );
+    site.relay.receive(&presence(3, false), Duration::ZERO);
+    assert_eq!(site.relay.counted().missed, 2, "it may be the same server with a new process");
+    assert_eq!(site.purged().len(), 4);
+    site.relay.receive(&presence(4, false), Duration::ZERO);
+    site.relay.beat();
+    assert_eq!((site.relay.counted().missed, site.purged().len()), (2, 4));
+}
+
+#[test]
+fn many_who_ask_are_answered_at_once() {
+    let (site, sent) = (Site::new(), Arc::new(Kept::default()));
+    site.relay.connect(sent.clone());
+    site.relay.joined(Joined::AtOnce);
+    for origin in 1..=50 {
+        let head =
+            format!(r#"{{"origin":{origin},"number":0,"presence":{{"messages":0,"purges":0,"asks":true}}}}"#);
+        site.relay.receive(&Bytes::from(format!("{head}\n")), Duration::ZERO);
+    }
+    let count = || sent.0.lock().unwrap().len();
+    assert_eq!(count(), 1, "what it has said itself when it joined");
+    site.relay.beat();
+    site.relay.beat();
+    assert_eq!(count(), 2, "one answer for all");
+}
+
+#[test]
+fn who_leaves_in_order_is_not_missed_and_says_nothing_more() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    here.publish("a", "1".to_owned());
+    here.relay.leave();
+    here.relay.joined(Joined::Again);
+    here.relay.beat();
+    let sent = sent.0.lock().unwrap();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    let (head, _) = parcel::decode(&sent[1].bytes).unwrap();
+    assert_eq!(head.what, parcel::What::Presence { messages: 1, purges: 0, asks: false, leaves: true });
+    // A server that only lacks that word is one of before.
+    let old = br#"{"origin":1,"number":0,"presence":{"messages":0,"purges":0,"asks":true}}"#;
+    let bytes = Bytes::from([&old[..], b"\n"].concat());
+    let (head, _) = parcel::decode(&bytes).unwrap();
+    assert_eq!(head.what, parcel::What::Presence { messages: 0, purges: 0, asks: true, leaves: false });
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_lane::clock::{self, Ticks};
+use flatout_lane::clock;
 
 use super::hub::{Hub, New, Refused, State, checked};
 use super::message::{Mark, Publication};
@@ -124,11 +124,6 @@ impl Hub {
             state.report_gap();
         }
         Some(has_missed)
-    }
-
-    /// Other servers that were heard at this moment or later.
-    pub(crate) fn heard_since(&self, at: Ticks) -> Vec<u64> {
-        self.lock().heard.since(at)
     }
 
     /// What arrives first was kept for a time, and may have holes.
