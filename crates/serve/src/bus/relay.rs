@@ -152,7 +152,11 @@ impl Relay {
         let is_own = origin == self.origin;
         let receipt = |topic| is_own.then_some(Receipt { topic, number });
         match what {
-            What::Message(_) if is_own => {}
+            What::Message(about) if is_own => {
+                if is_late(&about, age) {
+                    self.hub.note_late();
+                }
+            }
             What::Message(about) => self.take_message((origin, number), &about, data, (bytes, age)),
             What::Purge(_) if is_own => return receipt(Topic::Purge),
             What::Purge(text) => self.take_purge(origin, number, &text),
@@ -183,8 +187,7 @@ impl Relay {
             return true;
         };
         let (origin, number) = from;
-        let sent_ms = clock::unix_milliseconds().saturating_sub(age.as_millis() as u64);
-        let is_late = sent_ms.abs_diff(about.at_ms) > LATE_TIME.as_millis() as u64;
+        let is_late = is_late(about, age);
         let (channel, history) = (&*about.channel, about.history());
         let incoming = Incoming { origin, number, channel, publication, history, age, is_late };
         match self.hub.arrive(incoming) {
@@ -313,6 +316,12 @@ impl Relay {
             state.held.pop_front();
         }
     }
+}
+
+/// Whether a message that the bus took so long ago was published much earlier.
+fn is_late(about: &About<'_>, age: Duration) -> bool {
+    let sent_ms = clock::unix_milliseconds().saturating_sub(age.as_millis() as u64);
+    sent_ms.abs_diff(about.at_ms) > LATE_TIME.as_millis() as u64
 }
 
 impl Member for Relay {

@@ -88,7 +88,13 @@ impl Hub {
         let now = clock::now().ticks;
         let step = state.heard.step(origin, number, now);
         match step {
-            Step::Repeated => return Arrived::Repeated,
+            Step::Repeated => {
+                // It was in time here and is late for others.
+                if is_late {
+                    state.unordered_id = state.last_id;
+                }
+                return Arrived::Repeated;
+            }
             Step::Missed => state.report_gap(),
             Step::Next => {}
         }
@@ -110,6 +116,13 @@ impl Hub {
             Ok(_) if step == Step::Missed => Arrived::TakenAfterLoss,
             Ok(_) => Arrived::Taken,
         }
+    }
+
+    /// A message of this process has come back from the bus much later than it was published: on other servers it stands behind what they have
+    /// received meanwhile.
+    pub(crate) fn note_late(&self) {
+        let mut state = self.lock();
+        state.unordered_id = state.last_id;
     }
 
     /// Another server says how many messages it has sent. Returns whether some were lost, of which subscribers are told; `None` while

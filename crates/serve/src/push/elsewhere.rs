@@ -26,7 +26,7 @@ impl Hub {
         let found = channels.iter().filter_map(kept).find_map(|kept| {
             kept.newest().take(LOOKED_MAX).find(|message| message.mark.as_ref().is_some_and(is_it))
         })?;
-        if found.mark.is_none_or(|mark| mark.is_late) {
+        if found.id <= state.unordered_id || found.mark.is_none_or(|mark| mark.is_late) {
             return None;
         }
         let near = clock::ticks(ORDER_TIME);
@@ -127,5 +127,26 @@ mod tests {
         assert_eq!(hub.position_of(&channels[..1], (1, 2)), Some(2));
         hub.publish("a", "own", &Plan::default()).unwrap();
         assert_eq!(hub.position_of(&channels[..1], (9, 1)), Some(6));
+    }
+
+    /// One that was cut off publishes, and hears what others have published meanwhile. They have its message later.
+    #[test]
+    fn what_others_have_late_is_no_position() {
+        for is_own in [true, false] {
+            let (hub, channels) = hub();
+            match is_own {
+                true => drop(hub.publish("a", "5", &Plan::default()).unwrap()),
+                false => arrive(&hub, (1, 5), "a", 60, false),
+            }
+            arrive(&hub, (2, 1), "a", 30, false);
+            assert!(hub.position_of(&channels, (2, 1)).is_some(), "as far as is known now");
+            match is_own {
+                true => hub.note_late(),
+                false => arrive(&hub, (1, 5), "a", 0, true),
+            }
+            assert_eq!(hub.position_of(&channels, (2, 1)), None, "who has that may lack the other one");
+            arrive(&hub, (2, 2), "b", 0, false);
+            assert!(hub.position_of(&channels[1..], (2, 2)).is_some(), "what comes later is in one order");
+        }
     }
 }

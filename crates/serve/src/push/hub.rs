@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) carried: u64,
     /// What other servers have sent.
     pub(super) heard: Heard,
+    /// Messages up to this id may stand in another order on other servers: one of them came late there.
+    pub(super) unordered_id: u64,
 }
 
 pub(super) struct Channel {
