@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flatout_lane::clock;
 
+use super::history::IN_FLIGHT_TIME;
 use super::hub::{Hub, New, Refused, State, checked};
 use super::message::{Mark, Publication};
 use super::plan::{History, Kind, Plan};
@@ -105,6 +106,8 @@ impl Hub {
         // What this server is set to counts for channels that it has.
         let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
         let history = known.map_or(history, |known| known.history);
+        // What is older than the history keeps is there long enough for those who are subscribed now.
+        let age = age.min(history.age.saturating_sub(IN_FLIGHT_TIME));
         let age = if age.is_zero() { 0 } else { clock::ticks(age) };
         let mark = Some(Mark { origin, number, is_late });
         let new = New { publication, history, published_at: now.saturating_sub(age), mark };

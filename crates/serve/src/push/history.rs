@@ -10,7 +10,7 @@ use super::plan;
 
 /// The minimum number and age of messages kept of a log, so that workers can fetch them.
 const IN_FLIGHT_COUNT: usize = 1024;
-const IN_FLIGHT_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+pub(super) const IN_FLIGHT_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// One channel's messages, by their ids.
 #[derive(Debug)]

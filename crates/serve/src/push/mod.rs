@@ -28,6 +28,8 @@ mod request;
 mod serve;
 mod snapshot;
 mod subscriber;
+#[cfg(test)]
+mod tests;
 mod token;
 
 pub(crate) use carrying::{Arrived, Carry, Incoming};

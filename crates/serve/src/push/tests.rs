@@ -1,0 +1,46 @@
+//! Messages of other servers in the hub: nothing is lost without a gap, and no gap is told where nothing is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatout_lane::poll::Wake;
+
+use super::carrying::{Arrived, Incoming};
+use super::hub::Hub;
+use super::plan::{History, Limits, Plan};
+
+/// A server with channels.
+fn hub(limits: Limits) -> (Hub, usize) {
+    let hub = Hub::new(limits);
+    let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+    (hub, worker)
+}
+
+/// Somebody subscribes. Returns the channel and the position.
+fn join(hub: &Hub, worker: usize, channel: &str) -> (Vec<u32>, u64) {
+    hub.join(worker, &[channel.to_owned()], &Plan::default(), None).unwrap()
+}
+
+/// A message of server 1.
+fn arrive(hub: &Hub, number: u64, channel: &str, age: Duration) -> Arrived {
+    hub.arrive(Incoming {
+        origin: 1,
+        number,
+        channel,
+        publication: "x".into(),
+        history: History::default(),
+        age,
+        is_late: false,
+    })
+}
+
+#[test]
+fn what_the_bus_has_kept_for_long_is_delivered_to_those_who_are_there() {
+    let (hub, worker) = hub(Limits::default());
+    let (joined, from) = join(&hub, worker, "a");
+    for number in 1..=50 {
+        assert_eq!(arrive(&hub, number, "a", History::default().age * 2), Arrived::Taken);
+    }
+    let fetched = hub.fetch(&joined, from, u64::MAX, usize::MAX);
+    assert_eq!((fetched.messages.len(), fetched.has_gap), (50, false));
+}
