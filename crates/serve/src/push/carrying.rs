@@ -152,9 +152,13 @@ impl Hub {
         self.lock().heard.complete();
     }
 
-    /// Messages may have been lost: subscribers are told.
+    /// Messages may have been lost: subscribers are told, once messages can be published here.
     pub(crate) fn report_loss(&self) {
-        self.lock().report_gap();
+        let mut state = self.lock();
+        match state.is_frozen {
+            true => state.owes_gap = true,
+            false => state.report_gap(),
+        }
     }
 
     /// How many messages of this process other servers were sent.
@@ -184,7 +188,7 @@ impl Hub {
 
 impl State {
     /// All channels lack messages that nobody here has: whoever is behind this moment is told so. Of latest values the next ones count.
-    fn report_gap(&mut self) {
+    pub(super) fn report_gap(&mut self) {
         self.last_id += 1;
         self.forgotten_id = self.last_id;
         for at in 0..self.channels.len() {

@@ -82,6 +82,9 @@ impl Hub {
     pub(crate) fn thaw(&self) {
         let mut state = self.lock();
         state.is_frozen = false;
+        if std::mem::take(&mut state.owes_gap) {
+            state.report_gap();
+        }
         let held = std::mem::take(&mut state.held);
         drop(state);
         for mut held in held {

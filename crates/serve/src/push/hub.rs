@@ -64,6 +64,8 @@ pub(super) struct State {
     look_at: usize,
     /// Publishing is suspended: the messages move to or from another process.
     pub(super) is_frozen: bool,
+    /// Messages were lost meanwhile.
+    pub(super) owes_gap: bool,
     /// Subscribers are expected from another process: no channel is dropped for lack of subscribers.
     pub(super) awaits_subscribers: bool,
     /// Publishes that wait for the end of that, in the order in which they came.

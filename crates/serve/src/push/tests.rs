@@ -44,3 +44,27 @@ fn what_the_bus_has_kept_for_long_is_delivered_to_those_who_are_there() {
     let fetched = hub.fetch(&joined, from, u64::MAX, usize::MAX);
     assert_eq!((fetched.messages.len(), fetched.has_gap), (50, false));
 }
+
+/// The bus is joined again while the channels of the former process are taken over.
+#[test]
+fn a_loss_during_an_upgrade_is_told_afterwards() {
+    let (former, worker) = hub(Limits::default());
+    let (joined, _) = join(&former, worker, "a");
+    former.publish("a", "1", &Plan::default()).unwrap();
+    let seen = former.fetch(&joined, 0, u64::MAX, usize::MAX).up_to;
+    former.freeze();
+    let snapshot = former.snapshot();
+    former.report_loss();
+
+    let (next, worker) = hub(Limits::default());
+    next.freeze();
+    next.report_loss();
+    next.begin_at(snapshot.tip);
+    snapshot.channels.iter().for_each(|channel| assert!(next.restore(channel)));
+    let (joined, _) = join(&next, worker, "a");
+    assert!(!next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "not before they are there");
+    next.thaw();
+    assert!(next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap);
+    former.thaw();
+    assert!(former.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "also if it fails");
+}
