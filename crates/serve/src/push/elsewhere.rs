@@ -103,13 +103,13 @@ mod tests {
         for number in 1..=10 {
             arrive(&hub, (1, number), if number % 2 == 0 { "a" } else { "b" }, 0, number == 4);
         }
-        assert_eq!(hub.position_of(&channels, (1, 7)), Some(7));
+        assert_eq!(hub.position_of(&channels, (1, 7)), Some(8));
         assert_eq!(hub.position_of(&channels[..1], (1, 7)), None, "of another channel");
         assert_eq!(hub.position_of(&channels, (1, 11)), None, "it is not there");
         assert_eq!(hub.position_of(&channels, (1, 4)), None, "others may have been before it elsewhere");
         let mark = |id| hub.mark_at(&channels, id).map(|mark| mark.number);
-        assert_eq!((mark(7), mark(100), mark(0)), (Some(7), Some(10), None));
-        assert_eq!(hub.mark_at(&channels[..1], 7).map(|mark| mark.number), Some(6));
+        assert_eq!((mark(8), mark(100), mark(0)), (Some(7), Some(10), None));
+        assert_eq!(hub.mark_at(&channels[..1], 8).map(|mark| mark.number), Some(6));
     }
 
     #[test]
@@ -119,14 +119,14 @@ mod tests {
             arrive(&hub, (1, number), "a", age_s, false);
         }
         arrive(&hub, (2, 1), "a", 16, false);
-        assert_eq!(hub.position_of(&channels, (1, 2)), Some(2));
+        assert_eq!(hub.position_of(&channels, (1, 2)), Some(3));
         assert_eq!(hub.position_of(&channels, (1, 3)), None, "too near");
         assert_eq!(hub.position_of(&channels, (2, 1)), None, "too near");
         arrive(&hub, (3, 1), "b", 1, true);
         assert_eq!(hub.position_of(&channels, (1, 2)), None, "elsewhere it may have come before");
-        assert_eq!(hub.position_of(&channels[..1], (1, 2)), Some(2));
+        assert_eq!(hub.position_of(&channels[..1], (1, 2)), Some(3));
         hub.publish("a", "own", &Plan::default()).unwrap();
-        assert_eq!(hub.position_of(&channels[..1], (9, 1)), Some(6));
+        assert_eq!(hub.position_of(&channels[..1], (9, 1)), Some(7));
     }
 
     /// One that was cut off publishes, and hears what others have published meanwhile. They have its message later.

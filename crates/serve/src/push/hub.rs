@@ -33,6 +33,9 @@ const FETCHED_MAX: usize = 256;
 /// Channels that each publish examines, to drop unused ones.
 const LOOKED_AT: usize = 2;
 
+/// The position before the first message. 0 stands for no position: a subscriber with that gets all that is kept, and is told of no gap.
+const FIRST_POSITION: u64 = 1;
+
 /// The channels of a process; clones are the same.
 #[derive(Clone)]
 pub struct Hub(pub(super) Arc<Shared>);
@@ -171,7 +174,7 @@ impl Hub {
         Hub(Arc::new(Shared {
             epoch: AtomicU64::new(clock::unix_nanoseconds() / 1_000_000),
             limits,
-            state: Mutex::default(),
+            state: Mutex::new(State { last_id: FIRST_POSITION, ..State::default() }),
             news: Condvar::new(),
             figures: Figures::default(),
             carry: OnceLock::new(),
@@ -606,18 +609,18 @@ mod tests {
     fn several_channels_are_one_order() {
         let (hub, worker, plan) = hub(Limits::default());
         let (joined, at) = hub.join(worker, &names(&["a", "b"]), &plan, None).unwrap();
-        assert_eq!(at, 0);
+        assert_eq!(at, FIRST_POSITION);
         for channel in ["a", "b", "c", "a", "b"] {
             hub.publish(channel, "x", &plan).unwrap();
         }
         assert_eq!(hub.listed(worker), joined);
         assert!(hub.listed(worker).is_empty());
         let fetched = hub.fetch(&joined, 0, u64::MAX, 1000);
-        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![1, 2, 4, 5], 5, false));
-        let fetched = hub.fetch(&joined, 1, u64::MAX, 2);
-        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![2, 4], 4, true));
-        let fetched = hub.fetch(&joined, 0, 2, 1000);
-        assert_eq!((ids(&fetched), fetched.up_to), (vec![1, 2], 2));
+        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![2, 3, 5, 6], 6, false));
+        let fetched = hub.fetch(&joined, 2, u64::MAX, 2);
+        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![3, 5], 5, true));
+        let fetched = hub.fetch(&joined, 0, 3, 1000);
+        assert_eq!((ids(&fetched), fetched.up_to), (vec![2, 3], 3));
     }
 
     #[test]
@@ -629,7 +632,10 @@ mod tests {
         }
         hub.publish("b", "x", &plan).unwrap();
         let fetched = hub.fetch(&joined, 0, u64::MAX, usize::MAX);
-        assert_eq!((fetched.messages.len(), fetched.up_to), (FETCHED_MAX, FETCHED_MAX as u64));
+        assert_eq!(
+            (fetched.messages.len(), fetched.up_to),
+            (FETCHED_MAX, FIRST_POSITION + FETCHED_MAX as u64)
+        );
         let fetched = hub.fetch(&joined, fetched.up_to, u64::MAX, usize::MAX);
         assert_eq!((fetched.messages.len(), fetched.has_more), (11, false));
     }

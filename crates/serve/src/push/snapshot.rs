@@ -182,11 +182,11 @@ mod tests {
         next.thaw();
         let second = next.publish("a", "2", &plan).unwrap();
         let (epoch, id) = first.split_once('-').unwrap();
-        assert_eq!((id, second), ("1", format!("{epoch}-5")));
+        assert_eq!((id, second), ("2", format!("{epoch}-6")));
         let (joined, tip) = next.join(worker, &names(&["a", "q", "idle"]), &plan, None).unwrap();
         let fetched = next.fetch(&joined, 0, u64::MAX, usize::MAX);
         let texts: Vec<&str> = fetched.messages.iter().map(|(_, message)| message.text()).collect();
-        assert_eq!((texts, tip, fetched.has_gap), (vec!["1", "2", "3", "2"], 5, false));
+        assert_eq!((texts, tip, fetched.has_gap), (vec!["1", "2", "3", "2"], 6, false));
         assert!(!idle.is_empty() && next.totals().channels > 3);
         next.settle();
         for _ in 0..200 {
@@ -223,7 +223,7 @@ mod tests {
         hub.thaw();
         hub.publish("a", "2", &plan).unwrap();
         // Some clients have ids that only the other process has issued.
-        for seen in [1, 2, 1000] {
+        for seen in [2, 3, 1000] {
             let fetched = hub.fetch(&joined, seen, u64::MAX, usize::MAX);
             assert!(fetched.has_gap && fetched.messages.len() == 1, "{seen}");
         }

@@ -68,3 +68,12 @@ fn a_loss_during_an_upgrade_is_told_afterwards() {
     former.thaw();
     assert!(former.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "also if it fails");
 }
+
+#[test]
+fn who_was_there_before_the_first_message_is_told_of_its_loss() {
+    let (hub, worker) = hub(Limits::default());
+    let (joined, from) = join(&hub, worker, "a");
+    assert!(from > 0, "0 stands for no position");
+    hub.report_loss();
+    assert!(hub.fetch(&joined, from, u64::MAX, usize::MAX).has_gap);
+}
