@@ -196,11 +196,12 @@ impl State {
         }
     }
 
-    /// The same for one channel.
+    /// The same for one channel, also if it is made later.
     fn lose(&mut self, name: &str) {
-        if let Some(at) = self.find_at(name) {
-            self.last_id += 1;
-            self.lose_at(at);
+        self.last_id += 1;
+        match self.find_at(name) {
+            Some(at) => self.lose_at(at),
+            None => self.forgotten_id = self.last_id,
         }
     }
 

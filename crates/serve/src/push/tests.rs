@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatout_lane::poll::Wake;
 
 use super::carrying::{Arrived, Incoming};
-use super::hub::Hub;
+use super::hub::{Hub, Refused};
 use super::plan::{History, Limits, Plan};
 
 /// A server with channels.
@@ -75,5 +75,16 @@ fn who_was_there_before_the_first_message_is_told_of_its_loss() {
     let (joined, from) = join(&hub, worker, "a");
     assert!(from > 0, "0 stands for no position");
     hub.report_loss();
+    assert!(hub.fetch(&joined, from, u64::MAX, usize::MAX).has_gap);
+}
+
+#[test]
+fn a_message_that_there_is_no_channel_for_is_a_gap_of_the_channel_that_is_made_later() {
+    let (hub, worker) = hub(Limits { channels_max: 1, ..Limits::default() });
+    let (others, from) = join(&hub, worker, "b");
+    assert_eq!(arrive(&hub, 1, "a", Duration::ZERO), Arrived::Refused(Refused::Full));
+    assert!(!hub.fetch(&others, from, u64::MAX, usize::MAX).has_gap, "of another channel");
+    hub.leave(worker, others, None);
+    let (joined, _) = join(&hub, worker, "a");
     assert!(hub.fetch(&joined, from, u64::MAX, usize::MAX).has_gap);
 }
