@@ -15,6 +15,8 @@ pub(crate) struct Heard {
     is_complete: bool,
     /// What comes was kept, and some of it is not kept any more: nothing counts as missing until all have been heard.
     has_holes: bool,
+    /// The bus keeps what is sent, for a time: of a server that is unknown, the first that comes may have any number.
+    is_kept: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +41,7 @@ impl Heard {
     pub(crate) fn step(&mut self, origin: u64, number: u64, now: Ticks) -> Step {
         let Some(last) = self.by_origin.get_mut(&origin) else {
             self.remember(origin, number, now);
-            let is_next = number == 1 || !self.is_complete;
+            let is_next = number == 1 || !self.is_complete || self.is_kept;
             return if is_next { Step::Next } else { Step::Missed };
         };
         last.at = now;
@@ -68,9 +70,21 @@ impl Heard {
         (self.is_complete, self.has_holes) = (true, false);
     }
 
-    /// What comes first was kept for a time.
+    /// What comes was kept for a time.
     pub(crate) fn expect_holes(&mut self) {
-        self.has_holes = !self.is_complete;
+        (self.has_holes, self.is_kept) = (!self.is_complete, true);
+    }
+
+    /// Goes on with what another process has heard. One that was on no bus has heard nobody.
+    pub(crate) fn restore(&mut self, heard: Vec<(u64, u64)>, now: Ticks) {
+        if heard.is_empty() {
+            return;
+        }
+        self.by_origin.clear();
+        for (origin, number) in heard {
+            self.remember(origin, number, now);
+        }
+        self.complete();
     }
 
     /// All of it, for another process.
@@ -122,6 +136,24 @@ mod tests {
         heard.complete();
         heard.expect_holes();
         assert_eq!((heard.step(1, 10, 0), heard.step(1, 12, 0)), (Step::Next, Step::Missed));
+        assert_eq!(heard.step(2, 51, 0), Step::Next, "the others of this server are not kept any more");
+        assert_eq!(heard.step(2, 53, 0), Step::Missed);
+    }
+
+    #[test]
+    fn a_successor_goes_on_where_another_process_was() {
+        let mut heard = Heard::default();
+        heard.expect_holes();
+        heard.restore(Vec::new(), 0);
+        let steps = [(3, Step::Next), (5, Step::Next)];
+        for (number, step) in steps {
+            assert_eq!(heard.step(1, number, 0), step, "the other was on no bus: {number}");
+        }
+        heard.restore(vec![(1, 7)], 0);
+        let steps = [(7, Step::Repeated), (8, Step::Next), (10, Step::Missed)];
+        for (number, step) in steps {
+            assert_eq!(heard.step(1, number, 0), step, "{number}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::history::IN_FLIGHT_TIME;
 use super::hub::{Hub, New, Refused, State, checked};
 use super::message::{Mark, Publication};
 use super::plan::{History, Kind, Plan};
-use crate::bus::{Heard, Step};
+use crate::bus::Step;
 
 /// Bytes of a message of another server. Its own limit has been applied there.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -175,14 +175,7 @@ impl Hub {
 
     /// What the process heard whose channels this one takes over, and what that has sent itself.
     pub(crate) fn restore_heard(&self, heard: Vec<(u64, u64)>) {
-        let now = clock::now().ticks;
-        let mut state = self.lock();
-        let mut all = Heard::default();
-        for (origin, number) in heard {
-            all.tip(origin, number, now);
-        }
-        all.complete();
-        state.heard = all;
+        self.lock().heard.restore(heard, clock::now().ticks);
     }
 }
 
