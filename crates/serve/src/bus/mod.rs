@@ -16,6 +16,7 @@ mod figures;
 #[cfg(feature = "nats")]
 mod greeting;
 mod heard;
+mod held;
 #[cfg(feature = "nats")]
 mod kept;
 mod local;

@@ -1,6 +1,5 @@
 //! Between a bus, and the channels and the cache of this process.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +10,7 @@ use flatout_engine::say;
 use flatout_lane::clock::{self, Ticks};
 
 use super::carrier::Carrier;
+use super::held::Held;
 use super::parcel::{About, Head, What, decode};
 use super::present::{Present, SILENCE_TIME};
 use super::{Bus, Counted, Heard, Joined, Member, Parcel, Receipt, Step, Topic};
@@ -26,11 +26,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// A message that took longer may stand at another place on other servers.
 const LATE_TIME: Duration = Duration::from_secs(5);
-
-/// Messages that wait while the channels move to another process, and their bytes. Over it the oldest is dropped, which is noticed by the
-/// number of the next one.
-const HELD_MAX: usize = 16 << 10;
-const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// Bits of the number of a process: as many as any reader of JSON keeps.
 const ORIGIN_BITS: u32 = 53;
@@ -68,8 +63,7 @@ struct State {
     /// When the bus was last there.
     beat_at: Ticks,
     /// Messages that wait for the channels.
-    held: VecDeque<Bytes>,
-    held_bytes: usize,
+    held: Held,
 }
 
 impl Relay {
@@ -176,7 +170,7 @@ impl Relay {
         (bytes, age): (&Bytes, Duration),
     ) {
         if !(self.release() && self.deliver(from, about, data, age)) {
-            self.hold(bytes);
+            self.lock().held.push(bytes.clone(), age);
         }
     }
 
@@ -290,30 +284,17 @@ impl Relay {
         self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
     }
 
-    /// Keeps a message until the channels take messages again.
-    fn hold(&self, bytes: &Bytes) {
-        let mut state = self.lock();
-        state.held_bytes += bytes.len();
-        state.held.push_back(bytes.clone());
-        while state.held.len() > HELD_MAX || state.held_bytes > HELD_BYTES_MAX {
-            let Some(dropped) = state.held.pop_front() else { break };
-            state.held_bytes = state.held_bytes.saturating_sub(dropped.len());
-        }
-    }
-
     /// Hands over what was kept. Returns whether nothing waits any more.
     fn release(&self) -> bool {
         loop {
-            let Some(bytes) = self.lock().held.front().cloned() else { return true };
-            let Some((head, data)) = decode(&bytes) else { return true };
+            let Some(one) = self.lock().held.first() else { return true };
+            let Some((head, data)) = decode(&one.bytes) else { return true };
             if let What::Message(about) = &head.what
-                && !self.deliver((head.origin, head.number), about, data, Duration::ZERO)
+                && !self.deliver((head.origin, head.number), about, data, one.age())
             {
                 return false;
             }
-            let mut state = self.lock();
-            state.held_bytes = state.held_bytes.saturating_sub(bytes.len());
-            state.held.pop_front();
+            self.lock().held.pop();
         }
     }
 }

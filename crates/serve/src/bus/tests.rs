@@ -163,6 +163,27 @@ fn messages_wait_while_the_channels_move() {
 }
 
 #[test]
+fn messages_that_wait_keep_their_age() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    here.publish("a", "old".to_owned());
+    here.publish("a", "new".to_owned());
+    let sent = sent.0.lock().unwrap();
+    let there = Site::new();
+    there.hub.freeze();
+    there.relay.receive(&sent[0].bytes, Duration::from_secs(60));
+    there.relay.receive(&sent[1].bytes, Duration::ZERO);
+    there.hub.thaw();
+    there.relay.beat();
+    let snapshot = there.hub.snapshot();
+    let [old, new] = &snapshot.channels[0].messages[..] else { panic!("two") };
+    let apart = new.published_at - old.published_at;
+    assert!(apart >= flatout_lane::clock::ticks(Duration::from_secs(59)), "{apart}");
+    let is_late = |message: &push::Message| message.mark.unwrap().is_late;
+    assert!(is_late(old) && !is_late(new));
+}
+
+#[test]
 fn who_was_cut_off_hears_whether_anything_is_missing() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
