@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use flatout_lane::clock;
 
+use super::history::Kept;
 use super::hub::Hub;
 use super::message::Mark;
 
-/// Messages that are looked at of one channel, from the newest on.
-const LOOKED_MAX: usize = 2048;
+/// Messages that are looked at for one client, in all of its channels together: the hub is locked meanwhile.
+const LOOKED_MAX: usize = 8192;
 
 /// Messages of two publishers that lie further apart stand in the same order on all servers, unless one of them was late.
 const ORDER_TIME: Duration = Duration::from_secs(10);
@@ -23,9 +24,16 @@ impl Hub {
         let state = self.lock();
         let kept = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.kept);
         let is_it = |mark: &Mark| mark.origin == origin && mark.number == number;
-        let found = channels.iter().filter_map(kept).find_map(|kept| {
-            kept.newest().take(LOOKED_MAX).find(|message| message.mark.as_ref().is_some_and(is_it))
-        })?;
+        let mut looks = LOOKED_MAX;
+        let mut found = None;
+        for message in channels.iter().filter_map(kept).flat_map(Kept::newest) {
+            looks = looks.checked_sub(1)?;
+            if message.mark.as_ref().is_some_and(is_it) {
+                found = Some(message);
+                break;
+            }
+        }
+        let found = found?;
         if found.id <= state.unordered_id || found.mark.is_none_or(|mark| mark.is_late) {
             return None;
         }
@@ -33,8 +41,9 @@ impl Hub {
         for kept in channels.iter().filter_map(kept) {
             let is_after = |at: u32| at.saturating_add(near) >= found.published_at;
             let around = kept.newest().take_while(|it| it.id > found.id || is_after(it.published_at));
-            for (count, message) in around.enumerate() {
-                let mark = message.mark.filter(|_| count < LOOKED_MAX)?;
+            for message in around {
+                looks = looks.checked_sub(1)?;
+                let mark = message.mark?;
                 let is_near = message.published_at.abs_diff(found.published_at) <= near;
                 if mark.origin != origin && (mark.is_late || is_near) {
                     return None;
@@ -49,10 +58,7 @@ impl Hub {
         self.0.carry.get()?;
         let state = self.lock();
         let kept = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.kept);
-        let last = channels
-            .iter()
-            .filter_map(kept)
-            .filter_map(|kept| kept.newest().take(LOOKED_MAX).find(|message| message.id <= id));
+        let last = channels.iter().filter_map(kept).filter_map(|kept| kept.last_up_to(id));
         last.max_by_key(|message| message.id)?.mark
     }
 }
@@ -148,5 +154,26 @@ mod tests {
             arrive(&hub, (2, 2), "b", 0, false);
             assert!(hub.position_of(&channels[1..], (2, 2)).is_some(), "what comes later is in one order");
         }
+    }
+
+    #[test]
+    fn all_channels_of_a_client_share_one_limit() {
+        const CHANNELS: usize = 64;
+        let hub = hub().0;
+        let names: Vec<String> = (0..CHANNELS).map(|at| format!("c{at}")).collect();
+        let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+        let (channels, _) = hub.join(worker, &names, &Plan::default(), None).unwrap();
+        let each = LOOKED_MAX / CHANNELS / 2;
+        let fill = |from: usize| {
+            for number in from..from + CHANNELS * each {
+                arrive(&hub, (1, number as u64), &names[number % CHANNELS], 0, false);
+            }
+        };
+        fill(1);
+        let last = |rounds: usize| (1, (rounds * CHANNELS * each) as u64);
+        assert!(hub.position_of(&channels, last(1)).is_some());
+        fill(1 + CHANNELS * each);
+        assert!(hub.position_of(&channels, last(2)).is_none(), "twice as many, of which all are near");
+        assert!(hub.position_of(&channels[..CHANNELS / 4], last(2)).is_some());
     }
 }

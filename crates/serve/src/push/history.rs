@@ -106,6 +106,17 @@ impl Kept {
         }
     }
 
+    /// The last one up to this id.
+    pub(super) fn last_up_to(&self, id: u64) -> Option<&Arc<Message>> {
+        match self {
+            Kept::Log(messages) => {
+                let count = messages.partition_point(|message| message.id <= id);
+                messages.get(count.checked_sub(1)?)
+            }
+            Kept::Latest { by_id, .. } => by_id.range(..=id).next_back().map(|(_, message)| message),
+        }
+    }
+
     /// All of them, the newest first.
     pub(super) fn newest(&self) -> Box<dyn Iterator<Item = &Arc<Message>> + '_> {
         match self {
@@ -150,6 +161,8 @@ mod tests {
         assert_eq!(dropped, 2000);
         assert_eq!(ids(&kept, 4998, 10), (vec![4999, 5000], false));
         assert_eq!(ids(&kept, 0, 2), (vec![2001, 2002], true));
+        let up_to = |id| kept.last_up_to(id).map(|message| message.id);
+        assert_eq!([2000, 2001, 4000, 9000].map(up_to), [None, Some(2001), Some(4000), Some(5000)]);
         kept.expire(80, &limits, |_| dropped += 1);
         assert_eq!(dropped, 2000);
         kept.expire(81, &limits, |_| dropped += 1);
@@ -165,6 +178,8 @@ mod tests {
         }
         assert_eq!(ids(&kept, 0, 10), (vec![2, 4], false));
         assert_eq!(ids(&kept, 2, 10), (vec![4], false));
+        let up_to = |id| kept.last_up_to(id).map(|message| message.id);
+        assert_eq!([1, 3, 9].map(up_to), [None, Some(2), Some(4)]);
         assert_eq!(kept.latest("a").unwrap().id, 4);
         assert_eq!(kept.push(message(5, 0, "c"), &limits, |_| ()), Err(TooManyKeys));
     }
