@@ -7,6 +7,13 @@ use flatout_lane::clock::Ticks;
 /// Servers that are remembered; over it, the one that was silent for the longest is forgotten.
 const ORIGINS_MAX: usize = 1024;
 
+/// Numbers that may be missing of one server at a time. A number further on is none of its own: everything that it sends later would count as
+/// repeated.
+const MISSING_MAX: u64 = 1 << 32;
+
+/// The same for a server that is unknown, which may have sent for years.
+const FIRST_MAX: u64 = 1 << 48;
+
 /// How far each other server has come. A server numbers what it sends without holes.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
@@ -34,11 +41,16 @@ pub(crate) enum Step {
     Repeated,
     /// Some before it did not arrive.
     Missed,
+    /// This server cannot have come that far.
+    Impossible,
 }
 
 impl Heard {
     /// This number of this server has arrived.
     pub(crate) fn step(&mut self, origin: u64, number: u64, now: Ticks) -> Step {
+        if !self.is_possible(origin, number) {
+            return Step::Impossible;
+        }
         let Some(last) = self.by_origin.get_mut(&origin) else {
             self.remember(origin, number, now);
             let is_next = number == 1 || !self.is_complete || self.is_kept;
@@ -55,6 +67,9 @@ impl Heard {
 
     /// This server says that it has sent all up to this number. Returns whether some of them did not arrive.
     pub(crate) fn tip(&mut self, origin: u64, number: u64, now: Ticks) -> bool {
+        if !self.is_possible(origin, number) {
+            return false;
+        }
         let Some(last) = self.by_origin.get_mut(&origin) else {
             self.remember(origin, number, now);
             return self.is_complete && number > 0;
@@ -92,6 +107,13 @@ impl Heard {
         self.by_origin.iter().map(|(origin, last)| (*origin, last.number)).collect()
     }
 
+    fn is_possible(&self, origin: u64, number: u64) -> bool {
+        match self.by_origin.get(&origin) {
+            Some(last) => number <= last.number.saturating_add(MISSING_MAX),
+            None => number <= FIRST_MAX,
+        }
+    }
+
     fn remember(&mut self, origin: u64, number: u64, at: Ticks) {
         if self.by_origin.len() >= ORIGINS_MAX {
             let silent = self.by_origin.iter().min_by_key(|(_, last)| last.at).map(|(origin, _)| *origin);
@@ -118,11 +140,24 @@ mod tests {
         assert_eq!(heard.step(1, 15, 1), Step::Next);
         assert!(!heard.tip(1, 15, 2) && heard.tip(1, 17, 2) && !heard.tip(1, 17, 2));
         assert_eq!(heard.step(1, 18, 2), Step::Next);
-        assert_eq!(heard.step(1, u64::MAX, 2), Step::Missed);
-        assert_eq!(heard.step(1, u64::MAX, 2), Step::Repeated);
         let mut all = heard.all();
         all.sort_unstable();
-        assert_eq!(all, [(1, u64::MAX), (2, 1), (3, 9)]);
+        assert_eq!(all, [(1, 18), (2, 1), (3, 9)]);
+    }
+
+    #[test]
+    fn a_number_out_of_reach_does_not_silence_a_server() {
+        let mut heard = Heard::default();
+        assert_eq!(heard.step(1, 5, 0), Step::Next);
+        for number in [u64::MAX, 6 + MISSING_MAX] {
+            assert_eq!(heard.step(1, number, 0), Step::Impossible, "{number}");
+            assert!(!heard.tip(1, number, 0), "{number}");
+        }
+        assert_eq!(heard.step(1, 6, 0), Step::Next);
+        assert_eq!(heard.step(1, 6 + MISSING_MAX, 0), Step::Missed);
+        assert_eq!(heard.step(2, u64::MAX, 0), Step::Impossible);
+        assert!(!heard.tip(3, FIRST_MAX + 1, 0));
+        assert_eq!((heard.step(2, FIRST_MAX, 0), heard.step(3, 1, 0)), (Step::Next, Step::Next));
     }
 
     #[test]

@@ -188,19 +188,21 @@ impl Relay {
             Arrived::Taken | Arrived::Repeated => {}
             Arrived::TakenAfterLoss => self.miss(),
             Arrived::Refused(Refused::Moving) => return false,
-            Arrived::Refused(_) => self.refuse(),
+            Arrived::Impossible | Arrived::Refused(_) => self.refuse(),
         }
         true
     }
 
     fn take_purge(&self, origin: u64, number: u64, text: &str) {
         let step = self.lock().heard.step(origin, number, clock::now().ticks);
-        if step == Step::Repeated {
-            return;
-        }
-        if step == Step::Missed {
-            self.miss();
-            self.distrust();
+        match step {
+            Step::Next => {}
+            Step::Repeated => return,
+            Step::Impossible => return self.refuse(),
+            Step::Missed => {
+                self.miss();
+                self.distrust();
+            }
         }
         match Purge::from_text(text) {
             Ok(purge) => {

@@ -280,6 +280,34 @@ fn who_leaves_in_order_is_not_missed_and_says_nothing_more() {
     assert_eq!(head.what, parcel::What::Presence { messages: 0, purges: 0, asks: true, leaves: false });
 }
 
+#[test]
+fn one_wrong_number_does_not_silence_a_server() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    here.relay.purge(&Purge::from_text("hard tag 1").unwrap());
+    here.publish("a", "1".to_owned());
+    here.publish("a", "2".to_owned());
+    let sent = sent.0.lock().unwrap();
+    let there = Site::new();
+    for parcel in &sent[..2] {
+        there.relay.receive(&parcel.bytes, Duration::ZERO);
+    }
+    let origin = parcel::decode(&sent[0].bytes).unwrap().0.origin;
+    let presence =
+        r#""presence":{"messages":18446744073709551615,"purges":18446744073709551615,"asks":false}"#;
+    for what in [r#""message":{"channel":"a","count":9,"age_ms":9000}"#, r#""purge":"hard all""#, presence] {
+        let head = format!("{{\"origin\":{origin},\"number\":18446744073709551615,{what}}}\n");
+        there.relay.receive(&Bytes::from(head), Duration::ZERO);
+    }
+    there.relay.receive(&sent[2].bytes, Duration::ZERO);
+    assert_eq!(
+        (there.texts("a"), there.purged()),
+        (vec!["1".to_owned(), "2".to_owned()], vec!["hard tag 1".to_owned()])
+    );
+    let counted = there.relay.counted();
+    assert_eq!((counted.refused, counted.missed), (2, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -49,6 +49,8 @@ pub(crate) enum Arrived {
     TakenAfterLoss,
     /// It was there before.
     Repeated,
+    /// Its number cannot be one of its server.
+    Impossible,
     /// It cannot be delivered here.
     Refused(Refused),
 }
@@ -96,6 +98,7 @@ impl Hub {
                 }
                 return Arrived::Repeated;
             }
+            Step::Impossible => return Arrived::Impossible,
             Step::Missed => state.report_gap(),
             Step::Next => {}
         }
