@@ -1,9 +1,9 @@
-//! The bus inside one process: for a server that is alone, and for several in one program.
+//! The bus inside one process, for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use bytes::Bytes;
@@ -13,15 +13,15 @@ use super::{Bus, Counted, Joined, Member, Parcel, State};
 /// Parcels that wait for one member.
 const WAITING_MAX: usize = 16 << 10;
 
-/// How often members are called without a parcel.
+/// How often members are called besides.
 const BEAT: Duration = Duration::from_millis(250);
 
 /// A bus that its members have in common; clones are the same.
 #[derive(Clone, Default)]
-pub struct Local(Arc<Mutex<Vec<SyncSender<Bytes>>>>);
+pub(super) struct Local(Arc<Mutex<Vec<SyncSender<Bytes>>>>);
 
 /// One member's end of it.
-pub struct Seat {
+pub(super) struct Seat {
     bus: Local,
     at: usize,
     receiver: Mutex<Option<Receiver<Bytes>>>,
@@ -31,7 +31,7 @@ pub struct Seat {
 
 impl Local {
     /// A place for one more member.
-    pub fn seat(&self) -> Arc<Seat> {
+    pub(super) fn seat(&self) -> Arc<Seat> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(sender);
@@ -50,7 +50,7 @@ impl Seat {
     ///
     /// # Errors
     /// A thread that cannot be started.
-    pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
+    pub(super) fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
         let Some(receiver) = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
@@ -83,17 +83,23 @@ impl Bus for Seat {
 }
 
 fn serve(receiver: &Receiver<Bytes>, member: &Weak<dyn Member>) {
-    use std::sync::mpsc::RecvTimeoutError::Disconnected;
+    use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
     let Some(first) = member.upgrade() else { return };
     first.joined(Joined::AtOnce);
     drop(first);
+    let mut beat_at = Instant::now();
     loop {
         let received = receiver.recv_timeout(BEAT);
         let Some(member) = member.upgrade() else { return };
         match received {
             Ok(bytes) => drop(member.receive(&bytes, Duration::ZERO)),
             Err(Disconnected) => return,
-            Err(_) => member.beat(),
+            Err(Timeout) => {}
+        }
+        // Also where parcels come without a pause.
+        if beat_at.elapsed() >= BEAT {
+            beat_at = Instant::now();
+            member.beat();
         }
     }
 }

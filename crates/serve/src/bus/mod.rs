@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! Hub::publish, purge ──> Relay: numbers, parcels ──> Bus ──> Relay of each other server ──> Hub::arrive, Cache::purge
-//!                                                      ├─ Local: members of one process; without others it does nothing
 //!                                                      └─ Nats: one connection, on a thread of the control plane
 //! ```
 //!
@@ -19,6 +18,7 @@ mod heard;
 mod held;
 #[cfg(feature = "nats")]
 mod kept;
+#[cfg(test)]
 mod local;
 #[cfg(feature = "nats")]
 mod nats;
@@ -38,7 +38,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use figures::{Counted, State};
-pub use local::{Local, Seat};
 #[cfg(feature = "nats")]
 pub use nats::Nats;
 #[cfg(feature = "nats")]
@@ -47,6 +46,8 @@ pub use plan::{Credentials, Plan, Server};
 pub use relay::{Purging, Relay};
 
 pub(crate) use heard::{Heard, Step};
+#[cfg(test)]
+use local::Local;
 
 /// Carries parcels between the members of a group of servers.
 pub trait Bus: Send + Sync {
