@@ -128,9 +128,7 @@ impl Desk {
         match self.lane.send_shared(subscriber.guest, &blob.bytes) {
             Moved::Bytes(sent) if sent == blob.bytes.len() => *delivered += count as u64,
             Moved::Bytes(sent) => {
-                let (rest, cursor) = blob.rest(sent, walk.from);
-                // Copy the rest, so that it does not keep all messages of the walk in memory.
-                let rest = Bytes::copy_from_slice(&rest);
+                let (rest, cursor) = blob.rest_to_keep(sent, walk.from);
                 let late = Late { cursor, rest, is_blocked: true, ..Late::default() };
                 subscriber.more().late = Some(late);
                 // The socket accepted only a part, so an event will report when it has room.

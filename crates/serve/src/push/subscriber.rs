@@ -109,6 +109,15 @@ impl Blob {
             _ => (Bytes::new(), before),
         }
     }
+
+    /// The same, for one of many subscribers who keep it. It is shared with the others, unless it would keep other messages in memory.
+    pub(super) fn rest_to_keep(&self, sent: usize, before: u64) -> (Bytes, u64) {
+        let (rest, id) = self.rest(sent, before);
+        match self.ends.len() {
+            1 => (rest, id),
+            _ => (Bytes::copy_from_slice(&rest), id),
+        }
+    }
 }
 
 impl Local {
@@ -204,6 +213,17 @@ mod tests {
         for (sent, rest, id) in [(0, "", 4), (1, "aa", 5), (3, "", 5), (4, "bbb", 7), (7, "", 7), (8, "c", 9)]
         {
             assert_eq!(blob.rest(sent, 4), (Bytes::from(rest), id), "{sent}");
+        }
+    }
+
+    #[test]
+    fn slow_readers_of_one_message_share_it() {
+        let one = Blob { bytes: Bytes::from_static(b"aaa"), ends: [(5, 3)].into() };
+        let several = Blob { bytes: Bytes::from_static(b"aaabbbb"), ends: [(5, 3), (7, 7)].into() };
+        for (blob, is_shared) in [(one, true), (several, false)] {
+            let (rest, id) = blob.rest_to_keep(1, 4);
+            assert_eq!((&rest[..], id), (&b"aa"[..], 5));
+            assert_eq!(rest.as_ptr() == blob.bytes[1..].as_ptr(), is_shared);
         }
     }
 }
