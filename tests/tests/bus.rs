@@ -4,8 +4,8 @@
 mod listeners;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use flatout_tests::nats::Nats;
-use flatout_tests::{Folder, Server, Signal, program, until};
+use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
 use rustix::process::{Pid, kill_process};
 
 use listeners::{Listener, Place, WAYS, Way, check};
@@ -292,7 +292,7 @@ fn a_purge_at_one_server_is_one_at_all() {
     let answer = purge(&folder, "a", &["http://t/y"]);
     assert_eq!(
         answer,
-        "purged 1 stored responses; the bus is away, and the other servers get it when it is back\n"
+        "purged 1 stored responses; the bus is away; the other servers get it when it is back, unless this server ends before\n"
     );
     assert_eq!(["/x/1", "/y"].map(|path| status(&servers[0], path)), ["HIT", "MISS"]);
     assert_eq!(status(&servers[1], "/y"), "HIT");
@@ -512,6 +512,68 @@ fn what_the_bus_keeps_is_not_lost() {
     for listener in &listeners {
         check(&listener.wait(630), &[("one", 600), ("two", 30)], &format!("{:?}", listener.way));
     }
+}
+
+/// A client of a NATS server that has subscribed to this subject when it is returned. What it receives is among its lines.
+fn subscribed(nats: &Nats, subject: &str) -> BufReader<TcpStream> {
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", nats.port)).unwrap());
+    stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+    let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n");
+    stream.get_mut().write_all(hello.as_bytes()).unwrap();
+    let mut line = String::new();
+    while line != "PONG\r\n" {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "closed");
+    }
+    stream
+}
+
+/// Has a NATS server do something that clients of JetStream ask for.
+fn ask_jetstream(nats: &Nats, subject: &str, body: &str) {
+    let mut stream = subscribed(nats, "answer");
+    let asked = format!("PUB $JS.API.{subject} answer {}\r\n{body}\r\n", body.len());
+    stream.get_mut().write_all(asked.as_bytes()).unwrap();
+    let said = stream.lines().map_while(Result::ok).find(|line| line.starts_with('{')).unwrap();
+    assert!(said.contains("\"config\"") && !said.contains("\"error\""), "{said}");
+}
+
+/// A stream with room for so many messages, which refuses more.
+fn stream_of(room: usize) -> String {
+    format!(
+        r#"{{"name":"flatout_push","subjects":["flatout.push.>"],"storage":"file","discard":"new","max_msgs":{room}}}"#
+    )
+}
+
+/// A stream that stores no messages for a while: they come once it does, and purges do not wait for them.
+#[test]
+fn what_the_stream_refuses_is_sent_again() {
+    let (folder, nats) = (Folder::new(), Nats::keeping());
+    ask_jetstream(&nats, "STREAM.CREATE.flatout_push", &stream_of(5));
+    let bus = format!("{} history=1h", nats.url());
+    let servers = ["a", "b"].map(|name| pusher(&folder, name, &bus));
+    servers.iter().for_each(|server| wait_joined(server, 1));
+    let listener = Listener::start(&place(&servers[1]), "a", Way::Events, "");
+    place(&servers[0]).publish("a", &texts("one", 0..2000));
+    check(&listener.wait(5), &[("one", 5)], "as many as the stream takes");
+    assert_eq!(purge(&folder, "a", &["--all"]), "no responses are stored here; sent to the other servers\n");
+    until("that it is said", || has_said(&servers[0], "the bus has stored none of the messages") == 1);
+    ask_jetstream(&nats, "STREAM.UPDATE.flatout_push", &stream_of(100_000));
+    until("the last message", || listener.heard().iter().any(|text| text == "one 1999"));
+    check_rest(&listener.heard(), &[("one", 2000)]);
+    assert_eq!(has_said(&servers[0], "was lost"), 0, "{:?}", servers[0].said());
+}
+
+/// Others know then that nothing of it is missing.
+#[test]
+fn a_server_that_ends_in_order_says_so() {
+    let (folder, nats) = (Folder::new(), Nats::start());
+    let mut server = pusher(&folder, "a", &nats.url());
+    wait_joined(&server, 1);
+    let presence = subscribed(&nats, "flatout.presence");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    let mut said = presence.lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("\"leaves\":true")));
 }
 
 #[test]
