@@ -452,6 +452,50 @@ fn draining_loses_nothing() {
     running.wait();
 }
 
+/// A client that goes on sending frames does not keep its connection longer.
+#[test]
+fn draining_does_not_wait_for_a_client_that_only_sends_frames() {
+    let (running, _heard) = serving(Limits::default());
+    let mut socket = running.connect();
+    socket.write_all(&[PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]].concat()).unwrap();
+    // The server's SETTINGS.
+    socket.read_exact(&mut [0; 9]).unwrap();
+    running.handle.drain();
+    let mut writer = socket.try_clone().unwrap();
+    let pinging = std::thread::spawn(move || {
+        let ping = [&[0, 0, 8, 6, 0, 0, 0, 0, 0][..], &[7; 8]].concat();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(20) && writer.write_all(&ping).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        began.elapsed()
+    });
+    let _ = socket.read_to_end(&mut Vec::new());
+    drop(socket);
+    assert!(pinging.join().unwrap() < Duration::from_secs(15), "it stays as long as it sends frames");
+}
+
+#[test]
+fn draining_serves_the_first_request_of_a_connection() {
+    // TLS 1.2 ends its handshake before the client has sent anything else. The time for the request is a second: a slow
+    // machine may need another attempt.
+    let is_served = || {
+        let running = Running::over_tls(&[b"h2"], move |worker| streams(worker, &channel().0));
+        let mut client = H2Client::new(running.connect());
+        while running.handle.figures().connections < 1 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        running.handle.drain();
+        let stream = client.get("/alive");
+        while !client.is_closed && !client.got[&stream].is_over {
+            client.turn();
+        }
+        client.got[&stream].status == 200
+    };
+    assert!((0..5).any(|_| is_served()));
+}
+
 #[test]
 fn slow_clients_are_ended() {
     let limits = Limits {

@@ -349,6 +349,23 @@ fn draining_closes_idle_connections_and_handshakes() {
     assert!(began.elapsed() < Duration::from_secs(10), "it does not wait for its limit");
 }
 
+/// Its first request has a second, as that of any new connection.
+#[test]
+fn a_handshake_that_ends_while_the_server_drains_has_no_more_time() {
+    let test = Test::new(Limits::default());
+    let mut silent = test.connect();
+    silent.conn.write_tls(&mut silent.sock).unwrap();
+    while test.server().handle().figures().connections < 1 {
+        std::thread::yield_now();
+    }
+    test.server().handle().drain();
+    // On a slow machine, the second may pass before.
+    let _ = silent.conn.complete_io(&mut silent.sock);
+    let timed_out = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+    let ended = silent.read_to_end(&mut Vec::new());
+    assert!(!ended.as_ref().is_err_and(|error| timed_out.contains(&error.kind())), "{ended:?}");
+}
+
 #[test]
 fn a_connection_leaves_http_with_its_tls() {
     let test = Test::new(Limits::default());

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
@@ -239,7 +240,7 @@ fn connections_that_were_closed_while_idle_cost_no_request() {
 #[test]
 fn what_may_have_been_done_is_not_asked_twice() {
     let (address, count) = {
-        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = count.clone();
         let address = upstream(move |_, mut stream| {
             if read_request(&mut stream).is_some() {
@@ -430,6 +431,35 @@ fn tunnels_count_and_end_with_their_ends() {
 }
 
 #[test]
+fn a_tunnel_whose_client_has_ended_and_is_gone_is_closed() {
+    let has_left = Arc::new(Barrier::new(2));
+    let seen = has_left.clone();
+    let address = upstream(move |_, mut stream| {
+        read_request(&mut stream).unwrap();
+        stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n").unwrap();
+        // It reads to the end, and keeps its side open. The client's kernel resets what is sent to it now.
+        let _ = stream.read(&mut [0; 1]);
+        seen.wait();
+        stream.write_all(b"x").unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let proxy = Running::to(one(address));
+    let mut stream = proxy.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
+    read_until(&mut stream, "\r\n\r\n");
+    stream.shutdown(Shutdown::Write).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(proxy.handle.figures().connections, 1);
+    drop(stream);
+    has_left.wait();
+    let began = Instant::now();
+    while proxy.handle.figures().connections > 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", proxy.handle.figures());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn a_server_that_dies_and_comes_back_loses_nothing_that_a_retry_could_save() {
     let (good, _asked) = answering(OK);
     // Every third connection is reset during a response.
@@ -460,7 +490,7 @@ fn a_server_that_dies_and_comes_back_loses_nothing_that_a_retry_could_save() {
 
 #[test]
 fn a_slow_reader_holds_its_upstream_back() {
-    let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = sent.clone();
     let address = upstream(move |_, mut stream| {
         read_request(&mut stream);

@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::names::Names;
 use crate::proofs::{PROTOCOL, Proofs};
 use crate::session::Session;
-use crate::staple;
+use crate::staple::{self, Staple};
 use crate::tickets::{Bound, Tickets};
 
 /// The settings of a server.
@@ -141,14 +141,16 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Reads the files again if one of them has changed. Returns whether one had.
+    /// Reads the files again if one of them has changed, or an OCSP response has expired. Returns whether a file had
+    /// changed.
     ///
     /// # Errors
     /// See [`Acceptor::open`]; then nothing changes, and it tries again only after another change.
     pub fn follow(&self) -> Result<bool, String> {
         let before = self.0.live.load_full();
         let stamps = stamps(&before.plan);
-        if stamps == before.stamps {
+        let has_changed = stamps != before.stamps;
+        if !has_changed && !before.has_expired_staple(SystemTime::now()) {
             return Ok(false);
         }
         let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs, before.kept.clone());
@@ -160,8 +162,9 @@ impl Acceptor {
             kept: before.kept.clone(),
             stamps,
         });
-        self.0.live.store(Arc::new(next));
-        live.map(|()| true)
+        // A new plan that was set meanwhile stays.
+        self.0.live.compare_and_swap(&before, Arc::new(next));
+        if has_changed { live.map(|()| true) } else { Ok(false) }
     }
 
     /// The current certificates.
@@ -255,6 +258,11 @@ impl Live {
             None => config.ticketer = Arc::new(Bound { tickets: tickets.clone(), trust }),
         }
         Ok(Live { config: Arc::new(config), certificates, plan, kept, stamps })
+    }
+
+    fn has_expired_staple(&self, now: SystemTime) -> bool {
+        let has_expired = |it: &Certificate| matches!(it.staple, Staple::Until(Some(until)) if until <= now);
+        self.certificates.iter().any(has_expired)
     }
 }
 

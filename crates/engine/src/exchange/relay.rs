@@ -164,8 +164,8 @@ impl Guests for Relay {
             is_gone = ready.hung_up();
         }
         let went = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
-        // The code that has taken it over has closed both sides, and everything that was sent before is in flight.
-        let is_left = is_gone && tag == INNER && ways.outward.is_over;
+        // One side is closed in both directions, and all that it sent was passed on.
+        let is_left = is_gone && if tag == OUTER { ways.inward.is_over } else { ways.outward.is_over };
         let is_over = ways.inward.is_over && ways.outward.is_over;
         if is_over || is_left || went.contains(&Went::Broken) {
             self.lane.remove(ways.inward.from);

@@ -199,12 +199,13 @@ impl Serving {
 
     fn hear(&mut self, connection: &mut Connection, session: &mut Session, exchange: Key) {
         let Some(Some(id)) = self.lane.with(exchange, |exchange| exchange.stream()) else { return };
-        if session.stream(id).is_none_or(|stream| stream.exchange != Some(exchange)) {
+        let Some(stream) = session.stream(id).filter(|stream| stream.exchange == Some(exchange)) else {
             return;
-        }
+        };
+        stream.has_moved = true;
         let reads_on = self.lane.with(exchange, |exchange| std::mem::take(&mut exchange.reads_on));
         if reads_on == Some(true) {
-            self.give_all_credit(session);
+            self.give_credit(session, id);
         }
         while let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() {
             match said {

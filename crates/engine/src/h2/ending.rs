@@ -36,7 +36,8 @@ impl Serving {
             }
         }
         if self.draining {
-            connection.deadline = now + clock::ticks(LEAVE_TIME_MAX);
+            // Frames of the client do not move it to a later time.
+            connection.deadline = connection.deadline.min(now + clock::ticks(LEAVE_TIME_MAX));
             return;
         }
         if session.machine.streams_count() > 0 {
@@ -82,7 +83,8 @@ impl Serving {
                     connection.deadline = session.idle_until;
                     return Fate::Keep;
                 }
-                match is_at_rest {
+                self.begin_rate(connection, session);
+                match is_at_rest || self.draining {
                     true => session.machine.leave_now(self.output.bytes()),
                     false => session.machine.close(Code::SETTINGS_TIMEOUT, "too slow", self.output.bytes()),
                 }

@@ -68,9 +68,10 @@ impl Session {
 
     /// Whoever took a stream over has let go of it. Returns whether it is over.
     pub(super) fn was_left(&mut self, id: StreamId) -> bool {
+        let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id) else { return false };
         stream.is_left = true;
-        stream.has_ended
+        stream.has_ended && !is_awaited
     }
 
     /// Whether nothing but the client's end was awaited of a stream.
