@@ -1,21 +1,21 @@
-//! What is counted of a bus.
+//! Counters of a bus.
 
 use crate::metrics::Family;
 
-/// How a bus is.
+/// The state of a bus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
-    /// It was not joined yet.
+    /// Not joined yet.
     #[default]
     Joining,
-    /// Parcels come and go.
+    /// Joined.
     Joined,
-    /// It was lost, and is tried again.
+    /// Lost; it is being joined again.
     Away,
 }
 
 impl State {
-    /// In words.
+    /// As text.
     pub fn name(self) -> &'static str {
         match self {
             State::Joining => "joining",
@@ -25,24 +25,24 @@ impl State {
     }
 }
 
-/// What was counted, at one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// How the bus is.
+    /// The state of the bus.
     pub state: State,
-    /// Messages and purges that the bus has carried for this server.
+    /// Messages and purges of this server that the bus has carried.
     pub sent: u64,
     /// Messages and purges of other servers.
     pub received: u64,
-    /// Those of this server that wait to be carried.
+    /// Messages and purges of this server in the queue.
     pub queued: u64,
-    /// Those of this server that were dropped: too many waited, or they were too large.
+    /// Messages and purges of this server that were dropped: the queue was full, or they were too large.
     pub dropped: u64,
     /// How often the bus was lost.
     pub lost: u64,
-    /// How often messages or purges of other servers did not arrive.
+    /// How often messages or purges of other servers were lost.
     pub missed: u64,
-    /// What arrived and could not be used.
+    /// Malformed parcels received.
     pub refused: u64,
 }
 

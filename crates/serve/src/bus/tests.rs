@@ -1,4 +1,4 @@
-//! Servers on a bus of one process.
+//! Several servers on the bus of one process.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What is sent, and not delivered.
+/// Collects parcels instead of delivering them.
 #[derive(Default)]
 struct Kept(Mutex<Vec<Parcel>>);
 
@@ -81,7 +81,7 @@ impl Bus for Kept {
 
 #[test]
 fn what_is_published_anywhere_is_everywhere_once() {
-    // So many are kept that all can be looked at.
+    // Few enough that the history keeps all of them.
     const COUNT: usize = 300;
     let bus = Local::default();
     let sites: Vec<Site> = (0..3).map(|_| Site::on(&bus)).collect();
@@ -111,7 +111,7 @@ fn purges_reach_all() {
     let (count, receipt) = here.relay.purge(&purge);
     assert_eq!((count, receipt), (Some(1), Receipt { topic: Topic::Purge, number: 1 }));
     until("the purge", || there.purged().last() == Some(&purge.to_text()));
-    // What was stored before they had joined is validated first.
+    // Everything stored before they joined is marked stale first.
     assert_eq!(here.purged(), ["soft all", "hard url http://a/b"]);
     assert_eq!(there.purged(), ["soft all", "hard url http://a/b"]);
 }
