@@ -1,4 +1,5 @@
-//! Early data (0-RTT): requests that come with a hello, over both protocols, and what a service is told of them.
+//! Early data (0-RTT): requests sent with the ClientHello, over HTTP/1 and HTTP/2, and how a service sees
+//! them.
 
 mod support;
 

@@ -138,7 +138,7 @@ fn a_client_that_is_silent_is_asked_and_then_ended() {
         for _ in 0..3 {
             assert_eq!(polite.next().await.unwrap().unwrap(), Message::Ping("".into()));
         }
-        // Nobody reads its pings, so none is answered.
+        // This client does not read its pings, so it sends no pongs.
         let mut silent = open(&server, "/echo").await.into_inner();
         let mut bytes = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut bytes).await.unwrap();

@@ -1,4 +1,4 @@
-//! Other servers, and how they are reached.
+//! The bus to other servers.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use flatout_serve::bus;
 use crate::serve::setting::{Key, SERVERS, Setting};
 use crate::value;
 
-/// JetStream refuses less than the time in which it looks for messages that come twice.
+/// JetStream refuses a retention time below its window for duplicates.
 const HISTORY_MIN: Duration = Duration::from_secs(1);
 
-/// Bytes of a file with credentials.
+/// Maximum size of a file with credentials.
 const CREDENTIALS_BYTES_MAX: u64 = 4 << 10;
 
 pub(in crate::serve) const BUS: &[Setting] = &[Setting {

@@ -199,9 +199,8 @@ impl Disk {
         self.shared.index().remove_slot(slot);
     }
 
-    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have no valid
-    /// records. Returns the number of entries.
-    /// responses were removed.
+    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have
+    /// no valid records. Returns the number of removed entries.
     pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
         let count = self.shared.index().sweep(now_s, inactive_s);
         // If the queue is full, the next sweep removes them.

@@ -39,11 +39,11 @@ fn variants_are_found_by_what_selects_them() {
     assert!(is(find(&store, "http://a/", b"1"), &one) && is(find(&store, "http://a/", b"2"), &two));
     let other = find(&store, "http://a/", b"3");
     assert!(other.entry.is_none() && other.is_other_variant);
-    // The first one is replaced: the other stays.
+    // The first one is replaced, and the other remains.
     let again = put(&store, "http://a/", b"\nx", b"1");
     assert!(!one.is_live() && is(find(&store, "http://a/", b"1"), &again));
     assert!(is(find(&store, "http://a/", b"2"), &two));
-    // It varies by something else from now on.
+    // From now on it varies by another field.
     put(&store, "http://a/", b"\ny", b"7");
     assert!(find(&store, "http://a/", b"2").entry.is_none());
 }
@@ -94,7 +94,7 @@ fn forms_go_with_what_they_are_forms_of() {
     assert!(one.is_form() && insert(&first, &one) && one.is_live());
     let second = put(&store, "http://a/", b"", b"");
     assert!(!one.is_live() && store.peek(at).is_none());
-    // One that was made too late.
+    // This form was made too late.
     assert!(!insert(&first, &form()) && insert(&second, &form()));
     let two = store.peek(at).unwrap();
     assert_eq!(store.purge(&Purge::from_text("hard all").unwrap()), 1);
@@ -135,7 +135,7 @@ fn what_nobody_asks_for_is_removed() {
     for (url, value) in [("http://a/used", &b""[..]), ("http://a/", b"2")] {
         assert!(store.find(&key(&store, url), later, |_, out| out.extend_from_slice(value)).entry.is_some());
     }
-    // A clock that went back removes nothing.
+    // If the clock goes back, nothing is removed.
     assert_eq!(store.sweep(NOW_MS - 20_000, 10, 1), 0);
     assert_eq!(store.sweep(NOW_MS + 11_000, 10, 1), 2);
     assert!(!unused.is_live() && !form.is_live() && !variants[1].is_live());
