@@ -12,7 +12,6 @@ use crate::Failure;
 
 /// How often to check the files: a few system calls. They may be links into folders that are swapped, which a watch
 /// on the files would miss.
-/// files themselves would see.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The automatic certificates of a running server, if any: one thread looks after them, and a reload changes them.

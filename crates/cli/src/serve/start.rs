@@ -248,7 +248,6 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
 
 /// Opens a plan. Keeps from the former one what both have: folders, counters, upstreams with their state, and stored
 /// responses.
-/// what is stored.
 fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, NotOpened> {
     let sites =
         site::open_after(&built.sites, former.map(|former| &former.sites)).map_err(NotOpened::Site)?;
