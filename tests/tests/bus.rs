@@ -292,7 +292,7 @@ fn a_purge_at_one_server_is_one_at_all() {
     let answer = purge(&folder, "a", &["http://t/y"]);
     assert_eq!(
         answer,
-        "purged 1 stored responses; the bus is away, and the other servers get it when it is back\n"
+        "purged 1 stored responses; the bus is disconnected; other servers get it when it is joined again\n"
     );
     assert_eq!(["/x/1", "/y"].map(|path| status(&servers[0], path)), ["HIT", "MISS"]);
     assert_eq!(status(&servers[1], "/y"), "HIT");
@@ -352,7 +352,7 @@ fn servers_that_are_no_bus_do_no_harm() {
     }
     wait_joined(&server, 1);
     assert_eq!(
-        has_said(&server, "cannot be joined: it is no NATS server: it says `HTTP/1.1 400 Bad Request`"),
+        has_said(&server, "cannot be joined: not a NATS server: it sent `HTTP/1.1 400 Bad Request`"),
         1
     );
     assert_eq!(has_said(&server, "cannot be joined"), 1, "{:?}", server.said());
@@ -369,9 +369,9 @@ fn credentials_let_in_and_are_not_shown() {
     let folder = Folder::new();
     let place_of = nats.url().replace("nats://", "");
     let wrong = pusher(&folder, "a", &format!("nats://app:hidden-wrong@{place_of}"));
-    until("that it is refused", || has_said(&wrong, "it refuses the credentials") == 1);
+    until("that it is refused", || has_said(&wrong, "it refused the credentials") == 1);
     let without = pusher(&folder, "b", &nats.url());
-    until("that it is refused", || has_said(&without, "it wants credentials") == 1);
+    until("that it is refused", || has_said(&without, "it requires credentials") == 1);
     folder.write("credentials", "app:hidden-right\n");
     let file = folder.0.join("credentials");
     let right = pusher(&folder, "c", &format!("{} auth={}", nats.url(), file.display()));
@@ -518,7 +518,7 @@ fn what_the_bus_keeps_is_not_lost() {
 fn a_bus_that_cannot_keep_messages_says_so() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let server = pusher(&folder, "a", &format!("{} history=1h", nats.url()));
-    until("the reason", || has_said(&server, "cannot be joined: messages cannot be kept by JetStream") == 1);
+    until("the reason", || has_said(&server, "cannot be joined: JetStream cannot store messages") == 1);
 }
 
 /// A new process takes a server's place while others publish: its subscribers get each message once.

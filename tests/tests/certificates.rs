@@ -120,7 +120,7 @@ fn a_ca_that_is_down_stops_nobody() {
     let pebble = Pebble::prepare(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &["--https-redirect", "off"]);
     assert_eq!(server.get("/", "").text(), "hello");
-    assert!(says(&server, "TLS connections to it are refused until the CA has given one"));
+    assert!(says(&server, "TLS connections to it are refused until the CA has issued one"));
     let untrusting = Authority::new();
     assert_eq!(untrusting.curl(NAME, ports.tls, "/", &["--insecure"]), Err(35), "no handshake");
     wait_for(&server, "the CA cannot be reached");
@@ -234,7 +234,7 @@ fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refus
     let server = served(&site, &pebble, ports, &state.0, &[]);
     wait_for(&server, "got a certificate");
     until("it is used", || pebble.curl(NAME, ports.tls, "/").as_deref() == Ok("hello"));
-    for said in ["no certificate in it", "the ACME account is broken", "sessions begin anew"] {
+    for said in ["no certificate in it", "the ACME account is broken", "earlier sessions cannot be resumed"] {
         assert!(says(&server, said), "{said}: {:?}", server.said());
     }
     ended(server);
@@ -256,7 +256,7 @@ fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
     let pebble = Pebble::start(ports, LONG_S);
     // The CA validates the name at a port where nobody listens.
     let server = served(&site, &pebble, Ports::free(), &state.0, &["--acme-challenge", "http-01"]);
-    wait_for(&server, "no certificate for www.flatout.test: the CA refuses: ");
+    wait_for(&server, "no certificate for www.flatout.test: refused by the CA: ");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://localhost:{}/dir", silent.local_addr().unwrap().port());
     let state = Folder::new();
@@ -267,7 +267,7 @@ fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
         command.arg("--state").arg(&state.0);
         command
     });
-    wait_for(&server, "a public CA will give no certificate: nobody can own names that end in `test`");
+    wait_for(&server, "public CAs do not issue a certificate for it: names that end in `test` are reserved");
     let _asked = silent.accept().unwrap();
     assert_eq!(server.get("/", "").text(), "hello");
     server.signal(Signal::TERM);

@@ -384,7 +384,7 @@ fn a_burden_is_estimated_and_stays_away() {
         "{reason}"
     );
     assert!(
-        reason.ends_with(") of the requests per second; it stays, because it belongs to somebody else"),
+        reason.ends_with(") of the requests per second; it stays, because another program owns it"),
         "{reason}"
     );
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
@@ -407,7 +407,7 @@ fn a_burden_on_latency_is_told_as_such() {
         text.contains("skipped         costs 25.") || text.contains("skipped         costs 24."),
         "{text}"
     );
-    assert!(text.contains(") more latency (p99); it stays, because it belongs to somebody else)"), "{text}");
+    assert!(text.contains(") more latency (p99); it stays, because another program owns it)"), "{text}");
 }
 
 /// A server whose starts are counted by the generator: changes that need a restart are applied, and only compared
@@ -1107,7 +1107,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     let reason = rung["reason"].as_str().unwrap();
     let held = format!("(pid {pid}); to stop it at the end: --stop {pid} --keep --accept-risk");
     assert!(
-        reason.contains("it stays, because it belongs to somebody else") && reason.ends_with(&held),
+        reason.contains("it stays, because another program owns it") && reason.ends_with(&held),
         "{reason}"
     );
     assert_eq!(taps(), 1, "ours is gone, and the other is there");

@@ -128,7 +128,11 @@ fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
     authority.sign("other", "a.test");
     let (server, port) = served(&site.0, &["--tls", &authority.path("a.pem"), &authority.path("a.key")]);
     let says = |what: &str| server.said().iter().any(|line| line.contains(what));
-    assert!(says("asks for an OCSP response") && says("a.pem.ocsp: cannot be read"), "{:?}", server.said());
+    assert!(
+        says("requires a stapled OCSP response") && says("a.pem.ocsp: cannot be read"),
+        "{:?}",
+        server.said()
+    );
     assert!(connected(port, &["-status"], LAST).contains("OCSP response: no response sent"));
     authority.staple("other");
     std::fs::rename(authority.path("other.pem.ocsp"), authority.path("a.pem.ocsp")).unwrap();

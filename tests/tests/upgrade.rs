@@ -216,12 +216,12 @@ fn a_program_that_does_not_take_over_changes_nothing() {
     let mut publisher = Publisher { address: server.address, stream: None };
     copy.replace("#!/bin/sh\nexit 3\n");
     let why = upgrade(&admin).unwrap_err();
-    assert!(why.contains("the new program does not take over: it has ended"), "{why}");
+    assert!(why.contains("the new program did not take over: it has ended"), "{why}");
     publisher.publish(1);
     // A program that neither responds nor exits.
     copy.replace(&format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", folder.0.join("pid").display()));
     let why = upgrade(&admin).unwrap_err();
-    assert!(why.contains("the new program does not take over: it did not respond in time"), "{why}");
+    assert!(why.contains("the new program did not take over: it did not respond in time"), "{why}");
     let pid: i32 = fs::read_to_string(folder.0.join("pid")).unwrap().trim().parse().unwrap();
     assert!(test_kill_process(Pid::from_raw(pid).unwrap()).is_err(), "it was ended");
     publisher.publish(2);

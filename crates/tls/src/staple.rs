@@ -74,7 +74,7 @@ fn check(bytes: &[u8], serial: &SerialNumber) -> Result<Option<SystemTime>, Stri
     let response = OcspResponse::from_der(bytes).map_err(malformed)?;
     let content = match (response.response_status, response.response_bytes) {
         (OcspResponseStatus::Successful, Some(content)) => content,
-        (status, _) => return Err(format!("the authority did not answer: {status:?}")),
+        (status, _) => return Err(format!("the CA returned the status {status:?}")),
     };
     let basic = BasicOcspResponse::from_der(content.response.as_bytes()).map_err(malformed)?;
     let mut single = basic.tbs_response_data.responses.iter();
@@ -83,7 +83,7 @@ fn check(bytes: &[u8], serial: &SerialNumber) -> Result<Option<SystemTime>, Stri
     match single.cert_status {
         CertStatus::Good(_) => {}
         CertStatus::Revoked(_) => return Err("the certificate was revoked".to_owned()),
-        CertStatus::Unknown(_) => return Err("the authority does not know the certificate".to_owned()),
+        CertStatus::Unknown(_) => return Err("the CA does not know the certificate".to_owned()),
     }
     let until = single.next_update.as_ref();
     let until = until.and_then(|next| SystemTime::UNIX_EPOCH.checked_add(next.0.to_unix_duration()));

@@ -95,11 +95,11 @@ impl Tickets {
     pub fn add(&self, text: &str, now: SystemTime) -> Result<(), String> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
-            return Err("it does not begin as a file of ticket keys".to_owned());
+            return Err("it is not a file of ticket keys".to_owned());
         }
         let mut added = Vec::new();
         for (at, line) in lines.enumerate() {
-            let key = Key::parse(line).ok_or_else(|| format!("line {} is no key", at + 2))?;
+            let key = Key::parse(line).ok_or_else(|| format!("line {} is not a key", at + 2))?;
             added.push(Arc::new(key));
             if added.len() > KEYS_MAX {
                 return Err(format!("it has more than {KEYS_MAX} keys"));
@@ -177,10 +177,10 @@ impl Key {
     fn random(made: SystemTime) -> Result<Key, String> {
         let (mut name, mut secret) = ([0; NAME_BYTES], [0; SECRET_BYTES]);
         let filled = rand::fill(&mut name).and_then(|()| rand::fill(&mut secret));
-        filled.map_err(|_| "the system has no random numbers".to_owned())?;
+        filled.map_err(|_| "the system provides no random numbers".to_owned())?;
         // Whole seconds, like the text form.
         let made = UNIX_EPOCH + Duration::from_secs(seconds(made));
-        Key::new(name, secret, made).ok_or_else(|| "a key of a ticket cannot be used".to_owned())
+        Key::new(name, secret, made).ok_or_else(|| "a ticket key cannot be used".to_owned())
     }
 
     fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {

@@ -69,7 +69,7 @@ impl Asked {
                 key: key.serialize_der(),
             })
         };
-        made().map_err(|error: rcgen::Error| format!("a proof for {}: {error}", self.domain))
+        made().map_err(|error: rcgen::Error| format!("cannot make a proof for {}: {error}", self.domain))
     }
 
     fn text(&self) -> String {
@@ -97,7 +97,7 @@ impl Challenges {
     pub(super) fn add(self: &Arc<Self>, asked: &Asked) -> Result<Published, String> {
         // The token becomes a file name.
         if !is_token(&asked.token) || !is_authorization(&asked.token, &asked.authorization) {
-            return Err("the CA asks with a token that is none".to_owned());
+            return Err("the CA sent an invalid token".to_owned());
         }
         let name = format!("{FOLDER}/{}", asked.token);
         self.state.write(&name, &asked.text())?;

@@ -44,8 +44,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Unreachable(why) => write!(f, "the CA cannot be reached: {why}"),
-            Fault::Refused(why) => write!(f, "the CA refuses: {why}"),
-            Fault::Limited(why) => write!(f, "the CA has a limit: {why}"),
+            Fault::Refused(why) => write!(f, "refused by the CA: {why}"),
+            Fault::Limited(why) => write!(f, "CA rate limit: {why}"),
             Fault::Stranger(why) => write!(f, "the CA does not know the account: {why}"),
             Fault::NotReplaced(why) => write!(f, "the CA does not replace the certificate: {why}"),
             Fault::Here(why) => f.write_str(why),
@@ -60,7 +60,7 @@ impl From<Error> for Fault {
             Error::Timeout(_) => Fault::Unreachable("no result in time".to_owned()),
             Error::Other(error) => Fault::Unreachable(said(&error.to_string())),
             Error::Json(_) | Error::InvalidUri(_) | Error::Http(_) | Error::Str(_) => {
-                Fault::Refused(format!("its response makes no sense: {}", said(&error.to_string())))
+                Fault::Refused(format!("invalid response: {}", said(&error.to_string())))
             }
             // The CA has no ARI, but the order was to replace a certificate.
             Error::Unsupported(what) => Fault::NotReplaced(what.to_owned()),

@@ -82,7 +82,7 @@ fn warnings_of(certificate: &Certificate, now: SystemTime) -> Vec<String> {
         found.push(format!("the certificate for {names} has expired; clients will refuse it"));
     }
     let wanted = format!(
-        "the certificate for {names} asks for an OCSP response to go with it (must-staple); clients that look for it will refuse it"
+        "the certificate for {names} requires a stapled OCSP response (must-staple); some clients will refuse it without one"
     );
     match &certificate.staple {
         Staple::Missing(why) => found.push(format!("{wanted}: {why}")),

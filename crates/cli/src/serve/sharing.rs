@@ -38,7 +38,7 @@ impl Sharing {
         relay.connect(nats.clone());
         let member: Arc<dyn Member> = relay.clone();
         let started = nats.start(Arc::downgrade(&member));
-        started.map_err(|error| Failure::Run(format!("a thread for the bus: {error}")))?;
+        started.map_err(|error| Failure::Run(format!("cannot start the thread of the bus: {error}")))?;
         Ok(Sharing { relay, nats })
     }
 
@@ -55,7 +55,7 @@ impl Sharing {
         let there = match self.nats.wait_carried(receipt, PURGE_TIME_MAX) {
             true => "sent to the other servers",
             false if self.nats.counted().state == State::Joined => "on the way to the other servers",
-            false => "the bus is away, and the other servers get it when it is back",
+            false => "the bus is disconnected; other servers get it when it is joined again",
         };
         format!("{here}; {there}")
     }

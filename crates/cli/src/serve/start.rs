@@ -166,7 +166,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let server = bound.start(make).map_err(failure)?;
     if let Some(acceptor) = acceptor {
         certificates::follow(acceptor, reloading.issued.clone())
-            .map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
+            .map_err(|error| Failure::Run(format!("cannot start the TLS thread: {error}")))?;
     }
     if has_push {
         observing.watch_push(&hub);
@@ -181,7 +181,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         None => upgrading.set(former),
         Some(successor) => {
             let followed = successor.take_subscribers(hub, workers, move || upgrading.set(former));
-            followed.map_err(|error| Failure::Run(format!("a thread for the upgrade: {error}")))?;
+            followed.map_err(|error| Failure::Run(format!("cannot start the upgrade thread: {error}")))?;
         }
     }
     let ended = match std::io::stderr().is_terminal() {
@@ -304,7 +304,7 @@ impl Reloading {
         if let Some(sharing) = sharing {
             return Ok(sharing.purge(&purge));
         }
-        let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
+        let Some(cache) = cache else { return Err("this server has no cache (--cache)".to_owned()) };
         Ok(sharing::said(&purge, cache.purge(&purge)))
     }
 

@@ -290,7 +290,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         throughput: read(effects.throughput)?,
         p99: read(effects.p99)?,
         cpu: read(effects.cpu)?,
-        word: Word::NotToldApart,
+        word: Word::NoDifference,
         pairs,
         errors_rose: None,
         confidence: CONFIDENCE,
@@ -299,7 +299,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
     effect.word = match effect.on(objective) {
         Some(estimate) if estimate.low > 0.0 => Word::Faster,
         Some(estimate) if estimate.high < 0.0 => Word::Slower,
-        _ => Word::NotToldApart,
+        _ => Word::NoDifference,
     };
     Ok(effect)
 }

@@ -42,7 +42,7 @@ pub struct Counted {
     pub lost: u64,
     /// How often messages or purges of other servers were lost.
     pub missed: u64,
-    /// Malformed parcels received.
+    /// Parcels of other servers that were refused: malformed, or over a limit.
     pub refused: u64,
 }
 
@@ -50,24 +50,28 @@ impl Counted {
     pub(super) fn collect(&self, into: &mut Vec<Family>) {
         let is_joined = u64::from(self.state == State::Joined);
         let figures = [
-            Family::gauge("flatout_bus_joined", "1 while the bus to other servers is joined", is_joined),
-            Family::gauge("flatout_bus_queued", "Messages and purges that wait for the bus", self.queued),
-            Family::counter("flatout_bus_sent", "Messages and purges that the bus has carried", self.sent),
-            Family::counter("flatout_bus_received", "Messages and purges of other servers", self.received),
+            Family::gauge("flatout_bus_joined", "1 if the bus to other servers is joined", is_joined),
+            Family::gauge("flatout_bus_queued", "Messages and purges queued for the bus", self.queued),
+            Family::counter("flatout_bus_sent", "Messages and purges carried by the bus", self.sent),
+            Family::counter(
+                "flatout_bus_received",
+                "Messages and purges received from other servers",
+                self.received,
+            ),
             Family::counter(
                 "flatout_bus_dropped",
-                "Messages and purges not sent because too many waited or they were too large",
+                "Messages and purges dropped because the queue was full or they were too large",
                 self.dropped,
             ),
-            Family::counter("flatout_bus_lost", "How often the bus was lost", self.lost),
+            Family::counter("flatout_bus_lost", "Times the connection to the bus was lost", self.lost),
             Family::counter(
                 "flatout_bus_missed",
-                "How often messages or purges of other servers did not arrive",
+                "Times messages or purges of other servers were lost",
                 self.missed,
             ),
             Family::counter(
                 "flatout_bus_refused",
-                "Messages and purges of other servers that could not be used",
+                "Messages and purges of other servers that were refused",
                 self.refused,
             ),
         ];

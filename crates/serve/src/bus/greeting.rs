@@ -32,7 +32,7 @@ pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
         }
         let mut more = [0; 4096];
         match stream.read(&mut more).await {
-            Ok(0) => return Err("it closes the connection without a greeting".to_owned()),
+            Ok(0) => return Err("it closed the connection without a greeting".to_owned()),
             Ok(count) => said.extend_from_slice(more.get(..count).unwrap_or_default()),
             Err(error) => return Err(error.to_string()),
         }
@@ -41,5 +41,5 @@ pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
 
 fn no_server(said: &[u8]) -> String {
     let begins = said.get(..40.min(said.len())).unwrap_or_default();
-    format!("it is no NATS server: it says `{}`", shown(String::from_utf8_lossy(begins).trim()))
+    format!("not a NATS server: it sent `{}`", shown(String::from_utf8_lossy(begins).trim()))
 }

@@ -64,7 +64,7 @@ impl Kept {
         age_max: Duration,
         seen: Seen,
     ) -> Result<Kept, String> {
-        let failed = |error: String| format!("messages cannot be kept by JetStream: {}", shown(&error));
+        let failed = |error: String| format!("JetStream cannot store messages: {}", shown(&error));
         let subject = format!("{group}.push.>");
         let config = stream::Config {
             name: format!("{group}_push"),

@@ -186,9 +186,7 @@ async fn run(shared: &Shared, member: &Weak<dyn Member>) {
         } else if dropped > told_dropped {
             // Reported once, until the bus is joined again.
             told_dropped = u64::MAX;
-            say(format_args!(
-                "more waits for the bus than there is room for: the oldest messages are dropped"
-            ));
+            say(format_args!("the queue of the bus is full: the oldest messages are dropped"));
         }
         // If the server accepts the connection but soon closes it, the pause still grows.
         if was_joined && began.elapsed() >= PAUSE_MAX {

@@ -242,9 +242,7 @@ impl Relay {
 
     fn refuse(&self) {
         if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-            say(format_args!(
-                "the bus has brought something that this server cannot use; see flatout_bus_refused_total"
-            ));
+            say(format_args!("refused a message from the bus; see flatout_bus_refused_total"));
         }
     }
 

@@ -53,7 +53,7 @@ impl Session<'_> {
     pub(super) async fn run(&mut self) -> String {
         let said = timeout(CONNECT_TIME_MAX, greeting::check(&self.server.host, self.server.port)).await;
         match said {
-            Err(_) => return "it says nothing".to_owned(),
+            Err(_) => return "it did not respond in time".to_owned(),
             Ok(Err(why)) => return why,
             Ok(Ok(())) => {}
         }
@@ -63,7 +63,7 @@ impl Session<'_> {
         let client = match tokio::spawn(connecting).await {
             Ok(Ok(client)) => client,
             Ok(Err(why)) => return why,
-            Err(_) => return "it does not say what a NATS server says".to_owned(),
+            Err(_) => return "it violates the NATS protocol".to_owned(),
         };
         self.shared.lock().outbox.rewind();
         tokio::select! {
@@ -128,7 +128,7 @@ impl Session<'_> {
                     // The remaining messages have expired meanwhile.
                     (false, _) if has_come_back => kept.pending = 0,
                     (false, _) => {
-                        return format!("what is sent does not come back; the user needs the right to publish and subscribe to {group}.>");
+                        return format!("own messages do not come back; the user needs permission to publish and subscribe to {group}.>");
                     }
                     _ => {}
                 },
@@ -243,7 +243,7 @@ impl Session<'_> {
         if !std::mem::replace(&mut standing.has_said_large, true) {
             let bytes = parcel.bytes.len();
             say(format_args!(
-                "a message of {bytes} bytes was not sent to other servers: the bus takes {bytes_max} (max_payload)"
+                "a message of {bytes} bytes was not sent to other servers: the limit of the bus is {bytes_max} (max_payload)"
             ));
         }
     }
@@ -264,7 +264,7 @@ async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result
         .event_callback(move |event| {
             let why = match event {
                 Event::Disconnected | Event::Closed => Some("the connection has ended".to_owned()),
-                Event::ServerError(error) => Some(format!("it says `{}`", shown(&error.to_string()))),
+                Event::ServerError(error) => Some(format!("it reports `{}`", shown(&error.to_string()))),
                 _ => None,
             };
             // The first reason is the cause.
@@ -286,11 +286,11 @@ async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result
     options.connect(server.url()).await.map_err(|error| match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
             match server.credentials {
-                Some(_) => "it refuses the credentials".to_owned(),
-                None => "it wants credentials".to_owned(),
+                Some(_) => "it refused the credentials".to_owned(),
+                None => "it requires credentials".to_owned(),
             }
         }
-        ConnectErrorKind::TimedOut => "it says nothing".to_owned(),
+        ConnectErrorKind::TimedOut => "it did not respond in time".to_owned(),
         ConnectErrorKind::Tls => format!("TLS: {}", shown(&error.to_string())),
         _ => shown(&error.to_string()),
     })

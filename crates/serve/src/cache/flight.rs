@@ -188,7 +188,7 @@ impl Flight {
                 Poll::Ready(Some(Ok(chunk)))
             }
             (None, Some(true)) => Poll::Ready(None),
-            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response broke off".into()))),
+            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response is incomplete".into()))),
             (None, None) => {
                 state.wait(context);
                 Poll::Pending

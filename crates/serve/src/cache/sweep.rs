@@ -34,7 +34,7 @@ impl Store {
         }
         let started = inactive.map(|inactive| Sweeper::start(self, inactive)).transpose();
         *sweeper = started.unwrap_or_else(|error| {
-            say(format_args!("the cache keeps what is inactive: {error}"));
+            say(format_args!("inactive responses are not removed from the cache: {error}"));
             None
         });
     }

@@ -122,8 +122,8 @@ impl fmt::Display for Refused {
         f.write_str(match self {
             Refused::Name => "a channel's name has 1 to 128 letters, digits or any of -._~@!$+=/|",
             Refused::Text => "a message is UTF-8, and its event and key are one line each",
-            Refused::TooLarge => "the message is over the limit",
-            Refused::Full => "there are as many channels, keys or messages as there may be",
+            Refused::TooLarge => "the message is larger than the limit",
+            Refused::Full => "the limit of channels, keys or messages is reached",
             Refused::Moving => "the server is being replaced by a new process; try again",
         })
     }

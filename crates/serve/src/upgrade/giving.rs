@@ -153,13 +153,13 @@ impl Successor {
 
     /// Hands the listeners over and waits until the successor is ready. Returns whether channels move.
     fn prepare(&mut self, listeners: &[(bool, Inherited)]) -> Result<bool, String> {
-        let silent = |lost: Lost| format!("the new program does not take over: {lost}");
+        let silent = |lost: Lost| format!("the new program did not take over: {lost}");
         self.link.set_patience(Some(HELLO_TIME_MAX)).map_err(silent)?;
         let push_format = match self.link.receive().map_err(silent)?.0 {
             Note::Hello { format: FORMAT, push_format } => push_format,
             Note::Hello { format, .. } => {
                 return Err(format!(
-                    "the new program hands over by format {format}, this one by {FORMAT}; use a restart"
+                    "the new program uses the handover format {format}, this one {FORMAT}; use a restart"
                 ));
             }
             Note::Refused(why) => return Err(why.into_owned()),
@@ -210,7 +210,7 @@ impl Successor {
                 hub.skip();
             }
             hub.thaw();
-            format!("the new process has failed, this one goes on: {why}")
+            format!("the new process failed, and this one continues: {why}")
         })
     }
 

@@ -62,7 +62,7 @@ impl Successor {
         if format.to_str() != Some(&FORMAT.to_string()) {
             // The old process gets the reason, and reports it to whoever requested the upgrade.
             return Err(format!(
-                "the process to be replaced hands over by another format than {FORMAT}; use a restart"
+                "the process to be replaced uses another handover format than {FORMAT}; use a restart"
             ));
         }
         successor.take_listeners().map_err(lost)?;

@@ -285,7 +285,7 @@ fn a_successor_that_dies_leaves_what_it_had_not_taken() {
         assert!(matches!(note, Note::Batch(_)), "{note:?}");
     });
     let why = why.unwrap_err();
-    assert!(why.contains("this one goes on"), "{why}");
+    assert!(why.contains("this one continues"), "{why}");
     let stay = readers.len() as u32 - PARCELS_MAX as u32;
     former.has("a", stay);
     former.publish("a", "n=2".to_owned());

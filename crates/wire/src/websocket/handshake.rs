@@ -45,8 +45,8 @@ impl Refusal {
     /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
-            Refusal::Request => "a WebSocket is asked for by GET, with HTTP/1.1 and without a body",
-            Refusal::Version => "the version of WebSocket is 13",
+            Refusal::Request => "a WebSocket needs a GET request with HTTP/1.1 and without a body",
+            Refusal::Version => "only version 13 of WebSocket is supported",
             Refusal::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
         }
     }

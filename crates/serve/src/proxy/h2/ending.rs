@@ -163,7 +163,7 @@ impl Links {
         };
         let Some((session, guest, place)) = link.shared() else { return };
         if !session.is_ready {
-            let why = why.or(Some("it closed the connection before its settings had come".to_owned()));
+            let why = why.or(Some("it closed the connection and sent no SETTINGS".to_owned()));
             return self.not_opened(state, at, Status::BAD_GATEWAY, why);
         }
         // Send our GOAWAY, if the server still reads.
@@ -219,7 +219,7 @@ impl Links {
         let is_connecting = link.is_connecting;
         let Some((session, guest, _)) = link.shared() else { return };
         if !session.is_ready {
-            let why = (!is_connecting).then(|| "its settings have not come in time".to_owned());
+            let why = (!is_connecting).then(|| "it sent no SETTINGS in time".to_owned());
             return self.not_opened(state, at, Status::GATEWAY_TIMEOUT, why);
         }
         if session.streams.is_empty() {
