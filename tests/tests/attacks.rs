@@ -81,7 +81,7 @@ fn attacked(server: &Server, name: &str, attack: impl Fn(Instant) + Sync, attack
 }
 
 #[test]
-fn memory_stays_bounded_and_others_are_served() {
+fn memory_stays_bounded_and_other_clients_are_served() {
     let folder = Folder::new();
     let server = serve(&folder);
     for flood in FLOODS {

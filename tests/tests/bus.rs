@@ -53,7 +53,7 @@ fn texts(publisher: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn messages_are_delivered_everywhere_once_and_in_order() {
+fn messages_are_delivered_once_and_in_order_on_every_server() {
     const COUNT: usize = 3000;
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b", "c"].map(|name| pusher(&folder, name, &nats.url()));
@@ -93,7 +93,7 @@ fn messages_are_delivered_everywhere_once_and_in_order() {
 }
 
 #[test]
-fn groups_on_one_bus_do_not_hear_each_other() {
+fn groups_on_one_bus_are_isolated() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let here = pusher(&folder, "a", &format!("{} group=here", nats.url()));
     let there = pusher(&folder, "b", &format!("{} group=there", nats.url()));
@@ -108,7 +108,7 @@ fn groups_on_one_bus_do_not_hear_each_other() {
 
 /// What is published while the bus is away is delivered here at once, and everywhere when the bus is back.
 #[test]
-fn a_bus_that_was_lost_is_joined_again() {
+fn a_lost_bus_is_rejoined() {
     let (folder, mut nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -150,7 +150,7 @@ fn a_bus_that_was_lost_is_joined_again() {
 
 /// More than there is room for is published while the bus is away: the oldest is dropped, counted and told, and others are told of the gap.
 #[test]
-fn what_there_is_no_room_for_is_dropped_and_told() {
+fn a_full_queue_drops_messages_and_reports_gaps() {
     const ROOM: usize = 65_536;
     const COUNT: usize = 70_000;
     let (folder, mut nats) = (Folder::new(), Nats::start());
@@ -180,7 +180,7 @@ fn what_there_is_no_room_for_is_dropped_and_told() {
 
 /// A bus that stands still for a moment loses nothing; neither does one that is given up and comes back with what it had.
 #[test]
-fn a_bus_that_stands_still_loses_nothing() {
+fn a_stalled_bus_loses_no_messages() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -269,7 +269,7 @@ fn status(server: &Server, path: &str) -> String {
 }
 
 #[test]
-fn a_purge_at_one_server_is_one_at_all() {
+fn a_purge_applies_to_all_servers() {
     let (folder, mut nats) = (Folder::new(), Nats::start());
     let (origin, _) = origin();
     let servers = ["a", "b"].map(|name| cacher(&folder, name, &origin, &nats.url()));
@@ -327,7 +327,7 @@ fn liar(says: &'static [u8], goes_on: bool) -> (u16, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn servers_that_are_no_bus_do_no_harm() {
+fn servers_that_do_not_speak_nats_are_rejected() {
     let lies: [(&[u8], bool); 9] = [
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", false),
         (b"INFO {}\r\n-ERR\r\n", false),
@@ -364,7 +364,7 @@ fn servers_that_are_no_bus_do_no_harm() {
 }
 
 #[test]
-fn credentials_let_in_and_are_not_shown() {
+fn credentials_are_used_and_never_printed() {
     let nats = Nats::with("authorization { user: \"app\", password: \"hidden-right\" }");
     let folder = Folder::new();
     let place_of = nats.url().replace("nats://", "");
@@ -387,7 +387,7 @@ fn credentials_let_in_and_are_not_shown() {
 
 /// A user who may not use the group's subjects is told so, and not asked for messages for ever.
 #[test]
-fn a_user_without_rights_is_told() {
+fn missing_permissions_are_reported() {
     let config =
         "authorization { users: [{ user: app, password: word, permissions: { subscribe: \"other\" } }] }";
     let (folder, nats) = (Folder::new(), Nats::with(config));
@@ -397,7 +397,7 @@ fn a_user_without_rights_is_told() {
 }
 
 #[test]
-fn mistakes_are_told_without_secrets() {
+fn errors_do_not_contain_secrets() {
     let folder = Folder::new();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(program("flatout"));
@@ -433,7 +433,7 @@ fn poll(server: &Server, channel: &str, position: &str) -> (Vec<String>, String)
 }
 
 #[test]
-fn a_client_goes_on_at_another_server() {
+fn a_client_can_resume_on_another_server() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -465,7 +465,7 @@ fn a_client_goes_on_at_another_server() {
 }
 
 #[test]
-fn a_new_server_has_what_the_bus_has_kept() {
+fn a_new_server_reads_the_history() {
     let (folder, mut nats) = (Folder::new(), Nats::keeping());
     let bus = format!("{} history=1h", nats.url());
     let mut here = pusher(&folder, "a", &bus);
@@ -490,7 +490,7 @@ fn a_new_server_has_what_the_bus_has_kept() {
 
 /// With a history nothing is lost while the bus is away, whoever comes back first.
 #[test]
-fn what_the_bus_keeps_is_not_lost() {
+fn a_history_prevents_loss_while_disconnected() {
     let (folder, mut nats) = (Folder::new(), Nats::keeping());
     let bus = format!("{} history=1h", nats.url());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &bus));
@@ -515,7 +515,7 @@ fn what_the_bus_keeps_is_not_lost() {
 }
 
 #[test]
-fn a_bus_that_cannot_keep_messages_says_so() {
+fn a_bus_without_jetstream_is_reported() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let server = pusher(&folder, "a", &format!("{} history=1h", nats.url()));
     until("the reason", || has_said(&server, "cannot be joined: JetStream cannot store messages") == 1);
@@ -523,7 +523,7 @@ fn a_bus_that_cannot_keep_messages_says_so() {
 
 /// A new process takes a server's place while others publish: its subscribers get each message once.
 #[test]
-fn an_upgrade_loses_nothing_of_the_bus() {
+fn an_upgrade_loses_no_messages_of_the_bus() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let admin = folder.0.join("admin");
     folder.write(
@@ -578,7 +578,7 @@ impl Drop for Orphan {
 
 /// The link to one server is cut: both go on, and agree again afterwards.
 #[test]
-fn a_cut_link_is_noticed_and_mended() {
+fn a_broken_link_is_detected_and_recovered() {
     let Some(link) = Link::new() else { return };
     let (folder, nats) = (Folder::new(), Nats::at("198.18.9.1", ""));
     let here = pusher(&folder, "a", &nats.url());

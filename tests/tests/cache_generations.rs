@@ -94,7 +94,7 @@ fn restarted(site: &Site) -> Server {
 }
 
 #[test]
-fn a_reload_with_other_settings_keeps_what_is_stored() {
+fn a_reload_with_other_settings_keeps_stored_responses() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let mut server = site.start(&program("flatout"));
@@ -139,7 +139,7 @@ fn a_reload_applies_the_new_settings() {
 }
 
 #[test]
-fn a_folder_that_is_not_used_any_more_is_free() {
+fn an_unused_folder_is_released() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let server = site.start(&program("flatout"));
@@ -155,7 +155,7 @@ fn a_folder_that_is_not_used_any_more_is_free() {
 }
 
 #[test]
-fn an_upgrade_hands_the_folder_over() {
+fn an_upgrade_hands_over_the_folder() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let mut server = site.start(&program("flatout"));
@@ -184,7 +184,7 @@ fn an_upgrade_hands_the_folder_over() {
 
 /// The new process is killed as it tries to lock the folder, and as it writes to it for the first time.
 #[test]
-fn a_kill_of_the_new_process_leaves_the_folder_whole() {
+fn killing_the_new_process_leaves_the_folder_intact() {
     let (origin, _) = origin();
     for (call, takes_over) in [("flock", false), ("pwrite64", true)] {
         let (site, copy) = (Site::new(origin), Installed::new());
@@ -220,7 +220,7 @@ fn a_kill_of_the_new_process_leaves_the_folder_whole() {
 
 /// The former process is killed as soon as the new one serves: whether it has freed the folder by then or not.
 #[test]
-fn a_kill_of_the_former_process_leaves_the_folder_to_the_new_one() {
+fn killing_the_old_process_leaves_the_folder_to_the_new_one() {
     let (origin, _) = origin();
     for _ in 0..3 {
         let site = Site::new(origin);
@@ -243,7 +243,7 @@ fn a_kill_of_the_former_process_leaves_the_folder_to_the_new_one() {
 
 /// The former process is killed before the new one has anything: that one gives up, and the folder is free.
 #[test]
-fn a_kill_in_the_middle_of_an_upgrade_leaves_the_folder_whole() {
+fn killing_the_old_process_during_an_upgrade_leaves_the_folder_intact() {
     let (origin, _) = origin();
     let (site, copy) = (Site::new(origin), Installed::new());
     let mut server = site.start(&copy.0);

@@ -182,7 +182,7 @@ fn a_certificate_is_renewed_under_load_and_nothing_is_lost() {
 }
 
 #[test]
-fn an_upgrade_in_the_middle_of_an_order_begins_it_again_and_loses_nothing() {
+fn an_upgrade_during_an_order_restarts_the_order() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let admin = state.0.join("admin.sock");

@@ -65,7 +65,7 @@ fn descriptors(server: &Server) -> usize {
 }
 
 #[test]
-fn ten_thousand_half_open_handshakes_keep_nobody_waiting() {
+fn ten_thousand_half_open_handshakes_do_not_block_others() {
     let limit = getrlimit(Resource::Nofile);
     let needed = HALF_OPEN as u64 + DESCRIPTORS_BESIDES;
     assert!(limit.maximum.is_none_or(|most| most >= needed), "descriptors: {limit:?}, need {needed}");
@@ -103,7 +103,7 @@ fn ten_thousand_half_open_handshakes_keep_nobody_waiting() {
 const NO_FAULTS: [&str; 2] = ["engine_problem", "cipher_order"];
 
 #[test]
-fn testssl_finds_nothing() {
+fn testssl_finds_no_problem() {
     let (authority, site) = (Authority::new(), Folder::new());
     let (_server, port) = served(&authority, &site, &[]);
     let found = site.0.join("found.json");

@@ -307,7 +307,7 @@ fn subscribers_get_events_over_streams() {
 
 /// A browser opens its WebSocket on the connection that it has (RFC 8441): of a channel, and of an upstream that knows HTTP/1 alone.
 #[test]
-fn a_browser_opens_websockets_over_it() {
+fn browsers_open_websockets_over_http2() {
     let upstream = {
         let mut command = Command::new(program("flatout"));
         command.args(["serve", "--push", "/live", "--push-token", "secret", "--listen", "127.0.0.1:0"]);

@@ -121,7 +121,7 @@ fn listening() -> (SocketAddr, Receiver<String>) {
 }
 
 #[test]
-fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
+fn must_staple_certificates_are_sent_with_an_ocsp_response() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign_with("a", "a.test", "tlsfeature=status_request\n");
@@ -151,7 +151,7 @@ fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
 }
 
 #[test]
-fn early_data_is_served_where_it_may_be_repeated() {
+fn early_data_is_served_for_safe_requests() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign("a", "a.test");
@@ -262,7 +262,7 @@ fn mistakes_are_found_before_anything_is_bound() {
 
 /// Upstreams learn what was verified of a client, also where an auth service is asked first, and nothing that it claims itself.
 #[test]
-fn upstreams_get_the_fields_of_a_clients_certificate() {
+fn upstreams_get_fields_of_the_client_certificate() {
     let (authority, folder) = (Authority::new(), Folder::new());
     authority.sign("server", "a.test");
     authority.sign("client", "ann.test");

@@ -317,7 +317,7 @@ fn encrypted_subscribers_come_back_without_a_gap() {
 
 /// Streams of HTTP/2 cannot move: their subscribers hear of it, come back with the last id that they have, and miss nothing.
 #[test]
-fn subscribers_over_http2_come_back() {
+fn subscribers_over_http2_reconnect_without_a_gap() {
     let (folder, admin) = site();
     let mut server = start(&program("flatout"), &folder);
     let url = format!("http://{}/live/a", server.address);

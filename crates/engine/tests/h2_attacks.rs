@@ -92,7 +92,7 @@ fn flood(running: &Running, make: &fn(u32) -> Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn floods_end_by_a_limit_that_has_a_name() {
+fn each_flood_is_stopped_by_its_limit() {
     for Flood { name, reason, make } in FLOODS {
         let answers = flood(&serving(), make);
         let (_, said) = goaway(&answers).unwrap_or_else(|| panic!("{name}: no GOAWAY"));
@@ -103,7 +103,7 @@ fn floods_end_by_a_limit_that_has_a_name() {
 
 /// Those that send nothing more are held to the times of slow clients (h2.rs); meanwhile others are served.
 #[test]
-fn connections_that_are_held_hold_up_nobody() {
+fn stalled_connections_do_not_block_others() {
     let running = serving();
     let held: Vec<TcpStream> = HOLDS
         .iter()

@@ -127,7 +127,7 @@ fn opened(client: &mut H2Client, path: &str) -> StreamId {
 }
 
 #[test]
-fn messages_go_both_ways_beside_requests() {
+fn messages_pass_in_both_directions_during_requests() {
     let (running, gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let streams: Vec<_> = (0..50).map(|_| opened(&mut client, "/echo")).collect();
@@ -166,7 +166,7 @@ fn messages_go_both_ways_beside_requests() {
 }
 
 #[test]
-fn code_that_needs_a_socket_gets_one() {
+fn a_takeover_can_use_the_stream_as_a_socket() {
     let (running, _gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let stream = opened(&mut client, "/socket");
@@ -179,7 +179,7 @@ fn code_that_needs_a_socket_gets_one() {
 }
 
 #[test]
-fn what_is_no_websocket_is_not_agreed_to() {
+fn requests_without_a_websocket_service_are_refused() {
     let (running, _gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     for (path, status) in [("/page", 501), ("/later", 501), ("/switch", 501), ("/403", 403), ("/..%2f", 400)]
@@ -199,7 +199,7 @@ fn what_is_no_websocket_is_not_agreed_to() {
 }
 
 #[test]
-fn it_is_offered_where_it_is_on() {
+fn it_is_offered_only_if_enabled() {
     for is_on in [true, false] {
         let (running, _gone) = serving(Limits { http2_websockets: is_on, ..Limits::default() });
         let mut client = H2Client::new(running.connect());
@@ -211,7 +211,7 @@ fn it_is_offered_where_it_is_on() {
 
 /// Neither side's slowness costs more than windows and named limits, and other streams go on.
 #[test]
-fn slow_sides_are_held_back() {
+fn backpressure_applies_in_both_directions() {
     let (running, gone) = serving(Limits { rate_min_bytes_per_s: 0, ..Limits::default() });
     let limits = MachineLimits { stream_window: 1000, streams_max: 1000, ..MachineLimits::default() };
     let mut client = H2Client::with(running.connect(), limits);
@@ -235,7 +235,7 @@ fn slow_sides_are_held_back() {
 }
 
 #[test]
-fn draining_says_goodbye() {
+fn draining_closes_websockets() {
     let (mut running, _gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let streams = [opened(&mut client, "/echo"), opened(&mut client, "/echo")];

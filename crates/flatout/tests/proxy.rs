@@ -146,7 +146,7 @@ fn responses_are_kept_until_they_are_purged() {
 }
 
 #[test]
-fn an_application_keeps_responses_of_all_its_proxies() {
+fn proxies_of_an_application_share_its_cache() {
     let count = Arc::new(AtomicU32::new(0));
     let asked = count.clone();
     let behind = serve(
@@ -188,7 +188,7 @@ fn an_application_keeps_responses_of_all_its_proxies() {
 }
 
 #[test]
-fn rules_of_a_cache_that_only_site_files_can_fill_in_are_found_at_the_start() {
+fn cache_rules_of_site_files_are_refused_at_startup() {
     let cache = Cache::open(Plan { memory_bytes: 1 << 20, ..Plan::default() });
     let rules = || Rules { key: Some(Default::default()), ..Rules::default() };
     for app in [

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_early_data_only_what_may_be_repeated_is_served() {
+    fn only_safe_requests_are_served_as_early_data() {
         let service = Secured::new(Before { early_data: true, ..Before::default() }, Inner);
         let asked = |method: &str, fields: &str, tls| {
             let text = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");

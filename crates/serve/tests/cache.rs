@@ -430,7 +430,7 @@ fn purges_under_load_leave_nothing_old() {
 
 /// Each response is written while it is purged, and read again.
 #[test]
-fn purges_under_load_leave_nothing_old_on_disk() {
+fn purges_under_load_leave_no_old_response_on_disk() {
     let dir = std::env::temp_dir().join(format!("flatout-purges-{}", std::process::id()));
     let disk = DiskPlan { dir: dir.clone(), bytes_max: 16 << 20 };
     no_purge_leaves_anything_old(Plan { memory_bytes: 1 << 20, disk: Some(disk), ..Plan::default() });
@@ -502,7 +502,7 @@ fn what_clients_choose_does_not_change_what_others_get() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_removed() {
+fn inactive_responses_are_removed() {
     let (address, _asked) = numbering("Cache-Control: max-age=60\r\n");
     let plan = Plan { memory_bytes: 4 << 20, inactive: Some(Duration::from_secs(1)), ..Plan::default() };
     let server = Cached::with_plan(one(address), Rules::default(), plan);

@@ -118,7 +118,7 @@ fn what_varies_by_everything_is_kept_apart() {
 
 /// Responses of which the end, or what they are, cannot be relied on: nothing of them is stored, and no client takes them for whole.
 #[test]
-fn a_response_that_lies_about_its_length_is_not_stored() {
+fn responses_with_a_wrong_length_are_not_stored() {
     const GOOD: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ngood";
     for (lie, is_begun) in [
         ("Content-Length: 10\r\n\r\nshort", true),
@@ -159,7 +159,7 @@ fn a_response_that_lies_about_its_length_is_not_stored() {
 
 /// Whether a response is stored follows from what it says, not from what a path looks like.
 #[test]
-fn the_ending_of_a_path_makes_nothing_public() {
+fn a_path_suffix_does_not_make_a_response_public() {
     let paths = [
         "/account/x.css",
         "/account;x.css",
@@ -195,7 +195,7 @@ fn the_ending_of_a_path_makes_nothing_public() {
 
 /// What a client says of the request itself is in the key, or does not reach the upstream, or keeps the response out of the cache.
 #[test]
-fn what_a_client_says_of_the_request_poisons_nothing() {
+fn request_fields_cannot_poison_the_cache() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
     let server = Cached::of(one(address));
     let poison = |request: &str| {
@@ -234,7 +234,7 @@ fn what_a_client_says_of_the_request_poisons_nothing() {
 
 /// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
 #[test]
-fn readers_that_leave_before_a_slow_upstream_has_sent_all() {
+fn a_slow_response_is_stored_after_its_readers_have_left() {
     const PARTS: usize = 12;
     let (send, may_send) = channel::<()>();
     let may_send = Mutex::new(may_send);

@@ -72,7 +72,7 @@ fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn one_connection_has_many_subscribers_of_all_transports() {
+fn one_connection_carries_subscribers_of_all_transports() {
     let server = Running::new(1, |_| ());
     let mut client = connect(&server);
     let all_events: Vec<_> = (0..STREAMS).map(|_| events(&mut client, "score")).collect();
@@ -119,7 +119,7 @@ fn one_connection_has_many_subscribers_of_all_transports() {
 
 /// A client that opens no window is remembered by how far it has come: it holds up nobody, and misses nothing that is kept.
 #[test]
-fn a_stream_without_a_window_holds_up_nobody() {
+fn a_stream_without_window_does_not_block_others() {
     let server = Running::new(1, |plan| plan.history.count = 1000);
     let mut client = H2Client::with(server.connect(), Limits { stream_window: 1000, ..Limits::default() });
     client.consumes = false;
@@ -157,7 +157,7 @@ fn a_stream_without_a_window_holds_up_nobody() {
 }
 
 #[test]
-fn heartbeats_come_on_streams() {
+fn heartbeats_are_sent_on_streams() {
     let server = Running::new(1, |plan| plan.heartbeat = Duration::from_secs(1));
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
@@ -171,7 +171,7 @@ fn heartbeats_come_on_streams() {
 
 /// Whoever drains says goodbye on each stream, with a time to come back, and by GOAWAY in two steps.
 #[test]
-fn a_drain_ends_streams_with_a_word() {
+fn draining_ends_streams_with_code_1012() {
     let mut server = Running::new(1, |_| ());
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));

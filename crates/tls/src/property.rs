@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_are_visible_ascii() {
+    fn properties_are_printable_ascii() {
         let certificate = certificate("J\u{f6}rg\r\nX-Admin: 1");
         let subject = Property::Subject.of(&certificate).unwrap();
         assert_eq!(subject, "CN=J\\c3\\b6rg\\0d\\0aX-Admin: 1,O=Example\\, Inc.");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_certificates_have_no_names() {
+    fn malformed_certificates_yield_no_names() {
         let certificate = certificate("a");
         for end in 0..certificate.len() {
             let cut = certificate.get(..end).unwrap();

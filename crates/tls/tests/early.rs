@@ -102,7 +102,7 @@ fn meet(acceptor: &Acceptor, config: &Arc<ClientConfig>) {
 }
 
 #[test]
-fn early_data_is_answered_before_the_handshake_is_over() {
+fn early_data_is_served_during_the_handshake() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -125,7 +125,7 @@ fn early_data_is_answered_before_the_handshake_is_over() {
 }
 
 #[test]
-fn early_data_may_come_byte_by_byte() {
+fn early_data_can_arrive_byte_by_byte() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -155,7 +155,7 @@ fn early_data_may_come_byte_by_byte() {
 }
 
 #[test]
-fn what_is_sent_again_is_not_received() {
+fn replayed_early_data_is_not_accepted() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -169,7 +169,7 @@ fn what_is_sent_again_is_not_received() {
 }
 
 #[test]
-fn early_data_has_to_be_allowed_and_has_a_limit() {
+fn early_data_must_be_enabled_and_is_limited() {
     let folder = Folder::new();
     let without = ServerPlan { early_data: false, ..plan(&folder) };
     let (acceptor, config) = (Acceptor::open(without.clone()).unwrap(), client(&folder));
@@ -194,7 +194,7 @@ fn early_data_has_to_be_allowed_and_has_a_limit() {
 }
 
 #[test]
-fn sessions_outlive_a_reload_unless_other_clients_are_trusted() {
+fn sessions_survive_a_reload_unless_the_client_ca_changes() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);

@@ -70,7 +70,7 @@ const WEBSOCKET: [(&str, &str); 6] = [
 
 /// RFC 8441: the head is that of the same request in HTTP/1.1.
 #[test]
-fn a_websocket_is_asked_for_by_connect() {
+fn websocket_requests_use_connect() {
     let limits = Limits { connect_protocol: true, ..Limits::default() };
     let bytes = headers(&WEBSOCKET, false);
     let heard = frames::hear(&bytes, true, limits, &[bytes.len()]);
@@ -83,7 +83,7 @@ fn a_websocket_is_asked_for_by_connect() {
 }
 
 #[test]
-fn what_asks_for_a_websocket_wrongly_is_reset_or_refused() {
+fn invalid_websocket_requests_are_reset_or_refused() {
     let limits = Limits { connect_protocol: true, ..Limits::default() };
     let heard = |fields: &[(&str, &str)], ends: bool| {
         let bytes = headers(fields, ends);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_taken_twice_and_what_is_missing_is_noticed() {
+    fn repeated_and_lost_numbers_are_detected() {
         let mut heard = Heard::default();
         let steps = [(7, Step::Next), (8, Step::Next), (8, Step::Repeated), (7, Step::Repeated)];
         for (number, step) in steps {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_may_have_holes() {
+    fn gaps_in_a_history_are_allowed() {
         let mut heard = Heard::default();
         heard.expect_holes();
         let steps = [(1, Step::Next), (5, Step::Next), (5, Step::Repeated), (9, Step::Next)];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_server_begins_with_its_first() {
+    fn a_new_server_starts_at_1() {
         let mut heard = Heard::default();
         assert_eq!(heard.step(1, 50, 0), Step::Next);
         assert!(!heard.tip(2, 50, 0));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_come_and_go_are_forgotten() {
+    fn the_number_of_servers_is_limited() {
         let mut heard = Heard::default();
         for origin in 0..10 * ORIGINS_MAX as u64 {
             heard.step(origin, 1, origin as Ticks);

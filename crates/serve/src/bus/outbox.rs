@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_come_back_is_sent_again() {
+    fn unconfirmed_parcels_are_sent_again() {
         let mut outbox = Outbox::default();
         for number in 1..=4 {
             outbox.push(parcel(Topic::Push, number, 10));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_settles_only_what_was_sent() {
+    fn a_receipt_confirms_only_sent_parcels() {
         let mut outbox = Outbox::default();
         for number in 1..=2 * WINDOW as u64 {
             outbox.push(parcel(Topic::Push, number, 0));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_dropped_from_the_front() {
+    fn a_full_queue_drops_the_oldest_parcels() {
         let mut outbox = Outbox::default();
         let dropped: u64 = (1..=40).map(|number| outbox.push(parcel(Topic::Push, number, 1 << 20))).sum();
         assert!(dropped >= 8 && outbox.bytes <= BYTES_MAX, "{dropped}");

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_read_as_it_was_written() {
+    fn messages_survive_encoding_and_decoding() {
         let history = History { kind: Kind::Latest, count: 7, age: Duration::from_secs(2) };
         for (data, is_json, event, key) in [
             (&b"a\nb"[..], false, None, None),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parcel_is_none() {
+    fn malformed_parcels_are_refused() {
         let long = format!("{}\n", "[".repeat(100_000));
         for text in [
             "",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_one_word() {
+    fn places_are_encoded_as_one_word() {
         assert_eq!(place(""), "=");
         assert_eq!(place("NBA.1-a_b=/~é"), "NBA=2E1-a_b=3D=2F=7E=C3=A9");
     }

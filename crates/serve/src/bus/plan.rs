@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read() {
+    fn servers_are_parsed() {
         for (text, url, credentials) in [
             ("nats://a", "nats://a:4222", None),
             ("nats://127.0.0.1:7/", "nats://127.0.0.1:7", None),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_secrets() {
+    fn errors_do_not_contain_secrets() {
         for text in [
             "",
             "a:4222",
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_credentials() {
+    fn credentials_are_parsed_from_a_line() {
         let password = |user: &str, password: &str| Some(Credentials::Password(user.into(), password.into()));
         assert_eq!(Credentials::of_line(" u:p:%40 \n"), password("u", "p:%40"));
         assert_eq!(Credentials::of_line("token"), Some(Credentials::Token("token".into())));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_names() {
+    fn group_names_are_checked() {
         let mut plan: Plan = "nats://a".parse().unwrap();
         plan.set_group("shop-1").unwrap();
         for group in ["", "a.b", "a b", "*", ">", &"a".repeat(65)] {

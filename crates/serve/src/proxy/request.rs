@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_early_says_so_once() {
+    fn early_data_is_forwarded_once() {
         let early = Client { is_early: true, ..STRANGER };
         let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         assert!(!written(request, &Forward::to(0), STRANGER).contains("Early-Data"));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_here_is_carried_and_what_arrives_is_not() {
+    fn only_local_messages_are_sent_to_other_servers() {
         let (hub, worker, carried) = hub();
         let plan = Plan::default();
         let (joined, _) = hub.join(worker, &["a".to_owned()], &plan, None).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn subscribers_are_told_of_what_did_not_arrive() {
+    fn subscribers_get_a_gap_for_lost_messages() {
         let (hub, worker, _) = hub();
         let plan = Plan::default();
         let (joined, _) = hub.join(worker, &["a".to_owned()], &plan, None).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_takes_nothing_twice() {
+    fn a_successor_ignores_messages_of_its_predecessor() {
         let (former, _, _) = hub();
         arrive(&former, 1, "1");
         former.publish("a", "own", &Plan::default()).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_channels_keeps_nothing() {
+    fn a_server_without_channels_stores_no_messages() {
         let hub = Hub::new(Limits::default());
         assert_eq!(arrive(&hub, 1, "x"), Arrived::Taken);
         assert_eq!(hub.counted().channels, 0);

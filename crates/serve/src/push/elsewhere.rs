@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_publisher_has_one_order() {
+    fn positions_of_one_publisher_are_converted() {
         let (hub, channels) = hub();
         for number in 1..=10 {
             arrive(&hub, (1, number), if number % 2 == 0 { "a" } else { "b" }, 0, number == 4);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn among_several_only_a_distance_decides() {
+    fn positions_near_messages_of_other_publishers_are_not_converted() {
         let (hub, channels) = hub();
         for (number, age_s) in [(1, 100), (2, 60), (3, 20)] {
             arrive(&hub, (1, number), "a", age_s, false);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_a_bus_has_a_name_for_all_servers() {
+    fn messages_of_a_bus_have_an_id_for_all_servers() {
         let mark = Some(Mark { origin: 16, number: 3, is_late: false });
         let message = Message { mark, ..Message::new(7, 0, Publication::from("x")) };
         assert_eq!(message.name(255).to_string(), "ff-7.10-3");

@@ -31,7 +31,7 @@ fn find(store: &Store, url: &str, value: &[u8]) -> Found {
 }
 
 #[test]
-fn variants_are_found_by_what_selects_them() {
+fn variants_are_found_by_their_selecting_fields() {
     let store = Store::new(1 << 20);
     let one = put(&store, "http://a/", b"\nx", b"1");
     let two = put(&store, "http://a/", b"\nx", b"2");
@@ -49,7 +49,7 @@ fn variants_are_found_by_what_selects_them() {
 }
 
 #[test]
-fn an_invalidated_key_has_no_variants_any_more() {
+fn invalidation_removes_all_variants() {
     let store = Store::new(1 << 20);
     put(&store, "http://a/", b"\nx", b"1");
     put(&store, "http://a/", b"\nx", b"2");
@@ -63,7 +63,7 @@ fn an_invalidated_key_has_no_variants_any_more() {
 }
 
 #[test]
-fn a_purge_meets_what_is_stored_and_what_is_under_way() {
+fn purges_apply_to_stored_and_arriving_responses() {
     let store = Store::new(1 << 20);
     let (one, other) = (put(&store, "http://a/1", b"", b""), put(&store, "http://b/", b"", b""));
     let before = store.moment();
@@ -80,7 +80,7 @@ fn a_purge_meets_what_is_stored_and_what_is_under_way() {
 }
 
 #[test]
-fn forms_go_with_what_they_are_forms_of() {
+fn compressed_forms_are_removed_with_their_entry() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
@@ -106,7 +106,7 @@ fn forms_go_with_what_they_are_forms_of() {
 }
 
 #[test]
-fn memory_is_bounded_with_all_that_it_takes() {
+fn memory_including_overhead_is_bounded() {
     let store = Store::new(1 << 20);
     for at in 0..20_000 {
         put(&store, &format!("http://a/{at}"), b"", b"");
@@ -120,7 +120,7 @@ fn memory_is_bounded_with_all_that_it_takes() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_removed() {
+fn inactive_entries_are_removed() {
     let store = Store::new(1 << 20);
     let [used, unused] = ["http://a/used", "http://a/unused"].map(|url| put(&store, url, b"", b""));
     let first = put(&store, "http://a/", b"\nx", b"1");
@@ -145,7 +145,7 @@ fn what_nobody_asks_for_is_removed() {
 }
 
 #[test]
-fn one_brings_and_the_others_follow() {
+fn one_request_leads_and_the_others_follow() {
     let store = Store::new(1 << 20);
     let key = key(&store, "http://a/");
     let Joined::Leads(flight) = store.join(&key, key.hash, None) else { panic!("nobody was before") };
@@ -157,7 +157,7 @@ fn one_brings_and_the_others_follow() {
 }
 
 #[test]
-fn uses_are_counted_where_they_matter() {
+fn requests_are_counted_until_an_entry_may_be_stored() {
     let store = Store::new(1 << 20);
     assert!(store.is_used_enough(1, 1) && !store.is_used_enough(1, 3) && !store.is_used_enough(1, 3));
     assert!(store.is_used_enough(1, 3));
