@@ -22,7 +22,7 @@ use listeners::{Listener, Place, WAYS, Way, check};
 fn pusher(folder: &Folder, name: &str, bus: &str) -> Server {
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "--push", "/live", "--push-token", "secret", "--push-history", "20000"]);
-    // Readers that are behind are not what is looked at.
+    // Slow readers are not tested here.
     command.args(["--push-lag", "100000", "--listen", "127.0.0.1:0", "--workers", "2", "--bus", bus]);
     command.arg("--admin").arg(format!("unix:{}", folder.0.join(name).display()));
     Server::start(command)
@@ -106,7 +106,8 @@ fn groups_on_one_bus_are_isolated() {
     check(&listeners[0].wait(10), &[("two", 10)], "another group");
 }
 
-/// What is published while the bus is away is delivered here at once, and everywhere when the bus is back.
+/// Messages published while the bus is disconnected are delivered locally at once, and on the other servers
+/// after the reconnect.
 #[test]
 fn a_lost_bus_is_rejoined() {
     let (folder, mut nats) = (Folder::new(), Nats::start());
@@ -134,7 +135,8 @@ fn a_lost_bus_is_rejoined() {
     servers.iter().for_each(|server| wait_joined(server, 2));
     place(here).publish("a", &texts("one", 200..300));
     for listener in &listeners {
-        // Who comes back first sends what it has; subscribers of who comes back later are told that something is missing.
+        // The server that reconnects first sends its queue; subscribers of a server that reconnects later get
+        // a gap.
         until("the last message, and all or a gap", || {
             let heard = listener.heard();
             let has_last = heard.iter().any(|text| text == "one 299");
@@ -148,7 +150,8 @@ fn a_lost_bus_is_rejoined() {
     }
 }
 
-/// More than there is room for is published while the bus is away: the oldest is dropped, counted and told, and others are told of the gap.
+/// The queue overflows while the bus is disconnected: the oldest messages are dropped, counted and logged,
+/// and receivers report a gap.
 #[test]
 fn a_full_queue_drops_messages_and_reports_gaps() {
     const ROOM: usize = 65_536;
@@ -178,7 +181,8 @@ fn a_full_queue_drops_messages_and_reports_gaps() {
     check_rest(&listener.heard(), &[("one", COUNT + 2)]);
 }
 
-/// A bus that stands still for a moment loses nothing; neither does one that is given up and comes back with what it had.
+/// A bus that stalls briefly loses nothing. Neither does one that stalls until the connection is given up,
+/// and then continues.
 #[test]
 fn a_stalled_bus_loses_no_messages() {
     let (folder, nats) = (Folder::new(), Nats::start());
@@ -206,7 +210,8 @@ fn a_stalled_bus_loses_no_messages() {
     }
 }
 
-/// Checks that these are messages of these publishers, each at most once and in their order, and all of them unless a gap was told.
+/// Checks that these messages are from these publishers, each at most once and in order, and complete unless
+/// a gap was reported.
 fn check_rest(heard: &[String], publishers: &[(&str, usize)]) {
     let has_gap = heard.iter().any(|text| text == "gap");
     let texts: Vec<String> = heard.iter().filter(|text| *text != "gap").cloned().collect();
@@ -220,7 +225,7 @@ fn check_rest(heard: &[String], publishers: &[(&str, usize)]) {
     }
 }
 
-/// An origin that counts how often it was asked, and says so.
+/// An origin that counts its requests, and responds with the count.
 fn origin() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -298,7 +303,7 @@ fn a_purge_applies_to_all_servers() {
     assert_eq!(status(&servers[1], "/y"), "HIT");
     nats.restart();
     servers.iter().for_each(|server| wait_joined(server, 2));
-    // Nobody knows what was purged meanwhile: all that was stored before is asked about.
+    // Purges may have been missed: all stored responses are validated.
     until("the purge", || {
         status(&servers[1], "/y") == "HIT" && figure(&folder.0.join("a"), "flatout_bus_queued") == 0.0
     });
@@ -308,7 +313,8 @@ fn a_purge_applies_to_all_servers() {
     }
 }
 
-/// Answers each connection with these bytes, and counts them. With `goes_on`, without an end.
+/// Sends these bytes on each connection, and counts the connections. With `goes_on`, it sends them without
+/// end.
 fn liar(says: &'static [u8], goes_on: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -385,7 +391,7 @@ fn credentials_are_used_and_never_printed() {
     }
 }
 
-/// A user who may not use the group's subjects is told so, and not asked for messages for ever.
+/// A user without permission for the group's subjects is reported.
 #[test]
 fn missing_permissions_are_reported() {
     let config =
@@ -420,7 +426,8 @@ fn errors_do_not_contain_secrets() {
     assert!(text.contains("nats://********@h"), "{text}");
 }
 
-/// What a long poll gets behind this position: texts, with `gap` where something is missing, and the next position.
+/// The response to a long poll after this position: texts, with `gap` for lost messages, and the next
+/// position.
 fn poll(server: &Server, channel: &str, position: &str) -> (Vec<String>, String) {
     let field = format!("Last-Event-ID: {position}\r\n");
     let answer = server.get(&format!("/live/{channel}?poll=1"), &field);
@@ -452,7 +459,7 @@ fn a_client_can_resume_on_another_server() {
     place(here).publish("a", &texts("one", 30..40));
     listener.wait(40);
     assert_eq!(poll(here, "a,b", &next).0, texts("one", 30..40));
-    // Where the order may differ, the client is told, and gets all that there is.
+    // If the order may differ, the client gets a gap and the whole history.
     place(there).publish("a", &texts("two", 0..5));
     until("those of the other", || poll(here, "a", "all").0.len() == 35);
     let (_, mixed) = poll(here, "a", "all");
@@ -479,7 +486,7 @@ fn a_new_server_reads_the_history() {
     assert!(here.wait().success());
     nats.restart();
     let there = pusher(&folder, "b", &bus);
-    // What is kept is there before anybody is served.
+    // The history is read before the first client is served.
     check(&poll(&there, "NBA.1", "all").0, &[("one", 50)], "kept");
     assert_eq!(poll(&there, "NBA.1", &position).0, texts("one", 30..50), "neither more nor less");
     place(&there).publish("NBA.1", &texts("two", 0..5));
@@ -488,7 +495,7 @@ fn a_new_server_reads_the_history() {
     check(&poll(&again, "NBA.1", "all").0, &[("one", 50), ("two", 5)], "kept of both");
 }
 
-/// With a history nothing is lost while the bus is away, whoever comes back first.
+/// With a history nothing is lost while the bus is disconnected, whichever server reconnects first.
 #[test]
 fn a_history_prevents_loss_while_disconnected() {
     let (folder, mut nats) = (Folder::new(), Nats::keeping());
@@ -567,7 +574,7 @@ fn an_upgrade_loses_no_messages_of_the_bus() {
     }
 }
 
-/// A process that took another's place and is nobody's child; ended when it is dropped.
+/// A process that replaced another one and is not a child of the test; killed on drop.
 struct Orphan(Pid);
 
 impl Drop for Orphan {
@@ -576,7 +583,7 @@ impl Drop for Orphan {
     }
 }
 
-/// The link to one server is cut: both go on, and agree again afterwards.
+/// The link to one server is cut: both sides continue, and agree again afterwards.
 #[test]
 fn a_broken_link_is_detected_and_recovered() {
     let Some(link) = Link::new() else { return };
@@ -619,7 +626,7 @@ fn left_out(reason: &str) {
     eprintln!("left out: {reason}");
 }
 
-/// A network of its own, joined to this one by a link; gone with the test.
+/// A network namespace joined to this one by a veth pair; removed on drop.
 struct Link(String);
 
 impl Link {

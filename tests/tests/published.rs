@@ -1,4 +1,4 @@
-//! Packages that could be published: what a registry shows of them is there.
+//! Packages that could be published have the metadata that a registry shows.
 
 use std::path::{Path, PathBuf};
 

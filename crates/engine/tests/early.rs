@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection};
 use support::get;
 use support::secure::Certified;
 
-/// Says whether a request was early when it was called.
+/// Responds with whether the request was early when the service was called.
 struct Says;
 
 impl Service for Says {

@@ -68,7 +68,7 @@ fn goaway(bytes: &[u8]) -> Option<(u8, String)> {
     Some((payload[7], String::from_utf8_lossy(&payload[8..]).into_owned()))
 }
 
-/// Floods the server until it closes, beside a client that is to be served all the while. What it has said.
+/// Floods the server until it closes, while another client must be served. Returns the server's bytes.
 fn flood(running: &Running, make: &fn(u32) -> Vec<u8>) -> Vec<u8> {
     let mut honest = H2Client::new(running.connect());
     let mut socket = begin(running);
@@ -101,7 +101,8 @@ fn each_flood_is_stopped_by_its_limit() {
     }
 }
 
-/// Those that send nothing more are held to the times of slow clients (h2.rs); meanwhile others are served.
+/// Silent connections are subject to the timeouts of slow clients (h2.rs); other clients are served
+/// meanwhile.
 #[test]
 fn stalled_connections_do_not_block_others() {
     let running = serving();

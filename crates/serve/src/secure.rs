@@ -1,5 +1,5 @@
-//! What is looked at before a site where there is TLS: requests that come without it are redirected, authorities that check a name
-//! are answered (RFC 8555, section 8.3), and of early data only what may be repeated is served (RFC 8470).
+//! Checks before a site with TLS: requests without TLS are redirected, challenges of CAs are served (RFC
+//! 8555, section 8.3), and only safe requests are served as early data (RFC 8470).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -116,7 +116,7 @@ fn what_varies_by_everything_is_kept_apart() {
     }
 }
 
-/// Responses of which the end, or what they are, cannot be relied on: nothing of them is stored, and no client takes them for whole.
+/// Responses with unreliable ends or framing are not stored, and no client takes them for complete.
 #[test]
 fn responses_with_a_wrong_length_are_not_stored() {
     const GOOD: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ngood";
@@ -157,7 +157,7 @@ fn responses_with_a_wrong_length_are_not_stored() {
     }
 }
 
-/// Whether a response is stored follows from what it says, not from what a path looks like.
+/// Whether a response is stored depends on its fields, not on the look of its path.
 #[test]
 fn a_path_suffix_does_not_make_a_response_public() {
     let paths = [
@@ -193,7 +193,7 @@ fn a_path_suffix_does_not_make_a_response_public() {
     assert!(is(&server.get("/account/x.css", ""), "MISS"));
 }
 
-/// What a client says of the request itself is in the key, or does not reach the upstream, or keeps the response out of the cache.
+/// Request fields are part of the key, or are not forwarded to the upstream, or prevent storing the response.
 #[test]
 fn request_fields_cannot_poison_the_cache() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
@@ -205,7 +205,7 @@ fn request_fields_cannot_poison_the_cache() {
     // The target names another host than the field: the key and the upstream have the target's.
     let (_, seen) = poison("GET http://evil/ HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     assert!(!seen.contains("Host: t\r\n"), "{seen}");
-    // A body in a GET may change the response: it is not stored, and answered by the upstream.
+    // A body in a GET may change the response: it is forwarded, and the response is not stored.
     let fat = "GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil";
     for _ in 0..2 {
         assert!(is(&poison(fat).0, "BYPASS"));
@@ -232,7 +232,8 @@ fn request_fields_cannot_poison_the_cache() {
     }
 }
 
-/// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
+/// The upstream sends slowly, and readers leave early: those that stay get the whole response, and its memory
+/// is released.
 #[test]
 fn a_slow_response_is_stored_after_its_readers_have_left() {
     const PARTS: usize = 12;

@@ -13,7 +13,7 @@ use flatout_wire::websocket::accept_key;
 use h2_client::H2Client;
 use support::{Running, one, read_request, upstream};
 
-/// Agrees to a request with this value for its key, and repeats what comes until the end.
+/// Accepts a WebSocket with these fields for the request's key, and echoes all data.
 fn repeating(accept: impl Fn(&str) -> String + Send + Sync + 'static) -> (SocketAddr, Receiver<String>) {
     let (sender, asked) = channel();
     let sender = std::sync::Mutex::new(sender);
@@ -126,7 +126,7 @@ fn either_side_closes_the_tunnel() {
     ended.recv_timeout(std::time::Duration::from_secs(5)).expect("the upstream's end");
 }
 
-/// A client that others wrote.
+/// The client of the `h2` crate.
 #[test]
 fn the_h2_crate_can_open_a_websocket() {
     let (address, _asked) = repeating(accepted);

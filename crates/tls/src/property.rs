@@ -1,4 +1,4 @@
-//! What a certificate says, as text for other programs, in the forms of nginx's `$ssl_client_…` variables.
+//! Fields of a certificate as text for other programs, in the format of nginx's `$ssl_client_…` variables.
 
 use std::fmt::Write;
 

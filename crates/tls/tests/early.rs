@@ -1,4 +1,4 @@
-//! Early data (0-RTT): what comes with a hello, what is answered to it, and who sends it again.
+//! Early data (0-RTT): accepted early data, responses to it, and replays.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn accepted(acceptor: &Acceptor, sent: &[u8]) -> (Channel, UnixStream) {
 }
 
 impl Begun {
-    /// What the server receives now.
+    /// The data that the server receives now.
     fn received(&mut self) -> Vec<u8> {
         let mut buffer = vec![0; 2 * EARLY_BYTES];
         match self.server.receive(&mut buffer) {
@@ -73,7 +73,7 @@ impl Begun {
         }
     }
 
-    /// What the client receives now, which sends nothing.
+    /// The data that the client receives now, without sending.
     fn answered(&mut self) -> Vec<u8> {
         while self.client.read_tls(&mut self.socket).is_ok_and(|count| count > 0) {
             self.client.process_new_packets().unwrap();
@@ -182,7 +182,7 @@ fn early_data_must_be_enabled_and_is_limited() {
     let mut begun = begin(&acceptor, &config, &most);
     assert!(begun.client.early_data().is_none_or(|early| early.bytes_left() == 0));
     assert!(begun.received() == most);
-    // Turned off meanwhile: tickets that allow it are no longer good for that.
+    // After it was disabled, earlier tickets are not accepted for early data.
     meet(&acceptor, &config);
     acceptor.replace(without).unwrap();
     let mut begun = begin(&acceptor, &config, b"early");

@@ -62,7 +62,8 @@ fn look(acceptor: &Acceptor) {
     }
 }
 
-/// Says why clients will refuse certificates, but for what was said before. Returns all of it.
+/// Reports why clients will refuse certificates, without the warnings in `said`. Returns all current
+/// warnings.
 fn warn(acceptor: &Acceptor, said: &[String]) -> Vec<String> {
     let warnings = warnings(acceptor, SystemTime::now());
     for warning in warnings.iter().filter(|warning| !said.contains(warning)) {

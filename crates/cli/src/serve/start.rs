@@ -154,7 +154,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let sharing = built.bus.clone().map(|plan| Sharing::begin(plan, &hub, &served)).transpose()?;
     if let Some(sharing) = &sharing {
         observing.watch_bus(&sharing.relay);
-        // Who subscribes first finds what is kept; and nothing is missing that the former process does not take any more.
+        // Wait, so that the first subscribers find the history, and so that messages which the old process no
+        // longer accepts are not lost.
         let keeps_messages = built.bus.as_ref().is_some_and(|bus| bus.history.is_some());
         if successor.is_some() || keeps_messages {
             sharing.wait_joined();

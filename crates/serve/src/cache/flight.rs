@@ -1,6 +1,7 @@
 //! One request to an upstream for all clients that miss together: its outcome, and the body as it arrives.
 //!
-//! The leader reports the response from the worker that sent the request. The others wait as tasks of their own workers.
+//! The leader reports the response on the worker that sent the request. The others wait as tasks on their
+//! workers.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -39,7 +40,7 @@ pub(super) enum Outcome {
     Stream(Arc<Entry>, Option<u64>),
     /// The upstream has failed.
     Failed(Status),
-    /// A response for one client only: the others send requests of their own.
+    /// A response for one client only: the others send their own requests.
     Released,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Tally {
     inactive: AtomicU64,
 }
 
-/// One worker's counters, which nobody else writes.
+/// One worker's counters, written by that worker only.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
@@ -42,7 +42,7 @@ impl Counters {
     }
 }
 
-/// Without a locked instruction: nobody else writes it.
+/// No locked instruction: only this worker writes it.
 #[inline]
 fn add_one(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -142,7 +142,7 @@ impl Desk {
             },
             None => wanted.since.cursor(self.hub.epoch(), ticket.tip),
         };
-        // Who comes to latest values gets those that there are.
+        // New subscribers of latest values get the current ones.
         if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
             cursor = 0;
         }

@@ -64,7 +64,7 @@ impl Hub {
         (state.is_frozen, state.awaits_subscribers) = (true, true);
     }
 
-    /// Whether it goes on where another process has stopped, and that has not ended.
+    /// Whether subscribers of another process are still expected.
     pub(crate) fn awaits_subscribers(&self) -> bool {
         self.lock().awaits_subscribers
     }

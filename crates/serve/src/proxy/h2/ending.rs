@@ -17,7 +17,7 @@ use crate::proxy::links::{Links, State};
 /// How often a connection with requests is checked for streams whose server is silent.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// What the log says a server lacks if the connection cannot be opened.
+/// Log text for a connection that cannot be opened.
 const NO_H2: &str = "no HTTP/2";
 
 impl Links {
