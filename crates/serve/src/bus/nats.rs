@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! send ──> Outbox ── pump ──> GROUP.push.CHANNEL, GROUP.purge, GROUP.presence ──> server ── GROUP.> ──> Member::receive
-//!            ^ settle: an own parcel that has come back was carried, and is removed   <──────────────────────┘
+//!            ^ settle: an own parcel that has come back was carried, and is removed <─────────────────────────┘
 //! ```
 //!
 //! With a history, messages are read from a JetStream stream (`kept.rs`) instead, in the same order on all
