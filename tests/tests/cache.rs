@@ -33,7 +33,7 @@ fn sized(origin: SocketAddr, dir: &Path, strace: &[&str], size: &str) -> Command
 }
 
 #[test]
-fn what_is_stored_survives_a_restart_and_purges_do_too() {
+fn stored_responses_and_purges_survive_a_restart() {
     let (origin, count) = origin();
     let folder = Folder::new();
     let mut server = Server::start(command(origin, &folder.0, &[]));
@@ -218,7 +218,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_damaged_on_disk_is_not_served() {
+fn damaged_records_are_not_served() {
     let (origin, _) = origin();
     let folder = Folder::new();
     for round in 0..5 {

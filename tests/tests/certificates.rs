@@ -115,7 +115,7 @@ fn a_certificate_is_gotten_by_dns_for_all_names_below() {
 }
 
 #[test]
-fn a_ca_that_is_down_stops_nobody() {
+fn an_unreachable_ca_does_not_stop_the_server() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::prepare(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &["--https-redirect", "off"]);
@@ -221,7 +221,7 @@ fn an_upgrade_during_an_order_restarts_the_order() {
 }
 
 #[test]
-fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refused() {
+fn broken_state_files_are_replaced_and_readable_ones_refused() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &[]);
@@ -346,7 +346,7 @@ fn sessions_outlive_a_restart_with_a_state_folder() {
 }
 
 #[test]
-fn browsers_are_told_to_use_https_over_https_only() {
+fn hsts_is_sent_over_https_only() {
     let (site, authority) = (site(), Authority::new());
     authority.sign("a", "a.test");
     let mut command = Command::new(program("flatout"));
@@ -372,7 +372,7 @@ fn browsers_are_told_to_use_https_over_https_only() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_bound() {
+fn mistakes_are_reported_before_binding() {
     for (flags, expected) in [
         (&["--domain", "1.2.3.4"][..], "certificates for addresses are not supported"),
         (&["--domain", "a b"], "need a domain such as example.org"),

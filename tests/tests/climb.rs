@@ -231,7 +231,7 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
 
 /// A token on the command line is hidden in every output.
 #[test]
-fn secrets_are_not_told() {
+fn secrets_are_hidden() {
     let folder = Folder::new();
     let url = format!("{}?token=sesame1", url(scripted(&folder.0)));
     let set = "touch fast; : curl -H 'X-Api-Key: sesame2' http://me:sesame3@host/";
@@ -392,7 +392,7 @@ fn a_burden_is_estimated_and_stays_away() {
 
 /// A change that costs latency is reported as an increase; in its row it is a cost, too.
 #[test]
-fn a_burden_on_latency_is_told_as_such() {
+fn a_burden_on_latency_is_reported_as_such() {
     let folder = Folder::new();
     let server = Server::json();
     let url = format!("http://{}/json", server.address);
@@ -1128,7 +1128,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
 }
 
 #[test]
-fn wrong_usage_is_told() {
+fn wrong_usage_is_reported() {
     let folder = Folder::new();
     folder.write("old.json", "{}");
     for (arguments, expected) in [
@@ -1147,7 +1147,7 @@ fn wrong_usage_is_told() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn a_missing_server_is_reported() {
     let folder = Folder::new();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let fast = file("fast");

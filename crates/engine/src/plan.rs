@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_cannot_be_is_told() {
+    fn invalid_plans_are_reported() {
         assert_eq!(Plan::default().check(), Ok(()));
         let broken = Plan { workers: Some(0), ..Plan::default() };
         assert!(broken.check().unwrap_err().contains("got 0"));

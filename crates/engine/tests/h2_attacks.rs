@@ -132,7 +132,7 @@ fn all(running: &Running, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_breaks_a_limit_ends_the_connection() {
+fn exceeding_a_limit_ends_the_connection() {
     let running = serving();
     for (name, bytes) in [
         ("a window that is too large", frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])),

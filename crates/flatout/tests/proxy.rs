@@ -31,7 +31,7 @@ fn address(server: &socket::Served) -> String {
 }
 
 #[test]
-fn what_has_no_route_is_passed_on() {
+fn requests_without_a_route_are_forwarded() {
     let behind = serve(upstream());
     let inner = App::new().get("/own", || "inner").proxy("/old", &*address(&behind));
     let app = App::new()
@@ -117,7 +117,7 @@ fn middleware_may_refuse_and_one_that_waits_cannot_be_in_front() {
 }
 
 #[test]
-fn a_server_that_is_none_is_found_at_the_start() {
+fn an_invalid_server_is_reported_at_startup() {
     for server in ["ftp://a", "http://a/b", ""] {
         let Err(error) = Client::over_socket(App::new().proxy("/", server)) else { panic!("{server}") };
         assert!(error.to_string().contains("proxy: got"), "{error}");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_user_is_told_and_changes_nothing() {
+    fn an_unknown_user_is_an_error_and_changes_nothing() {
         let error = become_user("no-such-user-here").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

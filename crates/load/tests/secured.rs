@@ -101,7 +101,7 @@ fn what_is_offered_is_what_is_agreed_on() {
 }
 
 #[test]
-fn who_is_not_trusted_is_told_with_what_to_do() {
+fn untrusted_servers_are_reported_with_advice() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let address =
         authority.serve(

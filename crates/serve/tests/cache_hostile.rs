@@ -13,7 +13,7 @@ use support::cached::{Cached, is, numbering};
 use support::{body_of, one, read_request, rest, upstream};
 
 #[test]
-fn what_an_upstream_sends_beyond_its_length_is_nobodys_response() {
+fn bytes_beyond_the_length_are_not_a_response() {
     let address = upstream(|_, mut stream| {
         while read_request(&mut stream).is_some() {
             let poison = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\nevil";
@@ -67,7 +67,7 @@ fn a_client_that_leaves_spoils_nothing_for_the_next_one() {
 }
 
 #[test]
-fn what_varies_by_everything_is_kept_apart() {
+fn responses_that_vary_by_everything_are_not_shared() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: *\r\n");
     let server = Cached::of(one(address));
     for _ in 0..5 {

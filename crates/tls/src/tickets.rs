@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_opens_nothing() {
+    fn foreign_tickets_are_refused() {
         let tickets = Tickets::new().unwrap();
         let now = SystemTime::now();
         let ticket = tickets.seal(b"session", b"these clients", now).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_keys_change_nothing() {
+    fn invalid_key_files_change_nothing() {
         let tickets = Tickets::new().unwrap();
         let (before, now) = (tickets.text(), SystemTime::now());
         let line = before.lines().nth(1).unwrap().to_owned();

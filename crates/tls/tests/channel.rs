@@ -215,7 +215,7 @@ fn exchange(folder: &Folder, sent: &[u8]) -> (Channel, Vec<u8>) {
 }
 
 #[test]
-fn what_is_no_tls_gets_an_alert_and_ends() {
+fn connections_without_tls_get_an_alert() {
     let folder = Folder::new();
     for sent in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &[0; 100], &[22, 3, 1, 255, 255, 1, 2, 3]] {
         let (server, back) = exchange(&folder, sent);

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_tokens_are_none() {
+    fn forged_tokens_are_refused() {
         let key = Key::new(b"one");
         let token = key.sign(7);
         let parts: Vec<&str> = token.split('.').collect();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_publishes_what_one_is_asked() {
+    fn every_process_serves_challenges_of_the_others() {
         let folder = tempfile::TempDir::new().unwrap();
         let state = State::at(folder.path());
         let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_no_paths() {
+    fn tokens_cannot_be_paths() {
         let folder = tempfile::TempDir::new().unwrap();
         let challenges = Arc::new(Challenges::new(State::at(folder.path()), Arc::new(|_| Ok(()))));
         for token in ["", "../x", "a/b", "a b", "a\nb", "a.b", &"a".repeat(129)] {

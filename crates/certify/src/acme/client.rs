@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_given_up() {
+    fn unresponsive_servers_time_out() {
         let folder = tempfile::TempDir::new().unwrap();
         let authority = folder.path().join("ca.pem");
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

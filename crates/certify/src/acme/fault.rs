@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_apart() {
+    fn faults_are_classified() {
         assert_eq!(problem("rateLimited", "later"), Fault::Limited("rateLimited: later".to_owned()));
         assert!(matches!(problem("accountDoesNotExist", ""), Fault::Stranger(_)));
         assert!(matches!(problem("unauthorized", ""), Fault::Refused(_)));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_authority_says_stays_one_short_line() {
+    fn messages_of_a_ca_are_shortened_to_one_line() {
         let long = problem("malformed", &format!("a\\nb\\u001b[31m{}", "x".repeat(1000))).to_string();
         assert!(!long.contains(['\n', '\u{1b}']) && long.len() < 400, "{long}");
     }

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_and_domains_have_files_of_their_own() {
+    fn cas_and_domains_have_separate_files() {
         let state = State::at("/s");
         let path =
             |directory: &str, domain: &str| certificate_path(&state, directory, domain).display().to_string();

@@ -394,7 +394,7 @@ mod tests {
     use crate::climb::scripted;
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn written_files_can_be_read_again() {
         for climb in [scripted::climb(), scripted::bare()] {
             let text = json(&climb);
             let again = json(&from_json(&text).unwrap());
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_files_are_told() {
+    fn malformed_files_are_reported() {
         let good: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
         for (at, value, expected) in [
             ("/objective", Value::from("fun"), "its objective is `fun`, not one of throughput, p99 and cpu"),

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generator_that_is_the_limit_is_told() {
+    fn a_generator_at_its_limit_is_reported() {
         let limited = |share: f64, objective: Objective| {
             let mut climb = super::super::scripted::climb();
             climb.objective = objective;

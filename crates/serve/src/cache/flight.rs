@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_ends_in_an_error() {
+    fn incomplete_bodies_end_in_an_error() {
         let flight = Arc::new(Flight::new(0, Moment::default()));
         flight.settle(Outcome::Released);
         let mut body = flight.reader(None).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_waits_for_its_slowest_reader() {
+    fn bodies_that_are_not_stored_wait_for_the_slowest_reader() {
         let flight = Arc::new(Flight::new(0, Moment::default()));
         flight.settle(Outcome::Released);
         let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());

@@ -316,7 +316,7 @@ mod tests {
     };
 
     #[test]
-    fn what_concerns_one_connection_stays_there() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
                        Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\

@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_that_nobody_needs_are_forgotten() {
+    fn unused_channels_are_dropped() {
         let (hub, worker, plan) = hub(Limits { channels_max: 10, ..Limits::default() });
         for n in 0..1000 {
             let (joined, _) = hub.join(worker, &[format!("made-up-{n}")], &plan, None).unwrap();
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_a_gap_and_what_never_was_is_none() {
+    fn lost_messages_are_a_gap() {
         let limits = Limits { history_bytes_max: 8000, ..Limits::default() };
         let (hub, worker, plan) = hub(limits);
         let (joined, _) = hub.join(worker, &names(&["a"]), &plan, None).unwrap();
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_messages_are_refused() {
         let (hub, worker, mut plan) = hub(Limits::default());
         plan.message_bytes_max = 10;
         assert_eq!(hub.publish("", "x", &plan), Err(Refused::Name));

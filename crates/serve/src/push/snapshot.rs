@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_a_gap() {
+    fn messages_above_the_limit_are_a_gap() {
         let hub = Hub::new(Limits::default());
         let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
         let plan = Plan::default();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_may_have_published_is_a_gap() {
+    fn messages_of_another_process_are_a_gap() {
         let hub = Hub::new(Limits::default());
         let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
         let plan = Plan::default();

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_apart() {
+    fn places_are_distinguished() {
         let parse = |text: &str| text.parse::<Place>();
         assert_eq!(parse(":memory:"), Ok(Place::Memory));
         assert_eq!(parse("data/conduit.db"), Ok(Place::File("data/conduit.db".into())));

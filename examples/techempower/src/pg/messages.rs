@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_cut_are_none() {
+    fn incomplete_rows_are_refused() {
         let row = b"\0\x02\0\0\0\x04\0\0\0\x07\0\0\0\x02hi".to_vec();
         let read = |rows: &Rows| rows.read(|row| Some((row.int()?, row.text()?.to_owned())));
         let two = Rows::new([row.clone(), row.clone()].concat());
