@@ -1,4 +1,5 @@
-//! What tests of the response cache share: an origin whose bodies can be checked, and requests for all of them.
+//! Shared by tests of the response cache: an origin whose bodies can be checked, and requests for all of
+//! them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,7 +61,7 @@ pub fn paths() -> impl Iterator<Item = String> {
     (0..12).map(|at| format!("/path/{at}"))
 }
 
-/// Asks for everything; how many came from the cache. Every body is the origin's, whatever happened before.
+/// Requests all paths. Returns how many responses came from the cache. Every body must be the origin's.
 ///
 /// # Panics
 /// If one is not.

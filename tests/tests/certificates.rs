@@ -201,7 +201,7 @@ fn an_upgrade_during_an_order_restarts_the_order() {
     assert!(server.wait().success(), "it has nothing else to do, and leaves its order as it is");
     until("the new process answers for it", || server.get(&asked, "").status == 200);
     until("there is a certificate", || pebble.curl(NAME, ports.tls, "/").as_deref() == Ok("hello"));
-    // One that is there is used by whoever comes next, from its first connection on.
+    // A later process uses the existing certificate from its first connection on.
     let is_over = AtomicBool::new(false);
     let _third = std::thread::scope(|scope| {
         let newcomers = scope.spawn(|| {
@@ -254,7 +254,7 @@ fn broken_state_files_are_replaced_and_readable_ones_refused() {
 fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
-    // The CA validates the name at a port where nobody listens.
+    // The CA validates the name at a port without a listener.
     let server = served(&site, &pebble, Ports::free(), &state.0, &["--acme-challenge", "http-01"]);
     wait_for(&server, "no certificate for www.flatout.test: refused by the CA: ");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -321,7 +321,7 @@ fn browsers_open_websockets_over_http2() {
     let own = serve(&certified, &[&["--push", "/live", "--push-token", "secret"], &logged[..]].concat());
     for server in [&own, &proxied] {
         let Some(mut browser) = Browser::start(800, false) else { return };
-        // The page is no page; what counts is its origin.
+        // Any document will do: only its origin matters.
         browser.visit(&urls(server, "/live/a?presence=1")[1]);
         browser.evaluate(
             "window.said = ''; window.socket = new WebSocket(`wss://${location.host}/live/a`);
@@ -347,7 +347,7 @@ fn browsers_open_websockets_over_http2() {
     });
 }
 
-/// Requests by both protocols stand in the access log with their protocol.
+/// The access log has requests of both protocols, with the protocol.
 #[test]
 fn the_log_names_the_protocol() {
     let (folder, logs) = (folder(), Folder::new());

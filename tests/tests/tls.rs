@@ -80,7 +80,7 @@ fn certificates_that_change_are_taken_on() {
     assert_eq!(authority.curl("old.test", port, "/", &[]), Err(60));
 }
 
-/// What openssl says of a connection. It sends `sent`, and reads until the server closes.
+/// The output of openssl for a connection. It sends `sent`, and reads until the server closes.
 fn connected(port: u16, arguments: &[&str], sent: &str) -> String {
     let mut child = Command::new("openssl")
         .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-servername", "a.test", "-ign_eof"])
@@ -172,7 +172,7 @@ fn early_data_is_served_for_safe_requests() {
         connected(port, &[], &post).contains("HTTP/1.1 405"),
         "without early data it is for the site to say"
     );
-    // Through a proxy the server behind it is told.
+    // A proxy sends `Early-Data: 1` to its upstream.
     let (upstream, heads) = listening();
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--tls", &certificate, &key, "--early-data", "on"]);

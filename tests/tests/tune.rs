@@ -32,7 +32,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A tree of files that stands for a host.
+/// A tree of files that represents a host.
 struct Machine(Folder, Folder);
 
 impl Machine {

@@ -194,7 +194,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
     let slowest = slowest.into_inner();
     assert!(slowest < 3000, "a publish took {slowest} ms");
     assert_eq!(server.get("/live/a?presence=1", "").text(), format!("{{\"a\":{}}}", 3 * EACH));
-    // The last one says goodbye to them, as any server does.
+    // The last one closes them, as any server does.
     orphans.last().unwrap().signal(Signal::TERM);
     for (reader, is_websocket) in &mut clients {
         let mut rest = Vec::new();
@@ -205,7 +205,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
     }
 }
 
-/// Programs that are no successors: the old process says why, and goes on.
+/// Programs that are not successors: the old process reports why, and continues.
 #[test]
 fn a_program_that_does_not_take_over_changes_nothing() {
     let (folder, admin) = site();

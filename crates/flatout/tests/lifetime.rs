@@ -1,4 +1,4 @@
-//! What runs before, beside and after the workers.
+//! Functions and tasks before, during and after the run of the workers.
 
 mod socket;
 

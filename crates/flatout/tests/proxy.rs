@@ -59,7 +59,7 @@ fn requests_without_a_route_are_forwarded() {
             "{path}: {answer}"
         );
     }
-    // What the client claims of itself is replaced.
+    // The client's own claims are replaced.
     let claimed = "GET /x HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close\r\n\r\n";
     assert!(ask(&front, claimed).ends_with("/x t 127.0.0.1"));
 }
@@ -179,7 +179,7 @@ fn proxies_of_an_application_share_its_cache() {
     assert_eq!((body("/b/x"), body("/b/x")), ("b 1".to_owned(), "b 1".to_owned()));
     let third = body("/c/x");
     assert!(third.ends_with(" 2") && body("/c/x") == third, "{third}");
-    // Caches of their own.
+    // Each proxy with its own cache.
     assert_eq!((body("/own/x"), body("/other/x")), ("t 3".to_owned(), "t 3".to_owned()));
     assert_eq!(outer.purge(&Purge { what: What::All, is_soft: false }), 3);
     assert_eq!((body("/a/x"), body("/other/x")), ("t 4".to_owned(), "t 3".to_owned()));

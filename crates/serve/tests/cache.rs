@@ -159,7 +159,7 @@ fn a_herd_makes_one_request() {
     });
     let server = Cached::of(one(address));
     let mut streams: Vec<TcpStream> = (0..100).map(|_| server.send(&last("/"))).collect();
-    // All of them get the first half before the upstream sends the other: nobody waits for the end.
+    // All of them get the first half before the upstream sends the second: no client waits for the end.
     let mut begun: Vec<Vec<u8>> = Vec::new();
     for stream in &mut streams {
         let mut bytes = vec![0; 50_000];

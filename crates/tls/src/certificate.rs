@@ -34,8 +34,8 @@ pub struct Certificate {
     pub not_before: SystemTime,
     /// The end of its validity.
     pub not_after: SystemTime,
-    /// How its authority tells it from others, where it says who that is: the authority's key identifier and the certificate's
-    /// serial number, as they are encoded (RFC 9773, section 4.1).
+    /// How its CA identifies it, if it names the CA: the CA's key identifier and the certificate's serial
+    /// number, encoded (RFC 9773, section 4.1).
     pub issued_as: Option<(Vec<u8>, Vec<u8>)>,
     /// The OCSP response that is sent with it, if it asks for one.
     pub staple: Staple,

@@ -19,7 +19,8 @@ const TURN: Duration = Duration::from_secs(6 * 3600);
 /// How long a ticket is valid.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
-/// How much longer a key may be used if nobody calls [`Tickets::turn`] in time: after that its next user replaces it.
+/// How much longer a key may be used if [`Tickets::turn`] is not called in time: after that its next user
+/// replaces it.
 const TURN_SLACK: Duration = Duration::from_secs(3600);
 
 /// How long a key has to be kept for opening tickets.
@@ -52,7 +53,7 @@ struct Key {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) tickets: Tickets,
-    /// What the trust in clients depends on: a resumed session is not verified again.
+    /// A hash of the requirements for client certificates: a resumed session is not verified again.
     pub(crate) trust: Vec<u8>,
 }
 
@@ -79,7 +80,7 @@ impl Tickets {
         is_old || keys.iter().any(|key| age(key.made, now) >= KEPT)
     }
 
-    /// The keys as text, newest first. Whoever has it can decrypt connections that used these tickets.
+    /// The keys as text, newest first. Anyone who has it can decrypt connections that used these tickets.
     pub fn text(&self) -> String {
         let keys = self.0.load();
         let line =
@@ -139,7 +140,7 @@ impl Tickets {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;
         let keys = self.0.load();
-        // A name is no secret.
+        // A name is not secret.
         let key = keys.iter().find(|key| key.name == name && age(key.made, now) < KEPT)?;
         let mut session = sealed.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
