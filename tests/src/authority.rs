@@ -57,7 +57,7 @@ impl Authority {
         fs::set_permissions(self.path(&format!("{file}.key")), Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Says that a certificate is good, in an OCSP response beside it: `FILE.pem.ocsp`.
+    /// Writes an OCSP response that says that a certificate is good, to `FILE.pem.ocsp` beside it.
     pub fn staple(&self, file: &str) {
         let output = Command::new("openssl")
             .args(["x509", "-noout", "-serial", "-in", &self.path(&format!("{file}.pem"))])

@@ -1,4 +1,4 @@
-//! What tests of `flatout upgrade` share: a program that can be replaced, and the process that has taken over.
+//! Shared by tests of `flatout upgrade`: a program that can be replaced, and the process that has taken over.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,11 +9,11 @@ use rustix::process::{Pid, kill_process};
 
 use crate::{Folder, Signal, program};
 
-/// A process that took another's place and is nobody's child any more; ended when it is dropped.
+/// A process that replaced another one and is not a child of the test; killed on drop.
 pub struct Orphan(Pid);
 
 impl Orphan {
-    /// Whether it has not ended. Nobody may have asked yet how it did.
+    /// Whether it is still running; a zombie counts as ended.
     pub fn is_there(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -34,10 +34,10 @@ impl Drop for Orphan {
     }
 }
 
-/// What `flatout upgrade` says, good or bad.
+/// The output of `flatout upgrade`.
 ///
 /// # Errors
-/// It says why not.
+/// Its error message.
 pub fn upgrade(admin: &Path) -> Result<String, String> {
     let mut command = Command::new(program("flatout"));
     let output =
@@ -46,7 +46,7 @@ pub fn upgrade(admin: &Path) -> Result<String, String> {
     if output.status.success() { Ok(said) } else { Err(said) }
 }
 
-/// The process that has taken over, by what was said.
+/// The process that has taken over, from the output of the upgrade.
 pub fn orphan(said: &str) -> Orphan {
     let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
     Orphan(pid.unwrap_or_else(|| panic!("{said}")))
@@ -56,7 +56,7 @@ pub fn orphan(said: &str) -> Orphan {
 pub struct Installed(pub PathBuf);
 
 impl Installed {
-    /// A path of its own, with the program as it was built.
+    /// A new path, hard-linked to the built program.
     pub fn new() -> Installed {
         let original = program("flatout");
         // Beside it, so that no copy of its bytes is needed.

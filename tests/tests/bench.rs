@@ -294,7 +294,7 @@ fn errors_decide_the_exit_status() {
 }
 
 #[test]
-fn wrong_usage_is_told() {
+fn wrong_usage_is_reported() {
     for (arguments, expected) in [
         (&[][..], "required arguments were not provided"),
         (&["http://"], "has no host"),
@@ -319,7 +319,7 @@ fn wrong_usage_is_told() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn a_missing_server_is_reported() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = bench(&[&format!("http://{free}/")]);
     assert_eq!(output.status.code(), Some(1));

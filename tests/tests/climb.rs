@@ -231,7 +231,7 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
 
 /// A token on the command line is hidden in every output.
 #[test]
-fn secrets_are_not_told() {
+fn secrets_are_hidden() {
     let folder = Folder::new();
     let url = format!("{}?token=sesame1", url(scripted(&folder.0)));
     let set = "touch fast; : curl -H 'X-Api-Key: sesame2' http://me:sesame3@host/";
@@ -384,7 +384,7 @@ fn a_burden_is_estimated_and_stays_away() {
         "{reason}"
     );
     assert!(
-        reason.ends_with(") of the requests per second; it stays, because it belongs to somebody else"),
+        reason.ends_with(") of the requests per second; it stays, because another program owns it"),
         "{reason}"
     );
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
@@ -392,7 +392,7 @@ fn a_burden_is_estimated_and_stays_away() {
 
 /// A change that costs latency is reported as an increase; in its row it is a cost, too.
 #[test]
-fn a_burden_on_latency_is_told_as_such() {
+fn a_burden_on_latency_is_reported_as_such() {
     let folder = Folder::new();
     let server = Server::json();
     let url = format!("http://{}/json", server.address);
@@ -407,7 +407,7 @@ fn a_burden_on_latency_is_told_as_such() {
         text.contains("skipped         costs 25.") || text.contains("skipped         costs 24."),
         "{text}"
     );
-    assert!(text.contains(") more latency (p99); it stays, because it belongs to somebody else)"), "{text}");
+    assert!(text.contains(") more latency (p99); it stays, because another program owns it)"), "{text}");
 }
 
 /// A server whose starts are counted by the generator: changes that need a restart are applied, and only compared
@@ -1107,7 +1107,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     let reason = rung["reason"].as_str().unwrap();
     let held = format!("(pid {pid}); to stop it at the end: --stop {pid} --keep --accept-risk");
     assert!(
-        reason.contains("it stays, because it belongs to somebody else") && reason.ends_with(&held),
+        reason.contains("it stays, because another program owns it") && reason.ends_with(&held),
         "{reason}"
     );
     assert_eq!(taps(), 1, "ours is gone, and the other is there");
@@ -1128,7 +1128,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
 }
 
 #[test]
-fn wrong_usage_is_told() {
+fn wrong_usage_is_reported() {
     let folder = Folder::new();
     folder.write("old.json", "{}");
     for (arguments, expected) in [
@@ -1147,7 +1147,7 @@ fn wrong_usage_is_told() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn a_missing_server_is_reported() {
     let folder = Folder::new();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let fast = file("fast");

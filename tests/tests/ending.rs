@@ -194,7 +194,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn wrong_usage_is_told_and_ends_with_2() {
+fn wrong_usage_is_reported_with_status_2() {
     for (arguments, expected) in [
         (&["sreve"][..], "a similar subcommand exists: 'serve'"),
         (&["serve", "/nonexistent-folder"], "is not a folder"),

@@ -158,7 +158,7 @@ fn a_full_disk_loses_lines_and_nothing_else() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_bound() {
+fn mistakes_are_reported_before_binding() {
     let folder = Folder::new();
     folder.write("public/a.txt", "hello");
     for (flags, status, expected) in [

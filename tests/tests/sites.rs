@@ -138,7 +138,7 @@ fn reload(socket: &Path) -> String {
     admin(socket, "POST", "/reload")
 }
 
-/// What an admin listener responds.
+/// The response of an admin listener.
 fn admin(socket: &Path, method: &str, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = format!(
@@ -307,7 +307,7 @@ fn listeners_change_by_reload() {
     folder.write("site.kdl", format!("listen \"127.0.0.1:0\"\nlisten \"{free}\"\nrespond 200 four\n"));
     let file = folder.0.join("site.kdl").display().to_string();
     assert!(said(&flatout(&["reload", "-c", &file])).contains(" was asked to reload"));
-    // Its message is no proof, because it was the same for the reload before.
+    // Its message is not enough, because the previous reload logged the same.
     until("the last reload", || ask(&mut TcpStream::connect(free).unwrap()) == "four");
 }
 

@@ -1,4 +1,5 @@
-//! Early data (0-RTT): requests that come with a hello, over both protocols, and what a service is told of them.
+//! Early data (0-RTT): requests sent with the ClientHello, over HTTP/1 and HTTP/2, and how a service sees
+//! them.
 
 mod support;
 
@@ -15,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection};
 use support::get;
 use support::secure::Certified;
 
-/// Says whether a request was early when it was called.
+/// Responds with whether the request was early when the service was called.
 struct Says;
 
 impl Service for Says {
@@ -121,7 +122,7 @@ impl Client {
 }
 
 #[test]
-fn a_request_is_served_before_its_handshake_is_over() {
+fn requests_are_served_during_the_handshake() {
     let test = Test::new(b"http/1.1", Limits::default());
     let request = get("/");
     test.meet(request.as_bytes());
@@ -134,7 +135,7 @@ fn a_request_is_served_before_its_handshake_is_over() {
 }
 
 #[test]
-fn a_request_whose_body_comes_later_is_known_by_then() {
+fn a_request_whose_body_follows_the_handshake_is_not_early() {
     let test = Test::new(b"http/1.1", Limits::default());
     test.meet(get("/").as_bytes());
     let mut client = test.connect(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nbo");
@@ -148,7 +149,7 @@ fn a_request_whose_body_comes_later_is_known_by_then() {
 }
 
 #[test]
-fn streams_are_served_before_the_handshake_is_over() {
+fn http2_streams_are_served_during_the_handshake() {
     let test = Test::new(b"h2", Limits::default());
     // Settings, and the head of a GET for `/` of `a`, by the static table.
     let begin = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();

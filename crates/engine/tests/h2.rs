@@ -338,7 +338,7 @@ fn interims_trailers_panics_and_broken_bodies() {
         let stream = client.get(path);
         assert_eq!(client.finish(stream).reset, Some(code), "{path}");
     }
-    // The connection goes on.
+    // The connection continues.
     let stream = client.get("/..%2f");
     assert_eq!(client.finish(stream).status, 400);
     let stream = client.ask(Method::Get, "/c", &[("cookie", "a=1"), ("cookie", "b=2")], None);

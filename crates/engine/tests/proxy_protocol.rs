@@ -135,7 +135,7 @@ fn a_header_may_come_byte_by_byte_and_requests_follow_it() {
 }
 
 #[test]
-fn what_is_no_header_is_closed_without_a_response_and_counted() {
+fn invalid_headers_are_closed_without_a_response_and_counted() {
     let running = Running::new(true, Limits::default());
     let cases: [&[u8]; 6] = [
         GET,

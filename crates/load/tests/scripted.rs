@@ -109,7 +109,7 @@ fn connections_that_the_server_ends_are_made_again() {
 }
 
 #[test]
-fn pipelined_answers_are_told_apart() {
+fn pipelined_responses_are_distinguished() {
     let outcome = go(&Plan { pipeline: 16, requests_max: Some(10), ..plan(&answering(GOOD)) });
     // A batch is sent whole.
     assert_eq!((outcome.requests, outcome.errors.sum(), outcome.latency.count()), (160, 0, 160));
@@ -118,7 +118,7 @@ fn pipelined_answers_are_told_apart() {
 /// The generator receives a stage into one buffer: responses that arrive together, of which some fill their slices
 /// and continue, must not be confused.
 #[test]
-fn answers_that_come_together_are_told_apart() {
+fn responses_in_one_read_are_distinguished() {
     let connections = 20;
     for body_bytes in [5, 32 << 10, 100_000, 400_000] {
         // No response is sent before all requests have arrived.

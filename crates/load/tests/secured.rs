@@ -101,7 +101,7 @@ fn what_is_offered_is_what_is_agreed_on() {
 }
 
 #[test]
-fn who_is_not_trusted_is_told_with_what_to_do() {
+fn untrusted_servers_are_reported_with_advice() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let address =
         authority.serve(
@@ -113,7 +113,7 @@ fn who_is_not_trusted_is_told_with_what_to_do() {
     let few = Plan { requests_max: Some(3), ..secured(&authority, address) };
     assert_eq!(go(&few).requests, 3);
     let why = refused(&Plan { tls: Some(stranger.trusted()), ..few.clone() });
-    assert!(why.contains("not from an authority that is trusted here"), "{why}");
+    assert!(why.contains("not issued by a trusted CA"), "{why}");
     assert!(why.contains("--ca") && why.contains("--insecure"), "{why}");
     let other = Security { name: "example.org".to_owned(), ..authority.trusted() };
     let why = refused(&Plan { tls: Some(other), ..few.clone() });

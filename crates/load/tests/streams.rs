@@ -257,7 +257,7 @@ fn bodies_go_both_ways_as_windows_allow() {
 
 /// The server's limit on streams is respected, from the start.
 #[test]
-fn the_servers_limit_is_kept_and_told() {
+fn the_servers_limit_is_respected_and_reported() {
     let address = serve(|mut stream, _| {
         let mut peer = Peer::new(&mut stream, Limits { streams_max: 4, ..Limits::default() });
         while let Some(requests) = peer.requests() {

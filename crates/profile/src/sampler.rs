@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_missing_process_is_an_error() {
         let plan = Plan { pids: vec![u32::MAX], rate_hz: 100, softirq: Softirq::All };
         assert!(matches!(Sampler::start(plan), Err(Error::NoProcess(u32::MAX))));
     }

@@ -549,7 +549,7 @@ fn streams_are_as_many_as_is_said() {
 
 /// An upstream that sends many small frames at once does not make as many chunks of them.
 #[test]
-fn small_frames_that_come_together_go_on_together() {
+fn small_frames_are_forwarded_in_few_writes() {
     const FRAMES: usize = 1000;
     let go = Arc::new(Notify::new());
     let waits = go.clone();

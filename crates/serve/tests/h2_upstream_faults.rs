@@ -77,14 +77,14 @@ fn a_server_that_speaks_http1_is_a_bad_gateway() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_too_slow() {
+fn a_silent_server_times_out() {
     let address = upstream(|_, mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let plan = Upstream { connect_time_max: Duration::from_millis(300), retries_max: 0, ..h2c(address) };
     assert_eq!(status(&Running::to(plan), last("/")), "504");
 }
 
 #[test]
-fn what_is_malformed_costs_its_stream_only() {
+fn malformed_responses_reset_only_their_stream() {
     let address = scripted(|id, number| match number {
         // `Transfer-Encoding`, a name in capitals, no status, content shorter than declared.
         0 => frame(HEADERS, 5, id, b"\x88\x00\x11transfer-encoding\x07chunked"),

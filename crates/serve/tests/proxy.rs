@@ -77,7 +77,7 @@ fn bodies_go_both_ways_in_every_framing() {
 }
 
 #[test]
-fn what_ends_with_the_connection_is_whole() {
+fn responses_delimited_by_the_connection_are_complete() {
     let address = upstream(|_, mut stream| {
         read_request(&mut stream);
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
@@ -238,7 +238,7 @@ fn connections_that_were_closed_while_idle_cost_no_request() {
 }
 
 #[test]
-fn what_may_have_been_done_is_not_asked_twice() {
+fn unsafe_requests_are_not_retried() {
     let (address, count) = {
         let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = count.clone();

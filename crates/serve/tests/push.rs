@@ -113,7 +113,7 @@ impl WebSocket {
 }
 
 #[test]
-fn all_transports_get_what_is_published() {
+fn all_transports_get_published_messages() {
     let server = Running::new(2, |_| ());
     let mut events = server.events("score", "");
     let mut websocket = server.websocket("/live/score", "");
@@ -155,7 +155,7 @@ fn all_transports_get_what_is_published() {
 }
 
 #[test]
-fn frames_that_are_none_end_the_connection_with_their_code() {
+fn invalid_frames_end_the_connection_with_their_code() {
     let server = Running::new(1, |_| ());
     for (bytes, code) in [
         (&[0x81, 0x01, b'x'][..], 1002),
@@ -174,7 +174,7 @@ fn frames_that_are_none_end_the_connection_with_their_code() {
 }
 
 #[test]
-fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
+fn reconnecting_subscribers_get_each_message_once() {
     const MESSAGES: usize = 10_000;
     let server = Running::new(2, |plan| plan.history.count = 2 * MESSAGES);
     let expected: Vec<String> = (0..MESSAGES).map(|n| format!("message {n}")).collect();
@@ -216,7 +216,7 @@ fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
 }
 
 #[test]
-fn a_gap_is_told() {
+fn a_gap_is_reported() {
     let server = Running::new(1, |_| ());
     let mut stream = server.events("a", "Last-Event-ID: 123-5\r\n");
     assert!(read_until(&mut stream, "\n\n").starts_with("event: gap\ndata: {\"gap\":true,"));
@@ -380,7 +380,7 @@ fn those_that_are_gone_are_noticed() {
 }
 
 #[test]
-fn a_drain_says_goodbye() {
+fn draining_notifies_subscribers() {
     let mut server = Running::new(2, |_| ());
     let mut events = server.events("a", "");
     let mut websocket = server.websocket("/live/a", "");
@@ -399,7 +399,7 @@ fn a_drain_says_goodbye() {
 
 /// Subscribers join and leave while a channel's list is walked; the others get each message once.
 #[test]
-fn who_comes_and_goes_does_not_disturb_the_others() {
+fn joining_and_leaving_does_not_disturb_others() {
     const SUBSCRIBERS: usize = 300;
     const MESSAGES: usize = 200;
     let server = Running::new(1, |_| ());

@@ -159,7 +159,7 @@ fn a_name_is_looked_up_again_when_its_time_has_passed() {
 }
 
 #[test]
-fn a_name_that_nobody_knows_is_502() {
+fn an_unknown_name_is_502() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = Upstream::new("t", vec![Server::new(Address::Name("nobody.test".to_owned(), 80))]);
     let resolver = Resolver::Servers(vec![nobody]);

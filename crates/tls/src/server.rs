@@ -27,20 +27,20 @@ use crate::tickets::{Bound, Tickets};
 pub struct ServerPlan {
     /// Its certificates. The first is for clients that request no name, or an unknown one.
     pub identities: Vec<Identity>,
-    /// Certificates obtained and renewed by another program: files with both the certificate and its key, which may
+    /// Certificates obtained and renewed separately: files with both the certificate and its key, which may
     /// not exist yet. Until one exists, handshakes are refused.
     pub awaited: Vec<PathBuf>,
-    /// Whether CAs that validate a name get the server's [proofs](Acceptor::proofs).
+    /// Whether the server presents its [proofs](Acceptor::proofs) to CAs that validate a name.
     pub proves_names: bool,
     /// The oldest allowed TLS version.
     pub min_version: MinVersion,
     /// Client authentication, if any.
     pub clients: Option<ClientCertificates>,
-    /// The protocols that it speaks (ALPN), those that it likes best first.
+    /// The supported protocols (ALPN), in order of preference.
     pub protocols: Vec<Vec<u8>>,
-    /// Whether clients that come back may send before their handshake is over (0-RTT, TLS 1.3). What they send then could have been
-    /// recorded by somebody else, who sends it again: see [`Channel::is_early`]. Sessions are kept in memory, and tickets are good for one
-    /// connection; keys of [`Tickets`] are not used.
+    /// Whether returning clients may send early data (0-RTT, TLS 1.3), before the handshake is complete. An
+    /// attacker could replay it: see [`Channel::is_early`]. Sessions are stored in memory and each is valid
+    /// for one connection; the keys of [`Tickets`] are not used.
     pub early_data: bool,
 }
 
@@ -102,9 +102,9 @@ struct Live {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
-    /// Sessions, where early data is taken.
+    /// The sessions, if early data is enabled.
     kept: Option<Kept>,
-    /// Of each file, when it was written to and how long it is.
+    /// The modification time and size of each file.
     stamps: Vec<Stamp>,
 }
 
@@ -201,7 +201,7 @@ impl Live {
         proofs: &Proofs,
         kept: Option<Kept>,
     ) -> Result<Live, String> {
-        // Before they are read: what is written meanwhile is a change.
+        // Taken before the files are read, so that a write meanwhile is detected as a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
         let mut certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
@@ -270,7 +270,7 @@ fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let authorities = plan.clients.iter().map(|clients| &clients.authorities);
     let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
     let files = own.chain(&plan.awaited).chain(authorities).cloned();
-    // Theirs only: certificates that somebody else gets do not ask for it.
+    // Not for awaited certificates: they do not require stapling.
     let staples = plan.identities.iter().map(|it| staple::path(&it.certificate));
     files
         .chain(staples)

@@ -1,8 +1,8 @@
-//! A connection that leaves HTTP and is encrypted, or a stream: whoever takes it over gets a plain socket, and the worker encrypts or frames
-//! what goes through it.
+//! Encrypted connections and HTTP/2 streams that leave HTTP: the new owner gets a plain socket, and the
+//! worker encrypts or frames its data.
 //!
 //! ```text
-//! client ── TLS or HTTP/2 ── outer guest │ inner guest ── socket pair ── whoever has taken it over
+//! client ── TLS or HTTP/2 ── outer guest │ inner guest ── socket pair ── the new owner
 //! ```
 
 use std::any::Any;

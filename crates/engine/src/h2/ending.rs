@@ -109,8 +109,8 @@ impl Serving {
         }
     }
 
-    /// Whether the client sends and receives content fast enough, as far as we wait for that. Only content counts: a
-    /// client that keeps its windows closed cannot stay with frames that have no effect.
+    /// Whether the client sends and receives content fast enough, if we are waiting for it. Only content
+    /// counts: a client that keeps its windows closed cannot stay by sending frames without effect.
     fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work().is_warming;
@@ -123,7 +123,7 @@ impl Serving {
             exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
         };
         let is_receiving = session.streams.iter().any(|(_, stream)| {
-            // A WebSocket may be silent: whoever has it judges its client.
+            // A WebSocket may be silent: its owner has its own timeouts.
             !stream.is_websocket
                 && stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
         });

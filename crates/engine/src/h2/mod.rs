@@ -82,7 +82,7 @@ struct Stream {
     is_websocket: bool,
     /// The end of the response was framed, and the client's end is still awaited.
     has_ended: bool,
-    /// Whoever had the WebSocket has let go of it.
+    /// The owner has left the WebSocket.
     is_left: bool,
     /// It was left when the rate was last judged.
     has_lingered: bool,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_is_told() {
+    fn an_overflow_is_reported() {
         let inbox = Arc::new(Inbox::default());
         let inotify = Inotify::start(Path::new("/"), inbox.clone()).unwrap();
         inotify.shared.event(-1, ReadFlags::QUEUE_OVERFLOW, None);

@@ -151,7 +151,7 @@ fn a_template_has_its_variables() {
 }
 
 #[test]
-fn what_is_hostile_stays_in_its_field() {
+fn hostile_values_stay_in_their_field() {
     let logged = Logged::new(|_| ());
     logged.get("/\\evil", "User-Agent: a\"b\\ \x7f\x08\r\n");
     logged.get("/", "User-Agent: \"quoted\" \\ back\tslash \u{e9}\r\n");

@@ -264,7 +264,7 @@ fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
 }
 
 #[test]
-fn a_successor_that_dies_leaves_what_it_had_not_taken() {
+fn subscribers_not_yet_taken_survive_the_death_of_the_successor() {
     let former = Running::start(None);
     let mut readers: Vec<Reader> = (0..3 * PARCELS_MAX).map(|_| former.subscribe("/live/a", "")).collect();
     former.has("a", readers.len() as u32);
@@ -285,7 +285,7 @@ fn a_successor_that_dies_leaves_what_it_had_not_taken() {
         assert!(matches!(note, Note::Batch(_)), "{note:?}");
     });
     let why = why.unwrap_err();
-    assert!(why.contains("this one goes on"), "{why}");
+    assert!(why.contains("this one continues"), "{why}");
     let stay = readers.len() as u32 - PARCELS_MAX as u32;
     former.has("a", stay);
     former.publish("a", "n=2".to_owned());
