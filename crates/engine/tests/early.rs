@@ -65,7 +65,7 @@ impl Test {
             session.early_data().expect("a ticket allows it").write_all(early).unwrap();
         }
         let socket = TcpStream::connect(self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut client = Client { session, socket, plain: Vec::new() };
         client.send();
         client
@@ -164,7 +164,7 @@ fn http2_streams_are_served_during_the_handshake() {
 
 #[test]
 fn a_client_that_never_ends_its_handshake_is_closed_like_an_idle_one() {
-    let limits = Limits { idle_time_max: Duration::from_secs(1), ..Limits::default() };
+    let limits = Limits { idle_time_max: Duration::from_secs(4), ..Limits::default() };
     let test = Test::new(b"http/1.1", limits);
     test.meet(get("/").as_bytes());
     let mut client = test.connect(get("/").as_bytes());

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+#[path = "support/attempts.rs"]
+mod attempts;
 mod support;
 
+use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
     Body, BodyPlan, FileRange, Limits, Reply, Request, RequestBody, Response, Service, Taken,
@@ -21,7 +24,10 @@ use support::{Running, body_of, get, last, read_until, rest};
 
 const BIG_BYTES: usize = 8 << 20;
 
-struct Routes;
+struct Routes {
+    /// What `/held` waits for.
+    goes_on: Arc<AtomicBool>,
+}
 
 impl Service for Routes {
     fn body(&self, _head: &Head<'_>, path: &[u8]) -> BodyPlan {
@@ -38,6 +44,15 @@ impl Service for Routes {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 text("slow")
             }),
+            (b"/held", _) => {
+                let goes_on = self.goes_on.clone();
+                later(async move {
+                    while !goes_on.load(Ordering::SeqCst) {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    text("held")
+                })
+            }
             (b"/late-big", _) => {
                 let pause = Duration::from_millis(number(&request.head));
                 later(async move {
@@ -243,7 +258,12 @@ async fn shout(taken: Taken) {
 }
 
 fn serving(limits: Limits) -> Running {
-    Running::serving(limits, |_| Box::new(Routes))
+    serving_held(limits, Arc::default())
+}
+
+/// A server whose `/held` is served once `goes_on` is set.
+fn serving_held(limits: Limits, goes_on: Arc<AtomicBool>) -> Running {
+    Running::serving(limits, move |_| Box::new(Routes { goes_on: goes_on.clone() }))
 }
 
 #[test]
@@ -326,6 +346,7 @@ fn a_client_is_not_cut_because_its_reader_is_slow() {
         // A pause per frame, and a body that takes several windows.
         for (pause_ms, bytes) in [(700, 400 << 10), (100, 4 << 20), (10, 24 << 20)] {
             let mut stream = server.connect();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             scope.spawn(move || {
                 let head = format!(
                     "POST /stream/sip?{pause_ms} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n"
@@ -407,8 +428,7 @@ fn a_large_answer_waits_for_a_slow_reader() {
 
 #[test]
 fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
-    let limits = Limits { rate_window: Duration::from_secs(1), ..Limits::default() };
-    let server = serving(limits);
+    let server = serving(Limits::default());
     for first in ["/big", "/count"] {
         for (head, body) in [
             ("Content-Length: 10", "56789"),
@@ -437,6 +457,8 @@ fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
             assert_eq!(answer.contains("0123456789"), good, "{head} {body}");
         }
     }
+    let limits = Limits { rate_window: Duration::from_secs(1), ..Limits::default() };
+    let server = serving(limits);
     // If a client neither sends its body nor reads the response, it is cut, never with a 408 in the middle of the
     // response.
     let mut stream = server.connect();
@@ -626,6 +648,10 @@ fn deadlines_hold() {
 
 #[test]
 fn a_steady_reader_above_the_rate_is_never_cut() {
+    attempts(a_steady_reader_above_the_rate);
+}
+
+fn a_steady_reader_above_the_rate() {
     if support::is_encrypted() {
         return;
     }
@@ -653,6 +679,10 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
 
 #[test]
 fn a_reader_is_judged_from_the_start_of_its_answer() {
+    attempts(readers_of_late_answers);
+}
+
+fn readers_of_late_answers() {
     if support::is_encrypted() {
         return;
     }
@@ -738,15 +768,17 @@ fn draining_loses_nothing_that_was_read() {
     if support::is_encrypted() {
         return;
     }
-    let server = serving(Limits::default());
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let server = serving_held(Limits::default(), goes_on.clone());
     let mut idle = server.connect();
     let mut busy = server.connect();
-    busy.write_all((get("/slow") + &get("/slow") + &get("/b")).as_bytes()).unwrap();
+    busy.write_all((get("/slow") + &get("/held") + &get("/b")).as_bytes()).unwrap();
     let mut partial = server.connect();
     partial.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     read_until(&mut busy, "\r\n\r\n");
     server.handle.drain();
     assert_eq!(rest(&mut idle), "");
+    goes_on.store(true, Ordering::SeqCst);
     let answers = rest(&mut busy);
     assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2);
     assert_eq!(answers.matches("Connection: close").count(), 1);
@@ -759,6 +791,11 @@ fn draining_loses_nothing_that_was_read() {
 /// The client of a new connection does not expect it to be closed, as that of a connection between two requests does.
 #[test]
 fn draining_serves_the_first_request_of_a_connection() {
+    // The client has a second for it.
+    attempts(a_first_request_while_draining);
+}
+
+fn a_first_request_while_draining() {
     if support::is_encrypted() {
         return;
     }

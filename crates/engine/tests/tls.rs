@@ -1,5 +1,7 @@
 //! TLS in the lane: handshakes and their time limit, announced ends, slow readers, and connections that leave HTTP.
 
+#[path = "support/attempts.rs"]
+mod attempts;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
@@ -240,6 +242,10 @@ fn a_body_that_breaks_off_is_no_whole_response() {
 
 #[test]
 fn a_handshake_has_a_time_of_its_own() {
+    attempts::attempts(a_time_for_handshakes);
+}
+
+fn a_time_for_handshakes() {
     let second = Duration::from_secs(1);
     let limits = Limits { handshake_time_max: second, idle_time_max: 4 * second, ..Limits::default() };
     let test = Test::new(limits);
@@ -271,7 +277,8 @@ fn a_handshake_has_a_time_of_its_own() {
 
 #[test]
 fn half_open_handshakes_leave_others_their_turn() {
-    let test = Test::new(Limits::default());
+    // All of them are there when the last one has come.
+    let test = Test::new(Limits { handshake_time_max: Duration::from_secs(60), ..Limits::default() });
     let hello = test.hello();
     let mut half: Vec<TcpStream> = Vec::new();
     for at in 0..1000 {
@@ -395,6 +402,10 @@ fn a_connection_leaves_http_with_its_tls() {
 
 #[test]
 fn a_steady_reader_above_the_rate_is_never_cut() {
+    attempts::attempts(a_steady_reader_above_the_rate);
+}
+
+fn a_steady_reader_above_the_rate() {
     let limits =
         Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
     let test = Test::new(limits);
