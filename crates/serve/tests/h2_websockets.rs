@@ -123,7 +123,7 @@ fn either_side_closes_the_tunnel() {
     client.until(|client| client.got[&stream].status == 200);
     client.machine.release(stream, &mut client.out);
     client.send();
-    ended.recv_timeout(std::time::Duration::from_secs(5)).expect("the upstream's end");
+    ended.recv_timeout(std::time::Duration::from_secs(30)).expect("the upstream's end");
 }
 
 /// The client of the `h2` crate.

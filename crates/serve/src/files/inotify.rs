@@ -194,7 +194,7 @@ mod tests {
 
     fn next(inbox: &Inbox) -> Vec<PathBuf> {
         inbox
-            .take(Instant::now() + Duration::from_secs(10), Duration::from_millis(100))
+            .take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300))
             .changed
             .into_iter()
             .collect()
