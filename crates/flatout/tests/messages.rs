@@ -1,5 +1,7 @@
 //! WebSockets with a plain function, tested with another implementation's client.
 
+#[path = "../../engine/tests/support/attempts.rs"]
+mod attempts;
 mod socket;
 
 use std::time::Duration;
@@ -132,6 +134,11 @@ fn a_client_that_reads_nothing_is_not_read_either() {
 
 #[test]
 fn a_client_that_is_silent_is_asked_and_then_ended() {
+    // Its client has a second for each response.
+    attempts::attempts(a_polite_client_and_a_silent_one);
+}
+
+fn a_polite_client_and_a_silent_one() {
     let server = echo(WebSocketPlan { heartbeat: Duration::from_secs(1), ..WebSocketPlan::default() });
     run(async {
         let mut polite = open(&server, "/echo").await;

@@ -84,7 +84,7 @@ fn what_is_said_in_its_place_is_a_problem() {
     };
     let behind = serve(upstream());
     let quick = Proxy::to(&address(&behind))
-        .upstream(|upstream| upstream.read_time_max = std::time::Duration::from_millis(100));
+        .upstream(|upstream| upstream.read_time_max = std::time::Duration::from_secs(2));
     let client = Client::over_socket(App::new().proxy("/dead", &*dead).proxy("/quick", quick)).unwrap();
     for (path, status) in [("/dead/x", Status::BAD_GATEWAY), ("/quick/slow", Status::GATEWAY_TIMEOUT)] {
         let answer = client.get(path).send();
