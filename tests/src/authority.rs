@@ -82,7 +82,7 @@ impl Authority {
     /// Requests a name that resolves to this machine, with curl. Returns the body, or curl's exit code.
     pub fn curl(&self, name: &str, port: u16, target: &str, more: &[&str]) -> Result<String, i32> {
         let output = Command::new("curl")
-            .args(["--silent", "--max-time", "10", "--cacert", &self.path("ca.pem")])
+            .args(["--silent", "--max-time", "30", "--cacert", &self.path("ca.pem")])
             .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
             .args(more)
             .arg(format!("https://{name}:{port}{target}"))

@@ -1,7 +1,6 @@
 //! Shared by tests of `flatout upgrade`: a program that can be replaced, and the process that has taken over.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,8 +68,11 @@ impl Installed {
     /// Puts a script in its place.
     pub fn replace(&self, script: &str) {
         fs::remove_file(&self.0).unwrap();
-        fs::write(&self.0, script).unwrap();
-        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by a process of its own: a program that another test starts meanwhile would have this file open for
+        // writing for a moment, and then nobody can run it.
+        let write = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let written = Command::new("sh").args(["-c", write]).arg(&self.0).arg(script).status().unwrap();
+        assert!(written.success());
     }
 }
 

@@ -71,7 +71,7 @@ fn ten_thousand_half_open_handshakes_do_not_block_others() {
     assert!(limit.maximum.is_none_or(|most| most >= needed), "descriptors: {limit:?}, need {needed}");
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let (authority, site) = (Authority::new(), Folder::new());
-    let (server, port) = served(&authority, &site, &["--tls-handshake-time", "20s"]);
+    let (server, port) = served(&authority, &site, &["--tls-handshake-time", "40s"]);
     assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
     let (before, hello, began) = (resident_bytes(&server), hello(), Instant::now());
     let mut half = Vec::with_capacity(HALF_OPEN);
@@ -88,7 +88,7 @@ fn ten_thousand_half_open_handshakes_do_not_block_others() {
     }
     until("all are there", || descriptors(&server) > HALF_OPEN);
     for _ in 0..20 {
-        assert_eq!(authority.curl("a.test", port, "/", &["--max-time", "5"]).as_deref(), Ok("hello"));
+        assert_eq!(authority.curl("a.test", port, "/", &["--max-time", "20"]).as_deref(), Ok("hello"));
     }
     assert!(descriptors(&server) > HALF_OPEN, "they are there still, after {:?}", began.elapsed());
     let each = resident_bytes(&server).saturating_sub(before) / HALF_OPEN as u64;

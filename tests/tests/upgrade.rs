@@ -192,7 +192,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
         }
     });
     let slowest = slowest.into_inner();
-    assert!(slowest < 3000, "a publish took {slowest} ms");
+    assert!(slowest < 15_000, "a publish took {slowest} ms");
     assert_eq!(server.get("/live/a?presence=1", "").text(), format!("{{\"a\":{}}}", 3 * EACH));
     // The last one closes them, as any server does.
     orphans.last().unwrap().signal(Signal::TERM);
