@@ -368,8 +368,7 @@ impl Test {
         let sender = Mutex::new(sender);
         let (open, opened) = channel();
         let opened = Mutex::new(opened);
-        let script =
-            Arc::new(Script { begun: AtomicUsize::new(0), goes_on: AtomicBool::new(false), opened });
+        let script = Arc::new(Script { begun: AtomicUsize::new(0), goes_on: AtomicBool::new(false), opened });
         let (address, shared) = (echo_server(script.clone()), script.clone());
         let server = Running::serving(limits, move |worker| {
             let seen = sender.lock().unwrap().clone();
