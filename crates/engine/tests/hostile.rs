@@ -379,12 +379,12 @@ fn a_head_that_dribbles_in_is_refused_in_time() {
     let began = Instant::now();
     let mut writer = stream.try_clone().unwrap();
     let dribble = std::thread::spawn(move || {
-        while began.elapsed() < Duration::from_secs(6) && writer.write_all(b"x").is_ok() {
+        while began.elapsed() < Duration::from_secs(20) && writer.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
     assert!(read_until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 408 "));
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     drop(stream);
     dribble.join().unwrap();
 }
@@ -417,7 +417,7 @@ fn a_worker_whose_connections_all_expire_serves_on() {
     // They do not close their side: the worker closes all of them within one or two sweeps.
     let began = Instant::now();
     while test.server().handle.figures().connections > 0 {
-        assert!(began.elapsed() < Duration::from_secs(10), "the worker goes on");
+        assert!(began.elapsed() < TIME_MAX, "the worker goes on");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(test.server().all(last("/hello")).ends_with("/hello"));

@@ -24,6 +24,9 @@ use support::{Running, body_of, get, last, read_until, rest};
 
 const BIG_BYTES: usize = 8 << 20;
 
+/// Time limit of waits that end at once where nothing is wrong.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
 struct Routes {
     /// What `/held` waits for.
     goes_on: Arc<AtomicBool>,
@@ -481,21 +484,22 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
     let server = serving(Limits::default());
     let mut greedy = server.connect();
     greedy.write_all(get("/endless").as_bytes()).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = is_over.clone();
     let reader = std::thread::spawn(move || {
-        let began = Instant::now();
         let mut buffer = vec![0; 1 << 20];
-        while began.elapsed() < Duration::from_secs(1) && greedy.read(&mut buffer).unwrap() > 0 {}
+        while !ends.load(Ordering::SeqCst) && greedy.read(&mut buffer).unwrap() > 0 {}
     });
+    // Without a turn they would be served after the reader's end, which is after theirs.
     for _ in 0..20 {
-        let began = Instant::now();
         assert!(server.all(last("/slow")).ends_with("slow"));
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
+    is_over.store(true, Ordering::SeqCst);
     reader.join().unwrap();
     let began = Instant::now();
     assert!(server.all(last("/slow")).ends_with("slow"));
     while server.handle.figures().connections > 0 {
-        assert!(began.elapsed() < Duration::from_secs(5), "the endless body goes on for nobody");
+        assert!(began.elapsed() < TIME_MAX, "the endless body goes on for nobody");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -530,7 +534,7 @@ fn a_large_file_goes_on_while_others_keep_the_lane_full() {
         let mut buffer = vec![0; 1 << 20];
         while let Ok(read @ 1..) = stream.read(&mut buffer) {
             taken += read;
-            if began.elapsed() > Duration::from_secs(10) {
+            if began.elapsed() > 2 * TIME_MAX {
                 break;
             }
         }
@@ -563,7 +567,7 @@ fn a_takeover_that_panics_is_counted_out() {
     }
     let began = Instant::now();
     while server.handle.figures().connections > 0 {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < TIME_MAX);
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -591,6 +595,10 @@ fn a_socket_leaves_the_lane() {
 
 #[test]
 fn deadlines_hold() {
+    attempts(short_deadlines);
+}
+
+fn short_deadlines() {
     if support::is_encrypted() {
         return;
     }
@@ -601,7 +609,8 @@ fn deadlines_hold() {
         ..Limits::default()
     };
     let server = serving(limits);
-    let within = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // Those that are not set are ten seconds and more.
+    let within = |began: Instant| assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
 
     let began = Instant::now();
     assert_eq!(rest(&mut server.connect()), "");
@@ -719,7 +728,7 @@ fn a_connection_that_is_gone_takes_its_future_along() {
     let until = |count: usize| {
         let began = Instant::now();
         while server.handle.figures().connections != count {
-            assert!(began.elapsed() < Duration::from_secs(5));
+            assert!(began.elapsed() < TIME_MAX);
             std::thread::sleep(Duration::from_millis(20));
         }
     };
@@ -758,7 +767,7 @@ fn resets_in_the_middle_leave_nothing_behind() {
     assert!(server.all(last("/slow")).ends_with("slow"));
     let began = Instant::now();
     while server.handle.figures().connections > 0 {
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", server.handle.figures());
+        assert!(began.elapsed() < TIME_MAX, "{:?}", server.handle.figures());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

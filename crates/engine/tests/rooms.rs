@@ -639,7 +639,7 @@ fn a_service_without_bodies_answers_at_once() {
     stream.write_all(unfinished.as_bytes()).unwrap();
     let answer = read_until(&mut stream, "\r\n\r\n");
     assert!(answer.contains("Connection: close"), "what is left is too much to be skipped: {answer}");
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(9), "a slow body has ten seconds");
     // A small body is skipped, and the next request served.
     let answer = test
         .server
