@@ -163,7 +163,7 @@ fn http2_streams_are_served_during_the_handshake() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_handshake_is_closed_like_an_idle_one() {
+fn an_unfinished_handshake_is_closed_at_the_idle_timeout() {
     let limits = Limits { idle_time_max: Duration::from_secs(4), ..Limits::default() };
     let test = Test::new(b"http/1.1", limits);
     test.meet(get("/").as_bytes());

@@ -277,7 +277,7 @@ fn the_stop_flag_gives_the_result_so_far() {
 }
 
 #[test]
-fn an_open_loop_sends_what_is_due() {
+fn an_open_loop_sends_due_requests() {
     attempts(constant_and_random_arrivals);
 }
 

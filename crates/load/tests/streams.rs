@@ -106,7 +106,7 @@ fn streams_of_a_closed_loop() {
 }
 
 #[test]
-fn an_open_loop_sends_what_is_due() {
+fn an_open_loop_sends_due_requests() {
     attempts(constant_and_random_arrivals);
 }
 
@@ -294,7 +294,7 @@ fn the_servers_limit_is_respected_and_reported() {
 }
 
 #[test]
-fn who_does_not_speak_it_is_told() {
+fn servers_without_http2_are_reported() {
     attempts(servers_without_http2);
 }
 
