@@ -1,15 +1,15 @@
-//! Messages of other servers that wait while the channels move to another process.
+//! Messages of other servers, held while the channels move to another process.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// Messages that wait, and their bytes. Over it the oldest is dropped, which is noticed by the number of the next one.
+/// Limits of the held messages. Above them, the oldest is dropped; the loss is detected by the number of the next one.
 const HELD_MAX: usize = 16 << 10;
 const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// The messages, in the order in which they came.
+/// The messages, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     queue: VecDeque<One>,
@@ -19,13 +19,13 @@ pub(super) struct Held {
 #[derive(Debug, Clone)]
 pub(super) struct One {
     pub(super) bytes: Bytes,
-    /// How old it was when it came.
+    /// Its age when it arrived.
     age: Duration,
     since: Instant,
 }
 
 impl One {
-    /// How old it is.
+    /// Its age now.
     pub(super) fn age(&self) -> Duration {
         self.age + self.since.elapsed()
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_dropped() {
+    fn above_the_limits_the_oldest_are_dropped() {
         let mut held = Held::default();
         for number in 0..HELD_MAX + 5 {
             held.push(Bytes::from(number.to_string()), Duration::from_secs(60));

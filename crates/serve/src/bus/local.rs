@@ -10,17 +10,17 @@ use bytes::Bytes;
 
 use super::{Bus, Counted, Joined, Member, Parcel, State};
 
-/// Parcels that wait for one member.
+/// Maximum number of parcels queued for one member.
 const WAITING_MAX: usize = 16 << 10;
 
-/// How often members are called besides.
+/// How often [`Member::beat`] is called.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// A bus that its members have in common; clones are the same.
+/// A bus; clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Local(Arc<Mutex<Vec<SyncSender<Bytes>>>>);
 
-/// One member's end of it.
+/// The end of one member.
 pub(super) struct Seat {
     bus: Local,
     at: usize,
@@ -30,7 +30,7 @@ pub(super) struct Seat {
 }
 
 impl Local {
-    /// A place for one more member.
+    /// Adds a member.
     pub(super) fn seat(&self) -> Arc<Seat> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,10 +46,10 @@ impl Local {
 }
 
 impl Seat {
-    /// Calls the member, on a thread of its own, for as long as it exists.
+    /// Calls the member on a separate thread for as long as it exists.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// The thread cannot be started.
     pub(super) fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
         let Some(receiver) = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());

@@ -1,22 +1,23 @@
-//! Parcels that wait to be sent, and those that were sent and have not come back: after the bus was lost, they are sent again.
+//! Parcels to send, and parcels that were sent but have not come back yet. When the connection is lost, these
+//! are sent again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{Parcel, Receipt, Topic};
 
-/// Parcels, and their bytes, that are kept of messages, and as many of purges. Over it the oldest is dropped: those who receive the next one
-/// notice that by its number.
+/// Limits of each of the two queues. Above them, the oldest parcel is dropped; receivers detect the loss by the
+/// number of the next one.
 const PARCELS_MAX: usize = 64 << 10;
 const BYTES_MAX: usize = 32 << 20;
 
-/// What a parcel takes besides its bytes.
+/// Memory of a parcel besides its contents.
 const PARCEL_BYTES: usize = size_of::<Parcel>() + 64;
 
-/// Messages that are on their way at a time, and as many purges.
+/// Maximum number of messages in flight, and of purges.
 pub(super) const WINDOW: usize = 1024;
 
-/// How long the bus may take to return a parcel, while it returns no other one of its topic.
+/// How long the bus may return none of the sent parcels of a topic.
 pub(super) const ACKNOWLEDGED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The queues of one member. Purges do not wait for messages.
@@ -24,20 +25,20 @@ pub(super) const ACKNOWLEDGED_TIME_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Outbox {
     messages: Lane,
     purges: Lane,
-    /// The bus keeps messages. Otherwise presence is sent behind the messages that it counts.
+    /// The bus has a history. Otherwise heartbeats are sent after the messages that they count.
     keeps_messages: bool,
     /// The last purge that was dropped.
     dropped_purge: u64,
 }
 
-/// A queue in the order of the numbers of one topic.
+/// The queue of one topic, in the order of the numbers.
 #[derive(Debug, Default)]
 struct Lane {
     queue: VecDeque<Parcel>,
-    /// So many of the first were sent.
+    /// The first `sent` parcels of the queue are in flight.
     sent: usize,
     bytes: usize,
-    /// When the first of those that were sent was sent, or the last one was acknowledged.
+    /// When the first of the sent parcels was sent, or the last one was acknowledged.
     moved_at: Option<Instant>,
 }
 
@@ -46,9 +47,9 @@ struct Lane {
 pub enum Outcome {
     /// The bus has carried it.
     Carried,
-    /// It waits to be sent or to be acknowledged.
+    /// It is queued or in flight.
     Waits,
-    /// It is not sent: too many waited, or it is too large for the bus.
+    /// It was not sent: the queue was full, or it is too large for the bus.
     Dropped,
 }
 
@@ -57,7 +58,7 @@ impl Outbox {
         Outbox { keeps_messages, ..Outbox::default() }
     }
 
-    /// Adds a parcel. Returns how many had to be dropped.
+    /// Adds a parcel. Returns the number of dropped parcels.
     pub(super) fn push(&mut self, parcel: Parcel) -> u64 {
         let topic = parcel.topic;
         let lane = self.lane(topic);
@@ -71,12 +72,12 @@ impl Outbox {
         dropped
     }
 
-    /// The next one to be sent, unless too many are on their way.
+    /// The next parcel to send; `None` if the windows are full. Purges come first.
     pub(super) fn next(&mut self, now: Instant) -> Option<Parcel> {
         self.purges.next(now).or_else(|| self.messages.next(now))
     }
 
-    /// This one has come back, and so have those before it in its topic. Returns how many that are.
+    /// Removes a parcel that has come back, and those before it in its topic. Returns their number.
     pub(super) fn settle(&mut self, receipt: Receipt, now: Instant) -> u64 {
         match receipt.topic {
             Topic::Presence => 0,
@@ -84,7 +85,7 @@ impl Outbox {
         }
     }
 
-    /// The topic of which nothing was acknowledged for too long, though some of it was sent.
+    /// The topic with sent parcels of which none was acknowledged for [`ACKNOWLEDGED_TIME_MAX`].
     pub(super) fn stuck(&self, now: Instant) -> Option<Topic> {
         match (self.purges.is_stuck(now), self.messages.is_stuck(now)) {
             (true, _) => Some(Topic::Purge),
@@ -93,6 +94,7 @@ impl Outbox {
         }
     }
 
+    /// What became of the purge with this number.
     pub(super) fn outcome(&self, purge: u64) -> Outcome {
         match self.purges.queue.iter().any(|parcel| is(parcel, Topic::Purge, purge)) {
             true => Outcome::Waits,
@@ -101,7 +103,7 @@ impl Outbox {
         }
     }
 
-    /// This one can never be sent.
+    /// Removes a parcel that cannot be sent.
     pub(super) fn discard(&mut self, topic: Topic, number: u64) {
         let lane = self.lane(topic);
         let at = lane.queue.iter().position(|parcel| is(parcel, topic, number));
@@ -110,13 +112,13 @@ impl Outbox {
         }
     }
 
-    /// The bus was lost: all are to be sent, again or for the first time. Presence is of no use any more.
+    /// The connection was lost: sends the whole queue again, without outdated presence.
     pub(super) fn rewind(&mut self) {
         self.messages.rewind();
         self.purges.rewind();
     }
 
-    /// All messages are to be sent again.
+    /// Sends all messages again.
     pub(super) fn rewind_messages(&mut self) {
         self.messages.rewind();
     }
@@ -148,7 +150,7 @@ impl Lane {
         }
         let parcel = self.queue.get(self.sent)?.clone();
         match parcel.topic {
-            // Nobody waits for it to come back.
+            // Presence needs no receipt.
             Topic::Presence => drop(self.remove(self.sent)),
             Topic::Push | Topic::Purge => {
                 if self.sent == 0 {
@@ -162,7 +164,7 @@ impl Lane {
 
     fn settle(&mut self, number: u64, now: Instant) -> u64 {
         let last = self.sent.checked_sub(1).and_then(|at| self.queue.get(at));
-        // Nobody has received what was not sent.
+        // A receipt for a parcel that was not sent is wrong.
         if last.is_none_or(|last| last.number < number) {
             return 0;
         }
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_come_back_is_sent_again() {
+    fn unconfirmed_parcels_are_sent_again() {
         let mut outbox = Outbox::default();
         for number in 1..=4 {
             outbox.push(parcel(Topic::Push, number, 10));
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_settles_only_what_was_sent() {
+    fn a_receipt_confirms_only_sent_parcels() {
         let mut outbox = Outbox::default();
         for number in 1..=2 * WINDOW as u64 {
             outbox.push(parcel(Topic::Push, number, 0));
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_dropped_from_the_front() {
+    fn a_full_queue_drops_the_oldest_parcels() {
         let mut outbox = Outbox::default();
         let dropped: u64 = (1..=40).map(|number| outbox.push(parcel(Topic::Push, number, 1 << 20))).sum();
         assert!(dropped >= 8 && outbox.messages.bytes <= BYTES_MAX, "{dropped}");
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acknowledged_for_long_is_noticed_and_sent_again() {
+    fn unacknowledged_parcels_are_detected() {
         let mut outbox = Outbox::new(true);
         let began = Instant::now();
         let late = began + ACKNOWLEDGED_TIME_MAX;
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn purges_and_presence_do_not_wait_for_messages_that_the_bus_does_not_store() {
+    fn purges_and_heartbeats_do_not_wait_for_unstored_messages() {
         let mut outbox = Outbox::new(true);
         for number in 1..=2 * WINDOW as u64 {
             outbox.push(parcel(Topic::Push, number, 0));
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_what_became_of_a_purge() {
+    fn the_outcome_of_a_purge_is_known() {
         let mut outbox = Outbox::default();
         for number in 1..=3 {
             outbox.push(parcel(Topic::Purge, number, BYTES_MAX / 3));

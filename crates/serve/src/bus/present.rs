@@ -1,15 +1,16 @@
-//! Which other servers are on the bus, by what they say of themselves, and whether one has ended without saying that all it sent was carried.
+//! Which other servers are on the bus, by their heartbeats. A server whose heartbeats stop without an announcement may have lost messages and
+//! purges that it could not send.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use flatout_lane::clock::{self, Ticks};
 
-/// Servers that are remembered; over it, the one that was silent for the longest is forgotten.
+/// Maximum number of servers; above it, the one that was silent for the longest is removed.
 const ORIGINS_MAX: usize = 1024;
 
-/// A server that says nothing for so long has crashed or is cut off. It is longer than a server takes that notices a lost connection and
-/// makes a new one.
+/// A server without a heartbeat for this time has crashed or is disconnected. Longer than it takes to detect a lost connection and to make a
+/// new one.
 pub(super) const SILENCE_TIME: Duration = Duration::from_secs(30);
 
 /// The other servers.
@@ -20,15 +21,15 @@ pub(super) struct Present {
 
 #[derive(Debug, Clone, Copy)]
 struct Expected {
-    /// By when it is to say something.
+    /// When the next heartbeat is overdue.
     until: Ticks,
-    /// It has not.
+    /// It was overdue, and was reported.
     is_silent: bool,
 }
 
 impl Present {
-    /// This server says that it is there. Returns whether messages or purges may be lost: one that is new may have taken the place of one that
-    /// is silent, and what that could not send was lost with its process.
+    /// Records a heartbeat. Returns whether messages or purges may be lost: a new server may be a silent one after a restart, and the
+    /// restart has dropped everything that was not sent.
     pub(super) fn hears(&mut self, origin: u64, now: Ticks) -> bool {
         let expected = Expected { until: now + clock::ticks(SILENCE_TIME), is_silent: false };
         if let Some(known) = self.by_origin.get_mut(&origin) {
@@ -47,19 +48,19 @@ impl Present {
         had_silent
     }
 
-    /// This server ends, and all that it sent was carried.
+    /// Records that a server ends, and that everything it sent was carried.
     pub(super) fn leaves(&mut self, origin: u64) {
         self.by_origin.remove(&origin);
     }
 
-    /// Nothing could be heard until now: all may take this long to say something.
+    /// No heartbeat could be received until now: waits this long for those of all servers.
     pub(super) fn expect_within(&mut self, time: Duration, now: Ticks) {
         for other in self.by_origin.values_mut().filter(|other| !other.is_silent) {
             other.until = now + clock::ticks(time);
         }
     }
 
-    /// Whether a server has become silent since the last look: nobody knows what it has not sent.
+    /// Whether a server has become silent since the last call.
     pub(super) fn has_new_silent(&mut self, now: Ticks) -> bool {
         let mut has_new = false;
         for other in self.by_origin.values_mut().filter(|other| !other.is_silent && now >= other.until) {
@@ -79,30 +80,30 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_without_a_word_is_noticed_once() {
+    fn a_silent_server_is_reported_once() {
         let mut present = Present::default();
         assert!(!present.hears(1, 0) && !present.hears(2, 0) && !present.hears(3, 0));
         present.leaves(1);
         assert!(!present.hears(2, 100) && !present.has_new_silent(silence() - 1));
         assert!(present.has_new_silent(silence()), "the third");
         assert!(!present.has_new_silent(silence() + 99));
-        assert!(!present.hears(3, silence() + 99), "it was cut off, and its numbers tell what is missing");
+        assert!(!present.hears(3, silence() + 99), "it was disconnected, and its numbers reveal a loss");
         assert!(present.has_new_silent(silence() + 100), "the second");
     }
 
     #[test]
-    fn a_new_server_may_have_taken_the_place_of_a_silent_one() {
+    fn a_new_server_may_be_a_silent_one_restarted() {
         let mut present = Present::default();
         present.hears(1, 0);
         assert!(!present.hears(2, silence() - 1), "nobody is silent");
         assert!(present.has_new_silent(silence()));
         assert!(!present.hears(2, silence()), "it was there before");
-        assert!(present.hears(3, silence()), "what the first could not send is lost");
-        assert!(!present.hears(4, silence()), "that was told");
+        assert!(present.hears(3, silence()), "the first may have been restarted");
+        assert!(!present.hears(4, silence()), "reported before");
     }
 
     #[test]
-    fn time_in_which_nothing_can_be_heard_does_not_count() {
+    fn time_without_a_connection_does_not_count() {
         let mut present = Present::default();
         present.hears(1, 0);
         present.expect_within(Duration::from_secs(3), silence());
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_come_and_go_are_forgotten() {
+    fn the_number_of_servers_is_limited() {
         let mut present = Present::default();
         for origin in 0..10 * ORIGINS_MAX as u64 {
             present.hears(origin, origin as Ticks);

@@ -1,4 +1,4 @@
-//! Between a bus, and the channels and the cache of this process.
+//! Connects the channels and the cache of this process to a bus.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,22 +18,22 @@ use crate::cache::{self, Purge};
 use crate::metrics::{Family, Source};
 use crate::push::{Arrived, Hub, Incoming, Refused};
 
-/// How often each member says that it is there, and how far it has come.
+/// The interval of a member's heartbeats, which have its last sequence numbers.
 const PRESENCE_TIME: Duration = Duration::from_secs(5);
 
-/// After the bus was lost: how long others may take to say how far they have come.
+/// After rejoining: how long to wait for the heartbeats of the other members.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A message that took longer may stand at another place on other servers.
+/// Above this latency, a message may have another position in the order of other servers.
 const LATE_TIME: Duration = Duration::from_secs(5);
 
-/// Bits of the number of a process: as many as any reader of JSON keeps.
+/// Bits of a process's number: integers in JSON are exact up to 53 bits.
 const ORIGIN_BITS: u32 = 53;
 
-/// Purges this server's cache, if it has one now. Returns how many responses.
+/// Purges this server's cache. Returns the number of purged responses; `None` if there is no cache.
 pub type Purging = dyn Fn(&Purge) -> Option<usize> + Send + Sync;
 
-/// A server on a bus: its channels and its cache.
+/// This server as a member of a bus: its channels and its cache.
 pub struct Relay {
     origin: u64,
     hub: Hub,
@@ -46,28 +46,28 @@ pub struct Relay {
 
 #[derive(Default)]
 struct State {
-    /// Purges that were sent.
+    /// The number of purges sent.
     purges: u64,
-    /// Purges of others.
+    /// The purges received from other servers.
     heard: Heard,
     /// The other servers.
     present: Present,
-    /// After the bus was joined: until when others may say how far they have come.
+    /// After the bus was joined: how long to wait for heartbeats of other servers.
     completes_at: Option<Ticks>,
-    /// Somebody wants to hear how far this server has come.
+    /// Another server has asked for a heartbeat.
     is_asked: bool,
-    /// This server has said that it ends.
+    /// This server has sent its last heartbeat.
     has_left: bool,
-    /// When presence was last said.
+    /// When this server last sent a heartbeat.
     presence_at: Ticks,
-    /// When the bus was last there.
+    /// When the bus was last connected.
     beat_at: Ticks,
-    /// Messages that wait for the channels.
+    /// Messages held while the channels are frozen.
     held: Held,
 }
 
 impl Relay {
-    /// For these channels and this cache. It is to be [connected](Relay::connect).
+    /// A relay for these channels and this cache. It must be [connected](Relay::connect) to a bus.
     pub fn new(hub: &Hub, purging: Box<Purging>) -> Arc<Relay> {
         let random = RandomState::new().hash_one(clock::unix_nanoseconds());
         Arc::new(Relay {
@@ -81,7 +81,7 @@ impl Relay {
         })
     }
 
-    /// Sends by this bus from now on what is published and purged here. Only the first counts.
+    /// Sends messages and purges of this server over this bus from now on. Later calls have no effect.
     pub fn connect(&self, bus: Arc<dyn Bus>) {
         if self.bus.set(bus.clone()).is_ok() {
             if bus.keeps_messages() {
@@ -91,8 +91,8 @@ impl Relay {
         }
     }
 
-    /// Purges the cache of this server, and sends that to all others. Returns how many responses of this server it was (`None` if it has no
-    /// cache), and what the bus knows it by.
+    /// Purges the cache of this server and sends the purge to all others. Returns the number of responses
+    /// purged on this server (`None` if it has no cache), and the receipt to wait for.
     pub fn purge(&self, purge: &Purge) -> (Option<usize>, Receipt) {
         let count = (self.purging)(purge);
         let mut state = self.lock();
@@ -100,19 +100,19 @@ impl Relay {
         let number = state.purges;
         let what = What::Purge(purge.to_text().into());
         let bytes = Head { origin: self.origin, number, what }.encode(b"");
-        // Under the lock: in the order of the numbers.
+        // Sent under the lock, to keep the order of the numbers.
         self.send(Parcel { topic: Topic::Purge, number, place: String::new(), bytes });
         drop(state);
         (count, Receipt { topic: Topic::Purge, number })
     }
 
-    /// Says that this server ends, and that others have all that it sent. Call it once all was carried: who ends without that is taken for one
-    /// with which messages and purges were lost.
+    /// Tells other servers that this one ends and that they have everything it sent. Call it once all was carried.
+    /// If a server ends without it, the others assume that messages and purges were lost.
     pub fn leave(&self) {
         self.say_presence(false, true);
     }
 
-    /// How the bus is, and what was counted.
+    /// The state of the bus, and its counters.
     pub fn counted(&self) -> Counted {
         let counted = self.bus.get().map(|bus| bus.counted()).unwrap_or_default();
         Counted {
@@ -132,7 +132,7 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the bus sees to it that no message is lost.
+    /// Whether the bus has a history, so that no message is lost.
     fn keeps_messages(&self) -> bool {
         self.bus.get().is_some_and(|bus| bus.keeps_messages())
     }
@@ -174,7 +174,7 @@ impl Relay {
         }
     }
 
-    /// Hands a message over. Returns whether the channels take messages now.
+    /// Delivers a message to the channels. Returns `false` if they are frozen.
     fn deliver(&self, from: (u64, u64), about: &About<'_>, data: Bytes, age: Duration) -> bool {
         let Some(publication) = about.publication(data) else {
             self.refuse();
@@ -217,7 +217,8 @@ impl Relay {
 
     fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool, leaves: bool) {
         let now = clock::now().ticks;
-        // Messages that wait here are counted when they are taken; those that the bus keeps come by another way, and maybe later.
+        // Held messages are counted when they are delivered. Messages of a history arrive on another
+        // subscription, and possibly later than this.
         let is_known = !self.keeps_messages() && self.lock().held.is_empty();
         if is_known && self.hub.hear_tip(origin, messages) == Some(true) {
             self.miss();
@@ -248,12 +249,13 @@ impl Relay {
         self.distrust();
     }
 
-    /// Some purges may not have arrived, and nobody knows which: all that is stored is validated before it is used again.
+    /// Purges may have been lost, and it is unknown which: marks everything stale, so that it is validated
+    /// before it is served.
     fn distrust(&self) {
         (self.purging)(&Purge { what: cache::What::All, is_soft: true });
     }
 
-    /// All other servers that are there have been heard.
+    /// All running servers have been heard.
     pub(super) fn complete(&self) {
         self.lock().heard.complete();
         self.hub.complete_heard();
@@ -265,15 +267,13 @@ impl Relay {
 
     fn refuse(&self) {
         if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-            say(format_args!(
-                "the bus has brought something that this server cannot use; see flatout_bus_refused_total"
-            ));
+            say(format_args!("refused a message from the bus; see flatout_bus_refused_total"));
         }
     }
 
     fn say_presence(&self, asks: bool, leaves: bool) {
-        // Read first: what is published meanwhile is behind it on the bus, or counts as such. Messages that the bus keeps come by another way:
-        // they are not counted here.
+        // Read before sending: messages published meanwhile follow on the bus. Messages in a history are not counted: they
+        // take another path, and may arrive later.
         let messages = if self.keeps_messages() { 0 } else { self.hub.carried() };
         let mut state = self.lock();
         if state.has_left {
@@ -286,7 +286,7 @@ impl Relay {
         self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
     }
 
-    /// Hands over what was kept. Returns whether nothing waits any more.
+    /// Delivers the held messages. Returns whether none are left.
     fn release(&self) -> bool {
         loop {
             let Some(one) = self.lock().held.first() else { return true };
@@ -301,7 +301,7 @@ impl Relay {
     }
 }
 
-/// Whether a message that the bus took so long ago was published much earlier.
+/// Whether a message was published long before the bus received it, which was `age` ago.
 fn is_late(about: &About<'_>, age: Duration) -> bool {
     let sent_ms = clock::unix_milliseconds().saturating_sub(age.as_millis() as u64);
     sent_ms.abs_diff(about.at_ms) > LATE_TIME.as_millis() as u64
@@ -318,14 +318,15 @@ impl Member for Relay {
     }
 
     fn joined(&self, how: Joined) {
-        // Nobody knows what was purged before, also while this process did not run and its cache was on disk.
+        // Purges may have been missed, also while this process was not running and its cache was on disk.
         self.distrust();
         if how == Joined::Late && !self.keeps_messages() {
             self.missed();
         }
         let now = clock::now().ticks;
         let mut state = self.lock();
-        // Those that were there when the bus was lost: some of what they have sent meanwhile did not arrive here, unless the bus keeps it.
+        // Wait for the servers that were running when the connection was lost. Without a history, messages that they sent
+        // meanwhile are lost; with one, only a server that ended may have lost some.
         let answer_time = if self.keeps_messages() { SILENCE_TIME } else { ANSWER_TIME };
         state.present.expect_within(answer_time, now);
         state.completes_at = Some(now + clock::ticks(ANSWER_TIME));
@@ -340,7 +341,7 @@ impl Member for Relay {
         let mut state = self.lock();
         let pause = now.saturating_sub(std::mem::replace(&mut state.beat_at, now));
         if pause >= clock::ticks(PRESENCE_TIME) {
-            // This process stood still: what others have said waits to be read.
+            // This process was suspended: heartbeats have arrived that are not processed yet.
             state.present.expect_within(SILENCE_TIME, now);
         }
         let is_asked = std::mem::take(&mut state.is_asked);

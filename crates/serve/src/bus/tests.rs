@@ -1,4 +1,4 @@
-//! Servers on a bus of one process.
+//! Several servers on the bus of one process.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What is sent, and not delivered.
+/// Collects parcels instead of delivering them.
 #[derive(Default)]
 struct Kept(Mutex<Vec<Parcel>>);
 
@@ -80,8 +80,8 @@ impl Bus for Kept {
 }
 
 #[test]
-fn what_is_published_anywhere_is_everywhere_once() {
-    // So many are kept that all can be looked at.
+fn messages_are_delivered_once_on_every_server() {
+    // Few enough that the history keeps all of them.
     const COUNT: usize = 300;
     let bus = Local::default();
     let sites: Vec<Site> = (0..3).map(|_| Site::on(&bus)).collect();
@@ -103,7 +103,7 @@ fn what_is_published_anywhere_is_everywhere_once() {
 }
 
 #[test]
-fn purges_reach_all() {
+fn purges_reach_all_servers() {
     let bus = Local::default();
     let (here, there) = (Site::on(&bus), Site::on(&bus));
     until("the bus", || !here.purged().is_empty() && !there.purged().is_empty());
@@ -111,13 +111,13 @@ fn purges_reach_all() {
     let (count, receipt) = here.relay.purge(&purge);
     assert_eq!((count, receipt), (Some(1), Receipt { topic: Topic::Purge, number: 1 }));
     until("the purge", || there.purged().last() == Some(&purge.to_text()));
-    // What was stored before they had joined is validated first.
+    // Everything stored before they joined is marked stale first.
     assert_eq!(here.purged(), ["soft all", "hard url http://a/b"]);
     assert_eq!(there.purged(), ["soft all", "hard url http://a/b"]);
 }
 
 #[test]
-fn after_missed_purges_everything_is_validated() {
+fn everything_is_marked_stale_after_a_lost_purge() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     for text in ["hard url http://a/1", "hard tag 2", "hard all"] {
@@ -140,7 +140,7 @@ fn after_missed_purges_everything_is_validated() {
 }
 
 #[test]
-fn messages_wait_while_the_channels_move() {
+fn messages_are_held_while_channels_move() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     (1..=5).for_each(|number| here.publish("a", number.to_string()));
@@ -163,7 +163,7 @@ fn messages_wait_while_the_channels_move() {
 }
 
 #[test]
-fn messages_that_wait_keep_their_age() {
+fn held_messages_keep_their_age() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     here.publish("a", "old".to_owned());
@@ -184,7 +184,7 @@ fn messages_that_wait_keep_their_age() {
 }
 
 #[test]
-fn who_was_cut_off_hears_whether_anything_is_missing() {
+fn heartbeats_reveal_lost_messages() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     (1..=4).for_each(|number| here.publish("a", number.to_string()));
@@ -214,7 +214,7 @@ fn who_was_cut_off_hears_whether_anything_is_missing() {
 }
 
 #[test]
-fn a_server_that_does_not_come_back_may_have_taken_something_with_it() {
+fn silent_servers_count_as_a_loss() {
     let presence = |origin, leaves| {
         let said = format!(r#"{{"messages":0,"purges":0,"asks":false,"leaves":{leaves}}}"#);
         Bytes::from(format!("{{\"origin\":{origin},\"number\":0,\"presence\":{said}}}\n"))
@@ -225,19 +225,15 @@ fn a_server_that_does_not_come_back_may_have_taken_something_with_it() {
     for (origin, leaves) in [(1, false), (2, false), (2, true)] {
         site.relay.receive(&presence(origin, leaves), Duration::ZERO);
     }
-    // Those that are there have a few seconds to say so.
+    // Running servers have a few seconds to send a heartbeat.
     site.relay.joined(Joined::Again);
     until("that one is missing", || {
         site.relay.beat();
         site.relay.counted().missed == 1
     });
-    assert_eq!(
-        site.purged(),
-        ["soft all"; 3],
-        "for each time it was joined, and for the one that is missing"
-    );
+    assert_eq!(site.purged(), ["soft all"; 3], "once for each join, and once for the silent server");
     site.relay.receive(&presence(3, false), Duration::ZERO);
-    assert_eq!(site.relay.counted().missed, 2, "it may be the same server with a new process");
+    assert_eq!(site.relay.counted().missed, 2, "it may be the same server, restarted");
     assert_eq!(site.purged().len(), 4);
     site.relay.receive(&presence(4, false), Duration::ZERO);
     site.relay.beat();
@@ -245,7 +241,7 @@ fn a_server_that_does_not_come_back_may_have_taken_something_with_it() {
 }
 
 #[test]
-fn many_who_ask_are_answered_at_once() {
+fn many_requests_for_a_heartbeat_get_one() {
     let (site, sent) = (Site::new(), Arc::new(Kept::default()));
     site.relay.connect(sent.clone());
     site.relay.joined(Joined::AtOnce);
@@ -255,14 +251,14 @@ fn many_who_ask_are_answered_at_once() {
         site.relay.receive(&Bytes::from(format!("{head}\n")), Duration::ZERO);
     }
     let count = || sent.0.lock().unwrap().len();
-    assert_eq!(count(), 1, "what it has said itself when it joined");
+    assert_eq!(count(), 1, "its own heartbeat when it joined");
     site.relay.beat();
     site.relay.beat();
     assert_eq!(count(), 2, "one answer for all");
 }
 
 #[test]
-fn who_leaves_in_order_is_not_missed_and_says_nothing_more() {
+fn the_last_heartbeat_announces_the_end() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     here.publish("a", "1".to_owned());
@@ -273,7 +269,7 @@ fn who_leaves_in_order_is_not_missed_and_says_nothing_more() {
     assert_eq!(sent.len(), 2, "{sent:?}");
     let (head, _) = parcel::decode(&sent[1].bytes).unwrap();
     assert_eq!(head.what, parcel::What::Presence { messages: 1, purges: 0, asks: false, leaves: true });
-    // A server that only lacks that word is one of before.
+    // Servers of an older version do not have this field.
     let old = br#"{"origin":1,"number":0,"presence":{"messages":0,"purges":0,"asks":true}}"#;
     let bytes = Bytes::from([&old[..], b"\n"].concat());
     let (head, _) = parcel::decode(&bytes).unwrap();
@@ -281,7 +277,7 @@ fn who_leaves_in_order_is_not_missed_and_says_nothing_more() {
 }
 
 #[test]
-fn one_wrong_number_does_not_silence_a_server() {
+fn one_wrong_number_does_not_mute_a_server() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     here.relay.purge(&Purge::from_text("hard tag 1").unwrap());
@@ -312,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nothing_that_arrives_ends_a_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
         let site = Site::new();
         site.relay.receive(&Bytes::from(bytes.clone()), Duration::ZERO);
         let heads = [
@@ -331,7 +327,7 @@ proptest! {
 }
 
 #[test]
-fn other_data_than_it_says_is_not_embedded() {
+fn invalid_json_is_not_embedded() {
     let site = Site::new();
     let head = r#"{"origin":1,"number":1,"message":{"channel":"a","count":9,"age_ms":9000,"is_json":true}}"#;
     site.relay.receive(&Bytes::from(format!("{head}\n{{\"a\":1}},{{")), Duration::ZERO);

@@ -1,7 +1,8 @@
-//! Where a client is to go on that comes from another server of the bus.
+//! The position of a client that was connected to another server of the bus before.
 //!
-//! Servers agree on the order of one publisher's messages, and not on how those of several stand among each other: that depends on when they
-//! arrive. A position of another server is one here only if no such difference can lie behind it; otherwise the client is told of a gap.
+//! All servers have the messages of one publishing server in the same order, but messages of several
+//! publishers may be interleaved differently, depending on when they arrive. A position from another server
+//! is valid here only if there can be no such difference after it. Otherwise the client gets a gap.
 
 use std::time::Duration;
 
@@ -11,15 +12,16 @@ use super::history::Kept;
 use super::hub::Hub;
 use super::message::Mark;
 
-/// Messages that are looked at for one client, in all of its channels together: the hub is locked meanwhile.
+/// Maximum number of messages examined for one client, in all of its channels together: the hub is locked meanwhile.
 const LOOKED_MAX: usize = 8192;
 
-/// Messages of two publishers that lie further apart stand in the same order on all servers, unless one of them was late.
+/// Messages of two publishers that are further apart have the same order on all servers, unless one of them
+/// was delayed.
 const ORDER_TIME: Duration = Duration::from_secs(10);
 
 impl Hub {
-    /// The id here up to which somebody has everything of these channels who has everything up to this message on another server. `None`
-    /// if that cannot be said.
+    /// Converts a position from another server, given as the origin and number of its last message, into an
+    /// id of this server. `None` if that is not possible without risking a loss.
     pub(super) fn position_of(&self, channels: &[u32], (origin, number): (u64, u64)) -> Option<u64> {
         let state = self.lock();
         let kept = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.kept);
@@ -53,7 +55,7 @@ impl Hub {
         Some(found.id)
     }
 
-    /// The last message of these channels up to this id, as other servers call it. Nobody asks for it without a bus.
+    /// The origin and number of the last message of these channels up to this id. `None` without a bus.
     pub(super) fn mark_at(&self, channels: &[u32], id: u64) -> Option<Mark> {
         self.0.carry.get()?;
         let state = self.lock();
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn one_publisher_has_one_order() {
+    fn positions_of_one_publisher_are_converted() {
         let (hub, channels) = hub();
         for number in 1..=10 {
             arrive(&hub, (1, number), if number % 2 == 0 { "a" } else { "b" }, 0, number == 4);
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn among_several_only_a_distance_decides() {
+    fn positions_near_messages_of_other_publishers_are_not_converted() {
         let (hub, channels) = hub();
         for (number, age_s) in [(1, 100), (2, 60), (3, 20)] {
             arrive(&hub, (1, number), "a", age_s, false);
@@ -135,9 +137,9 @@ mod tests {
         assert_eq!(hub.position_of(&channels[..1], (9, 1)), Some(7));
     }
 
-    /// One that was cut off publishes, and hears what others have published meanwhile. They have its message later.
+    /// A server publishes while it is disconnected, and receives the messages of others later. They have them in another order.
     #[test]
-    fn what_others_have_late_is_no_position() {
+    fn positions_before_a_late_message_are_refused() {
         for is_own in [true, false] {
             let (hub, channels) = hub();
             match is_own {
@@ -150,14 +152,18 @@ mod tests {
                 true => hub.note_late(),
                 false => arrive(&hub, (1, 5), "a", 0, true),
             }
-            assert_eq!(hub.position_of(&channels, (2, 1)), None, "who has that may lack the other one");
+            assert_eq!(
+                hub.position_of(&channels, (2, 1)),
+                None,
+                "a client with this message may lack the other one"
+            );
             arrive(&hub, (2, 2), "b", 0, false);
             assert!(hub.position_of(&channels[1..], (2, 2)).is_some(), "what comes later is in one order");
         }
     }
 
     #[test]
-    fn all_channels_of_a_client_share_one_limit() {
+    fn all_channels_of_a_client_have_one_limit() {
         const CHANNELS: usize = 64;
         let hub = hub().0;
         let names: Vec<String> = (0..CHANNELS).map(|at| format!("c{at}")).collect();

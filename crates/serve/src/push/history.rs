@@ -106,7 +106,7 @@ impl Kept {
         }
     }
 
-    /// The last one up to this id.
+    /// The last message up to this id.
     pub(super) fn last_up_to(&self, id: u64) -> Option<&Arc<Message>> {
         match self {
             Kept::Log(messages) => {

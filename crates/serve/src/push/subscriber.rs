@@ -110,7 +110,8 @@ impl Blob {
         }
     }
 
-    /// The same, for one of many subscribers who keep it. It is shared with the others, unless it would keep other messages in memory.
+    /// The same, for a subscriber that keeps the rest. A single message is shared by all of them; of several, the rest is
+    /// copied, so that it does not keep the others in memory.
     pub(super) fn rest_to_keep(&self, sent: usize, before: u64) -> (Bytes, u64) {
         let (rest, id) = self.rest(sent, before);
         match self.ends.len() {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_readers_of_one_message_share_it() {
+    fn slow_subscribers_share_a_single_message() {
         let one = Blob { bytes: Bytes::from_static(b"aaa"), ends: [(5, 3)].into() };
         let several = Blob { bytes: Bytes::from_static(b"aaabbbb"), ends: [(5, 3), (7, 7)].into() };
         for (blob, is_shared) in [(one, true), (several, false)] {

@@ -1,4 +1,4 @@
-//! Messages of other servers in the hub: nothing is lost without a gap, and no gap is told where nothing is lost.
+//! Messages of other servers in the hub: a loss is a gap, and nothing else is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn hub(limits: Limits) -> (Hub, usize) {
     (hub, worker)
 }
 
-/// Somebody subscribes. Returns the channel and the position.
+/// Adds a subscriber. Returns its channel and its position.
 fn join(hub: &Hub, worker: usize, channel: &str) -> (Vec<u32>, u64) {
     hub.join(worker, &[channel.to_owned()], &Plan::default(), None).unwrap()
 }
@@ -35,7 +35,7 @@ fn arrive(hub: &Hub, number: u64, channel: &str, age: Duration) -> Arrived {
 }
 
 #[test]
-fn what_the_bus_has_kept_for_long_is_delivered_to_those_who_are_there() {
+fn old_messages_of_a_history_are_delivered_to_subscribers() {
     let (hub, worker) = hub(Limits::default());
     let (joined, from) = join(&hub, worker, "a");
     for number in 1..=50 {
@@ -45,9 +45,9 @@ fn what_the_bus_has_kept_for_long_is_delivered_to_those_who_are_there() {
     assert_eq!((fetched.messages.len(), fetched.has_gap), (50, false));
 }
 
-/// The bus is joined again while the channels of the former process are taken over.
+/// The bus is joined again while a new process takes over the channels.
 #[test]
-fn a_loss_during_an_upgrade_is_told_afterwards() {
+fn a_loss_during_an_upgrade_is_reported_afterwards() {
     let (former, worker) = hub(Limits::default());
     let (joined, _) = join(&former, worker, "a");
     former.publish("a", "1", &Plan::default()).unwrap();
@@ -62,7 +62,7 @@ fn a_loss_during_an_upgrade_is_told_afterwards() {
     next.begin_at(snapshot.tip);
     snapshot.channels.iter().for_each(|channel| assert!(next.restore(channel)));
     let (joined, _) = join(&next, worker, "a");
-    assert!(!next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "not before they are there");
+    assert!(!next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "not before");
     next.thaw();
     assert!(next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap);
     former.thaw();
@@ -70,7 +70,7 @@ fn a_loss_during_an_upgrade_is_told_afterwards() {
 }
 
 #[test]
-fn who_was_there_before_the_first_message_is_told_of_its_loss() {
+fn the_loss_of_the_first_message_is_reported() {
     let (hub, worker) = hub(Limits::default());
     let (joined, from) = join(&hub, worker, "a");
     assert!(from > 0, "0 stands for no position");
@@ -79,7 +79,7 @@ fn who_was_there_before_the_first_message_is_told_of_its_loss() {
 }
 
 #[test]
-fn a_message_that_there_is_no_channel_for_is_a_gap_of_the_channel_that_is_made_later() {
+fn a_message_without_room_for_its_channel_is_a_gap_of_that_channel() {
     let (hub, worker) = hub(Limits { channels_max: 1, ..Limits::default() });
     let (others, from) = join(&hub, worker, "b");
     assert_eq!(arrive(&hub, 1, "a", Duration::ZERO), Arrived::Refused(Refused::Full));
