@@ -34,4 +34,8 @@ impl Carry for Carrier {
     fn sync(&self, time_max: Duration) {
         self.bus.sync(time_max);
     }
+
+    fn has_unsent(&self) -> bool {
+        self.bus.counted().queued > 0
+    }
 }

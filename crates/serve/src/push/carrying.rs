@@ -25,6 +25,9 @@ pub(crate) trait Carry: Send + Sync {
 
     /// Waits until everything that others sent before this call has arrived, for at most this time.
     fn sync(&self, time_max: Duration);
+
+    /// Whether messages of this process are not carried yet.
+    fn has_unsent(&self) -> bool;
 }
 
 /// A message of another server.
@@ -236,6 +239,10 @@ mod tests {
         }
 
         fn sync(&self, _: Duration) {}
+
+        fn has_unsent(&self) -> bool {
+            false
+        }
     }
 
     fn hub() -> (Hub, usize, Carried) {

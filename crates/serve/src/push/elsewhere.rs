@@ -73,20 +73,29 @@ mod tests {
 
     use super::*;
     use crate::push::carrying::{Carry, Incoming};
-    use crate::push::message::Publication;
+    use crate::push::message::{Message, Publication};
     use crate::push::plan::{History, Limits, Plan};
 
-    struct Nowhere;
+    /// A bus that carries nothing, and perhaps should.
+    struct Nowhere(bool);
 
     impl Carry for Nowhere {
         fn carry(&self, _: u64, _: &str, _: &Publication, _: &History) {}
 
         fn sync(&self, _: Duration) {}
+
+        fn has_unsent(&self) -> bool {
+            self.0
+        }
     }
 
     fn hub() -> (Hub, Vec<u32>) {
+        hub_with(false)
+    }
+
+    fn hub_with(has_unsent: bool) -> (Hub, Vec<u32>) {
         let hub = Hub::new(Limits::default());
-        hub.carry_by(9, Box::new(Nowhere));
+        hub.carry_by(9, Box::new(Nowhere(has_unsent)));
         let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
         let names = ["a".to_owned(), "b".to_owned()];
         let (channels, _) = hub.join(worker, &names, &Plan::default(), None).unwrap();
@@ -181,5 +190,30 @@ mod tests {
         fill(1 + CHANNELS * each);
         assert!(hub.position_of(&channels, last(2)).is_none(), "twice as many, of which all are near");
         assert!(hub.position_of(&channels[..CHANNELS / 4], last(2)).is_some());
+    }
+
+    #[test]
+    fn positions_are_valid_after_an_upgrade() {
+        for has_unsent in [false, true] {
+            let (former, _) = hub_with(has_unsent);
+            for number in 1..=3 {
+                arrive(&former, (1, number), "a", 0, false);
+            }
+            let (next, _) = hub();
+            let snapshot = former.snapshot();
+            next.begin_at(snapshot.tip);
+            for channel in &snapshot.channels {
+                next.restore(channel);
+                for it in &channel.messages {
+                    let message = Message::new(it.id, it.published_at, it.publication.clone());
+                    next.restore_message(&channel.name, message.marked(it.mark));
+                }
+            }
+            next.thaw();
+            let (channels, _) = next.join(0, &["a".to_owned()], &Plan::default(), None).unwrap();
+            let expected = former.position_of(&channels, (1, 2)).filter(|_| !has_unsent);
+            assert_eq!(next.position_of(&channels, (1, 2)), expected);
+            assert_eq!(expected.is_none(), has_unsent, "other servers may never get what was not sent");
+        }
     }
 }

@@ -76,7 +76,8 @@ struct Member {
 }
 
 /// Identifies a message on all servers of a bus: the server that published it, and its number there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Mark {
     pub(crate) origin: u64,
     pub(crate) number: u64,
@@ -141,7 +142,7 @@ impl Message {
     }
 
     /// Sets its identity on other servers.
-    pub(super) fn marked(mut self, mark: Option<Mark>) -> Message {
+    pub(crate) fn marked(mut self, mark: Option<Mark>) -> Message {
         self.mark = mark;
         self
     }

@@ -39,8 +39,8 @@ pub use figures::Counted;
 pub(crate) use holding::{Batch, Held};
 pub use hub::{Hub, Refused};
 pub use line::Line;
-pub(crate) use message::Message;
 pub use message::Publication;
+pub(crate) use message::{Mark, Message};
 #[cfg(test)]
 pub(crate) use moving::encoded;
 pub(crate) use moving::{About, Parcel, REST_BYTES_MAX, is_sound};

@@ -21,6 +21,8 @@ pub(crate) struct Tip {
     pub(crate) last_id: u64,
     /// The last id of a dropped channel.
     pub(crate) forgotten_id: u64,
+    /// Messages up to this id may have another order on other servers.
+    pub(crate) unordered_id: u64,
 }
 
 /// One channel.
@@ -49,8 +51,12 @@ impl Hub {
             lost_id: channel.lost_id,
             messages: channel.kept.all(),
         };
+        // If this process ends before the bus has carried its messages, other servers never get them.
+        let has_unsent = self.0.carry.get().is_some_and(|(_, carry)| carry.has_unsent());
+        let unordered_id = if has_unsent { state.last_id } else { state.unordered_id };
+        let (last_id, forgotten_id) = (state.last_id, state.forgotten_id);
         Snapshot {
-            tip: Tip { epoch: self.epoch(), last_id: state.last_id, forgotten_id: state.forgotten_id },
+            tip: Tip { epoch: self.epoch(), last_id, forgotten_id, unordered_id },
             channels: state.channels.iter().flatten().map(of).collect(),
         }
     }
@@ -61,6 +67,7 @@ impl Hub {
         self.set_epoch(tip.epoch);
         let mut state = self.lock();
         (state.last_id, state.forgotten_id) = (tip.last_id, tip.forgotten_id);
+        state.unordered_id = tip.unordered_id;
         (state.is_frozen, state.awaits_subscribers) = (true, true);
     }
 

@@ -7,14 +7,14 @@ use flatout_lane::passing::DESCRIPTORS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::push::{
-    self, About, History, Kind, Message, Publication, REST_BYTES_MAX, Refused, Tip, is_name, is_sound,
+    self, About, History, Kind, Mark, Message, Publication, REST_BYTES_MAX, Refused, Tip, is_name, is_sound,
 };
 
 /// Changes with the notes up to `Ready`; if it differs, nothing moves.
 pub(super) const FORMAT: u16 = 1;
 
 /// Changes with the others: processes that differ in it pass their listeners on, and subscribers come back by themselves.
-pub(super) const PUSH_FORMAT: u16 = 2;
+pub(super) const PUSH_FORMAT: u16 = 3;
 
 /// Bytes of a note.
 pub(super) const NOTE_BYTES_MAX: usize = 64 << 20;
@@ -98,6 +98,8 @@ pub(super) struct Listed<'n> {
     pub(super) id: u64,
     /// By the clock since boot, which both processes share.
     pub(super) published_at: u32,
+    /// What other servers call it.
+    pub(super) mark: Option<Mark>,
     pub(super) data: Data<'n>,
 }
 
@@ -227,6 +229,7 @@ pub(super) fn listed(channels: &[push::Channel]) -> impl Iterator<Item = Listed<
             channel: number,
             id: message.id,
             published_at: message.published_at,
+            mark: message.mark,
             data: Data::of(&message.publication),
         })
     })
@@ -234,7 +237,7 @@ pub(super) fn listed(channels: &[push::Channel]) -> impl Iterator<Item = Listed<
 
 impl Listed<'_> {
     pub(super) fn message(self) -> Message {
-        Message::new(self.id, self.published_at, self.data.publication())
+        Message::new(self.id, self.published_at, self.data.publication()).marked(self.mark)
     }
 }
 

@@ -15,13 +15,13 @@ use flatout_engine::{Address, Server, bind_inherited};
 use flatout_lane::passing::Passing;
 use proptest::prelude::*;
 
-use super::format::{Channel, Data, FORMAT, Kept, Listed, Note, PARCELS_MAX, PUSH_FORMAT, Refusal};
+use super::format::{Channel, Data, FORMAT, Kept, Listed, Note, PARCELS_MAX, PUSH_FORMAT, Refusal, listed};
 use super::giving::{Former, Successor as Started, hand_over};
 use super::link::Link;
 use super::taking::{Successor, Whose};
 use crate::live::{Live, Opened};
 use crate::proxy::{Proxy, Resolver, Watch};
-use crate::push::{About, History, Hub, Limits, Plan};
+use crate::push::{About, Carry, History, Hub, Limits, Mark, Plan, Publication};
 use crate::site;
 use crate::site::plan::{Action, Host, PathMatch, Route, Site};
 
@@ -382,6 +382,31 @@ fn kept() -> impl Strategy<Value = Kept> {
     })
 }
 
+/// A bus that carries nothing.
+struct Nowhere;
+
+impl Carry for Nowhere {
+    fn carry(&self, _: u64, _: &str, _: &Publication, _: &History) {}
+
+    fn sync(&self, _: Duration) {}
+
+    fn has_unsent(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn messages_keep_their_identity_on_other_servers() {
+    let hub = Hub::new(Limits::default());
+    hub.carry_by(7, Box::new(Nowhere));
+    hub.publish("a", "1", &Plan::default()).unwrap();
+    let channels = hub.snapshot().channels;
+    let note = Note::Messages(listed(&channels).collect()).encode().unwrap();
+    let Ok(Note::Messages(mut messages)) = Note::decode(&note, 0) else { panic!("messages") };
+    let expected = Some(Mark { origin: 7, number: 1, is_late: false });
+    assert_eq!(messages.remove(0).message().mark, expected);
+}
+
 fn about() -> impl Strategy<Value = About> {
     let terms = "\\{\"is_latest\":(true|false),\"count\":[1-9]{1,4},\"age_ms\":[1-9]{1,9},\"lag_max\":[1-9]{1,4},\"heartbeat_ms\":[1-9]{1,6}\\}";
     let names = prop::collection::hash_set("[a-zA-Z0-9.]{1,128}", 1..=64);
@@ -408,9 +433,16 @@ fn note() -> impl Strategy<Value = (Note<'static>, usize)> {
         let name = Cow::Owned(name);
         Channel { name, history, last_id, lost_id }
     });
-    let listed = (any::<usize>(), any::<u64>(), any::<u32>(), data());
-    let listed =
-        listed.prop_map(|(channel, id, published_at, data)| Listed { channel, id, published_at, data });
+    let mark = (any::<u64>(), any::<u64>(), any::<bool>());
+    let mark = mark.prop_map(|(origin, number, is_late)| Mark { origin, number, is_late });
+    let listed = (any::<usize>(), any::<u64>(), any::<u32>(), prop::option::of(mark), data());
+    let listed = listed.prop_map(|(channel, id, published_at, mark, data)| Listed {
+        channel,
+        id,
+        published_at,
+        mark,
+        data,
+    });
     let entry = (text(), data());
     let refusal = prop::option::of(prop::sample::select(vec![Refusal::Full, Refusal::Moving, Refusal::Name]));
     prop_oneof![
