@@ -114,6 +114,10 @@ impl Hub {
         }
         // For existing channels, this server's own settings apply.
         let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
+        if known.is_some_and(|known| publication.data.len() > known.message_bytes_max) {
+            state.lose(channel);
+            return Arrived::Refused(Refused::TooLarge);
+        }
         let history = known.map_or(history, |known| known.history);
         // Messages older than the history are kept until the workers have fetched them.
         let age = age.min(history.age.saturating_sub(IN_FLIGHT_TIME));

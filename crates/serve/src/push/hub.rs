@@ -90,6 +90,8 @@ pub(super) struct Channel {
     pub(super) last_id: u64,
     /// The last id that was lost.
     pub(super) lost_id: u64,
+    /// The limit for messages of other servers.
+    pub(super) message_bytes_max: usize,
     subscribers: u32,
     /// One for each worker.
     places: Vec<Place>,
@@ -289,6 +291,10 @@ impl Hub {
                 found.and_then(|at| state.channels.get_mut(at as usize)?.as_mut().map(|it| (at, it)));
             match channel {
                 Some((at, channel)) if plan.subscribers_max.is_none_or(|max| channel.subscribers < max) => {
+                    channel.message_bytes_max = match channel.subscribers {
+                        0 => plan.message_bytes_max,
+                        _ => plan.message_bytes_max.max(channel.message_bytes_max),
+                    };
                     channel.subscribers += 1;
                     if channel.places.len() <= worker {
                         channel.places.resize(worker + 1, Place::default());
@@ -501,6 +507,7 @@ impl State {
             last_id: 0,
             // It may have existed before, and have lost its messages.
             lost_id: self.forgotten_id,
+            message_bytes_max: usize::MAX,
             subscribers: 0,
             places: Vec::new(),
         });

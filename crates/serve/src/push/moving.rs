@@ -105,6 +105,8 @@ impl Terms {
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             // It had its place before: it is counted, but never refused.
             per_address_max: Some(u32::MAX),
+            // Not known here.
+            message_bytes_max: usize::MAX,
             ..Plan::default()
         }
     }
