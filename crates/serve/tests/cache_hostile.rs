@@ -232,6 +232,38 @@ fn what_a_client_says_of_the_request_poisons_nothing() {
     }
 }
 
+/// `Connection` takes fields out of the request that the upstream gets, but a variant is selected by what the client has sent.
+#[test]
+fn what_connection_withholds_from_the_upstream_selects_no_variant() {
+    let address = upstream(|_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let language = request.lines().find_map(|line| line.strip_prefix("Accept-Language: "));
+            let body = language.unwrap_or("en");
+            let head =
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nVary: Accept-Language\r\nContent-Length: 2";
+            if stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let server = Cached::of(one(address));
+    for (at, options) in
+        ["Accept-Language", "close , x,accept-language", "TE, Accept-Language"].iter().enumerate()
+    {
+        let path = format!("/{at}");
+        let poison = format!("Accept-Language: de\r\nConnection: {options}\r\n");
+        let got = server.get(&path, &poison);
+        assert!(is(&got, "BYPASS") && body_of(&got) == "en", "{got}");
+        let got = server.get(&path, "Accept-Language: de\r\n");
+        assert!(is(&got, "MISS") && body_of(&got) == "de", "{got}");
+        let got = server.get(&path, &poison);
+        assert!(is(&got, "BYPASS") && body_of(&got) == "en", "{got}");
+    }
+    // Options that take nothing out.
+    let usual = "Accept-Language: de\r\nConnection: keep-alive, TE, Host, X-None\r\nTE: trailers\r\nKeep-Alive: 1\r\n";
+    assert!(is(&server.get("/0", usual), "HIT"));
+}
+
 /// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
 #[test]
 fn readers_that_leave_before_a_slow_upstream_has_sent_all() {

@@ -68,6 +68,15 @@ pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = imp
     })
 }
 
+/// Whether `connection`, the value of a `Connection` field, keeps a field of this request from the upstream that is forwarded
+/// otherwise.
+pub(crate) fn withholds(connection: &[u8], head: &Head<'_>) -> bool {
+    connection.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).any(|option| {
+        let is_usual = option.eq_ignore_ascii_case(b"close") || is_ours(option);
+        !is_usual && head.fields().any(|(name, _)| name.eq_ignore_ascii_case(option))
+    })
+}
+
 /// The protocol that a client asks to upgrade to, if that can be forwarded.
 fn upgrade<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
     let asks = is_nominated(b"upgrade", head.field_all("Connection"));

@@ -4,6 +4,7 @@ use flatout_wire::Head;
 use flatout_wire::cache::Asks;
 
 use crate::cache::respond::Wishes;
+use crate::proxy::withholds;
 
 /// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
 /// applications build what they respond with of the others, which are not in the key.
@@ -54,13 +55,15 @@ impl Looked {
         let wishes = Wishes { has_conditions: false, has_range: false };
         let mut looked = Looked { asks: Asks::default(), wishes, is_authorized: false, is_for_origin: false };
         let mut asks = false;
-        for (name, _) in head.fields() {
+        for (name, value) in head.fields() {
             let is = |this: &[u8]| name.eq_ignore_ascii_case(this);
             match name.len() {
                 5 => looked.wishes.has_range |= is(b"range"),
                 6 => asks |= is(b"pragma"),
                 7 => looked.is_for_origin |= is(b"upgrade"),
                 8 => looked.is_for_origin |= is(b"if-match"),
+                // The upstream does not see all that selects a variant or is in the key.
+                10 => looked.is_for_origin |= is(b"connection") && withholds(value, head),
                 13 => {
                     asks |= is(b"cache-control");
                     looked.is_authorized |= is(b"authorization");
