@@ -10,6 +10,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use flatout_serve::cache::{DiskPlan, Plan, Rules, Validity};
+use flatout_serve::proxy::Forward;
 use support::cached::{Cached, is, numbering};
 use support::{answering, body_of, last, one, read_request, read_until, rest, upstream};
 
@@ -498,6 +499,23 @@ fn what_clients_choose_does_not_change_what_others_get() {
         ["/account", "/account;x.css", "/account/x.css", "/account%2fx.css", "/account%0ax.css", "//account"]
     {
         assert!(!is(&server.get(path, ""), "HIT"), "{path}");
+    }
+}
+
+/// A trusted proxy passes on what its clients choose, unless it replaces it.
+#[test]
+fn what_clients_choose_behind_a_trusted_proxy_does_not_change_what_others_get() {
+    for forwarded in [false, true] {
+        let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+        let server = Cached::behind_proxy(one(address), Forward { forwarded, ..Forward::to(0) });
+        let evil =
+            "X-Forwarded-Host: evil\r\nForwarded: for=192.0.2.1;host=evil\r\nX-Forwarded-For: 192.0.2.1\r\n";
+        assert!(is(&server.get("/", evil), "MISS"));
+        let request = asked.recv().unwrap();
+        assert!(!request.contains("evil") && request.contains("\r\nX-Forwarded-Host: t\r\n"), "{request}");
+        assert!(request.contains("\r\nX-Forwarded-For: 192.0.2.1, "), "{request}");
+        assert_eq!(request.contains("\r\nForwarded: for="), forwarded, "{request}");
+        assert!(is(&server.get("/", ""), "HIT"));
     }
 }
 

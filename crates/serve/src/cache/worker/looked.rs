@@ -8,13 +8,14 @@ use crate::proxy::withholds;
 
 /// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
 /// applications build what they respond with of the others, which are not in the key.
-pub(in crate::cache) const LEFT_OUT: [&[u8]; 19] = [
+pub(in crate::cache) const LEFT_OUT: [&[u8]; 20] = [
     b"if-match",
     b"if-modified-since",
     b"if-none-match",
     b"if-range",
     b"if-unmodified-since",
     b"range",
+    b"forwarded",
     b"x-forwarded-host",
     b"x-forwarded-port",
     b"x-forwarded-prefix",
