@@ -14,7 +14,7 @@ use crate::cache::key::Key;
 use crate::cache::label::{Label, Said};
 use crate::cache::repeat::Repeated;
 use crate::cache::respond;
-use crate::cache::store::{Brought, Joined};
+use crate::cache::store::{Brought, Joined, Store};
 use crate::site::Forwarded;
 
 impl Caching {
@@ -140,15 +140,17 @@ impl Caching {
         slot: u64,
         response: &mut Response,
     ) -> Reply {
-        let (store, of_reader) = (self.store.clone(), flight.clone());
+        let reading = Reading { store: self.store.clone(), flight: flight.clone() };
         let (bytes, url_ends) = ([case.key.url, case.key.rest].concat(), case.key.url.len());
         let (is_custom, now_ms) = (case.key.is_custom, case.now_ms);
         tokio::task::spawn_blocking(move || {
+            let Reading { store, flight } = &reading;
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
-            let entry = store.bring_slowly(&key, slot, now_ms, of_reader.asked);
-            let entry = entry.filter(|entry| !entry.is_manifest());
-            store.land(&of_reader);
-            of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
+            let entry = store.bring_slowly(&key, slot, now_ms, flight.asked);
+            if let Some(entry) = entry.filter(|entry| !entry.is_manifest()) {
+                store.land(flight);
+                flight.settle(Outcome::Whole(entry));
+            }
         });
         let said = Said { detail: Some("disk"), ..Said::of(Label::Hit) };
         self.follow(request, what, flight, None, (case.asks, case.looked.wishes), said, response)
@@ -171,5 +173,42 @@ impl Caching {
         let said = case.said(Said { ttl, ..Said::of(label) });
         respond::write(entry, body, head, case.looked.wishes, case.now_ms, said.as_ref(), response);
         self.counters.count(label);
+    }
+}
+
+/// A read from disk that requests wait for. It ends when this is dropped, also by a panic, or because the runtime does not run it any
+/// more: otherwise they would wait for ever.
+struct Reading {
+    store: Arc<Store>,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.store.land(&self.flight);
+        // If it has an outcome, that stays.
+        self.flight.settle(Outcome::Released);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_read_that_does_not_run_releases_the_requests_that_wait_for_it() {
+        let store = Arc::new(Store::new(1 << 20));
+        let bytes = b"http://a/";
+        let key = Key::of(bytes, bytes.len(), false, |bytes| store.hash(bytes));
+        let Joined::Leads(flight) = store.join(&key, key.hash, None) else { panic!("another one leads") };
+        let reading = Reading { store: store.clone(), flight: flight.clone() };
+        let read = move || drop(reading);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(flight.poll_outcome(&mut context).is_pending());
+        drop(read);
+        assert!(matches!(flight.poll_outcome(&mut context), Poll::Ready(Outcome::Released)));
+        assert!(matches!(store.join(&key, key.hash, None), Joined::Leads(_)), "nobody else waits for it");
     }
 }
