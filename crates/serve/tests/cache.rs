@@ -12,7 +12,7 @@ use std::time::Duration;
 use flatout_serve::cache::{DiskPlan, Plan, Rules, Validity};
 use flatout_serve::proxy::Forward;
 use support::cached::{Cached, is, numbering};
-use support::{answering, body_of, last, one, read_request, read_until, rest, upstream};
+use support::{answering, body_of, h2, last, one, read_request, read_until, rest, upstream};
 
 #[test]
 fn a_fresh_response_is_given_again() {
@@ -517,6 +517,32 @@ fn what_clients_choose_behind_a_trusted_proxy_does_not_change_what_others_get() 
         assert_eq!(request.contains("\r\nForwarded: for="), forwarded, "{request}");
         assert!(is(&server.get("/", ""), "HIT"));
     }
+}
+
+#[test]
+fn requests_over_http_2_share_variants_and_conditions_with_others() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\nETag: \"a\"\r\n");
+    let server = Cached::of(one(address));
+    let get = |kind: &str, lines: &[(&str, &str)]| {
+        let mut request = h2::request("GET", "/");
+        request.headers_mut().insert("x-kind", kind.parse().unwrap());
+        for (name, value) in lines {
+            request.headers_mut().insert(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        let got = h2::client(server.address, async |send| h2::ask(&send, request, None).await);
+        let status = got.fields["x-cache-status"].to_str().unwrap().to_owned();
+        (got.status, status, String::from_utf8(got.body).unwrap())
+    };
+    assert_eq!(get("1", &[]), (200, "MISS".to_owned(), "body 0000".to_owned()));
+    assert_eq!(get("1", &[]), (200, "HIT".to_owned(), "body 0000".to_owned()));
+    assert!(is(&server.get("/", "X-Kind: 1\r\n"), "HIT"));
+    assert_eq!(get("2", &[("if-none-match", "\"a\"")]), (304, "MISS".to_owned(), String::new()));
+    assert!(is(&server.get("/", "X-Kind: 2\r\n"), "HIT"));
+    assert_eq!(
+        get("1", &[("cache-control", "no-cache")]),
+        (200, "EXPIRED".to_owned(), "body 0002".to_owned())
+    );
+    assert_eq!(asked.try_iter().count(), 3);
 }
 
 #[test]

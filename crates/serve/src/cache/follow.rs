@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flatout_engine::{Body, Reply, Request, Response};
 use flatout_lane::clock;
 use flatout_wire::cache::{Asks, Verdict};
-use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits, parse};
+use flatout_wire::head::parse_kept;
 use flatout_wire::{Head, Status};
 
 use super::entry::{Entry, body_of};
@@ -19,17 +19,10 @@ use super::worker::{Caching, left_out_always, select};
 use crate::proxy::{Asker, Links, Prepared};
 use crate::site::{Finish, Forwarded, MadeBy};
 
-/// The head was parsed before, within the server's limits.
-const LIMITS: HeadLimits = HeadLimits {
-    head_bytes_max: HEAD_BYTES_CEILING,
-    target_bytes_max: HEAD_BYTES_CEILING,
-    fields_max: usize::MAX,
-};
-
 /// Calls `act` with a kept head.
 pub(super) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
     let mut fields = Vec::new();
-    let head = parse(bytes, &mut fields, &LIMITS).ok()??;
+    let head = parse_kept(bytes, &mut fields, None)?;
     Some(act(&head))
 }
 
