@@ -239,6 +239,139 @@ fn those_who_waited_in_vain_ask_at_once() {
     }
 }
 
+/// Requests for other variants wait too, because nobody knows yet that there are variants. Then one of each variant goes to the upstream.
+#[test]
+fn a_herd_makes_one_request_for_each_variant() {
+    const KINDS: usize = 3;
+    const EACH: usize = 10;
+    for is_begun in [false, true] {
+        let (release, released) = channel::<()>();
+        let (tell, told) = channel::<()>();
+        let (tell, released) = (Mutex::new(tell), Mutex::new(released));
+        let counts: Arc<[AtomicUsize; KINDS]> = Arc::default();
+        let counted = counts.clone();
+        let address = upstream(move |_, mut stream| {
+            while let Some(request) = read_request(&mut stream) {
+                let kind = request.lines().find_map(|line| line.strip_prefix("X-Kind: ")).unwrap();
+                let kind: usize = kind.parse().unwrap();
+                counted[kind].fetch_add(1, Ordering::SeqCst);
+                let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nVary: X-Kind\r\nContent-Length: 5\r\n\r\nkind";
+                let mut send = |text: &str| stream.write_all(text.as_bytes()).unwrap();
+                if kind > 0 {
+                    send(&format!("{head}{kind}"));
+                    continue;
+                }
+                tell.lock().unwrap().send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+                send(head);
+                if is_begun {
+                    released.lock().unwrap().recv().unwrap();
+                }
+                send("0");
+            }
+        });
+        let server = Cached::of(one(address));
+        let ask = |kind: usize| {
+            server.send(&format!("GET / HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\nConnection: close\r\n\r\n"))
+        };
+        let mut first = ask(0);
+        told.recv().unwrap();
+        let mut others: Vec<(usize, TcpStream)> =
+            (0..KINDS * EACH).map(|at| (at % KINDS, ask(at % KINDS))).collect();
+        await_collapsed(&server, KINDS * EACH);
+        release.send(()).unwrap();
+        // The first variant is still on its way, or it is stored.
+        others.sort_by_key(|(kind, _)| std::cmp::Reverse(*kind));
+        for (kind, stream) in &mut others {
+            if *kind == 0 && is_begun {
+                let _ = release.send(());
+            }
+            let answer = rest(stream);
+            assert_eq!(body_of(&answer), format!("kind{kind}"), "{answer}");
+        }
+        assert_eq!(body_of(&rest(&mut first)), "kind0");
+        let counts: Vec<usize> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
+        assert_eq!(counts, [1; KINDS], "{is_begun}");
+        for kind in 0..KINDS {
+            assert!(is(&server.get("/", &format!("X-Kind: {kind}\r\n")), "HIT"));
+        }
+    }
+}
+
+/// What is on disk, and not in the page cache, is read by another thread. If it is stale, one request validates it for all.
+#[test]
+fn a_herd_makes_one_request_for_what_is_stale_on_disk() {
+    const HERD: usize = 20;
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let (tell, asked) = channel();
+    let tell = Mutex::new(tell);
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let is_known = request.contains("If-None-Match: \"a\"\r\n");
+            tell.lock().unwrap().send(request).unwrap();
+            let response = match is_known {
+                true => {
+                    released.lock().unwrap().recv().unwrap();
+                    "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n"
+                }
+                false => {
+                    "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok"
+                }
+            };
+            stream.write_all(response.as_bytes()).unwrap();
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let server = || {
+        let disk = DiskPlan { dir: dir.path().to_owned(), bytes_max: 16 << 20 };
+        let plan = Plan { memory_bytes: 4 << 20, disk: Some(disk), ..Plan::default() };
+        Cached::with_plan(one(address), Rules::default(), plan)
+    };
+    let first = server();
+    for path in ["/stale", "/too", "/fresh"] {
+        assert!(is(&first.get(path, ""), "MISS"));
+    }
+    for path in ["/stale", "/too"] {
+        assert_eq!(first.purge(&format!("soft url http://t{path}")), 1);
+    }
+    drop(first);
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let file = std::fs::File::open(file.unwrap().path()).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    let server = server();
+    let began = std::time::Instant::now();
+    while server.cache.figures().disk.is_none_or(|(entries, _)| entries < 3) {
+        assert!(began.elapsed() < Duration::from_secs(20), "the folder was not read");
+        std::thread::yield_now();
+    }
+    asked.try_iter().for_each(drop);
+    assert!(server.get("/stale", "Cache-Control: only-if-cached\r\n").starts_with("HTTP/1.1 504 "));
+    let fresh = server.get("/fresh", "");
+    assert!(is(&fresh, "HIT") && body_of(&fresh) == "ok", "{fresh}");
+    let mut streams: Vec<TcpStream> = (0..HERD).map(|_| server.send(&last("/too"))).collect();
+    // One waits for the upstream, and all the others for it.
+    await_collapsed(&server, HERD - 1);
+    release.send(()).unwrap();
+    // A second request to the upstream would have to wait for this.
+    drop(release);
+    for stream in &mut streams {
+        let answer = rest(stream);
+        assert!(answer.starts_with("HTTP/1.1 200 ") && body_of(&answer) == "ok", "{answer}");
+    }
+    assert_eq!(asked.try_iter().count(), 1);
+}
+
+fn await_collapsed(server: &Cached, count: usize) {
+    let began = std::time::Instant::now();
+    while collapsed(server) < count as u64 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{} wait", collapsed(server));
+        std::thread::yield_now();
+    }
+}
+
 fn collapsed(server: &Cached) -> u64 {
     let mut families = Vec::new();
     flatout_serve::metrics::Source::collect(&server.cache, &mut families);

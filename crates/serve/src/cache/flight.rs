@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     Failed(Status),
     /// A response for one client only: the others send requests of their own.
     Released,
+    /// What is on disk was read into memory; `false` if there was nothing.
+    Brought(bool),
 }
 
 /// Called when readers have made room.

@@ -84,7 +84,7 @@ impl Caching {
     }
 
     #[inline(never)]
-    pub(super) fn look(
+    pub(in crate::cache) fn look(
         &self,
         request: Request<'_>,
         what: Forwarded<'_>,
@@ -92,9 +92,17 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let head = request.head;
-        let find = || self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
+        let find = || {
+            let mut found = self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
+            if let (None, Some(slot)) = (&found.entry, case.waited.variant) {
+                // Also if the first variant is still on its way.
+                (found.slot, found.is_other_variant) = (slot, true);
+            }
+            found
+        };
         let mut found = find();
-        if found.entry.is_none() && self.store.disk().is_some() {
+        let may_be_on_disk = case.waited.was_on_disk != Some(false) && self.store.disk().is_some();
+        if found.entry.is_none() && may_be_on_disk {
             let select = |names: &[u8], out: &mut Vec<u8>| select(&head, names, out);
             match self.store.bring(&case.key, found.slot, case.now_ms, select) {
                 Brought::Nothing => {}
@@ -130,7 +138,7 @@ impl Caching {
         self.ask(request, what, case, found, response)
     }
 
-    /// Has another thread read what is on disk. The request waits for that as for another one's response.
+    /// Has another thread read what is on disk. After that, the request goes through the cache again.
     fn bring_slowly(
         &self,
         request: Request<'_>,
@@ -146,14 +154,12 @@ impl Caching {
         tokio::task::spawn_blocking(move || {
             let Reading { store, flight } = &reading;
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
-            let entry = store.bring_slowly(&key, slot, now_ms, flight.asked);
-            if let Some(entry) = entry.filter(|entry| !entry.is_manifest()) {
-                store.land(flight);
-                flight.settle(Outcome::Whole(entry));
-            }
+            let is_there = store.bring_slowly(&key, slot, now_ms, flight.asked).is_some();
+            store.land(flight);
+            flight.settle(Outcome::Brought(is_there));
         });
-        let said = Said { detail: Some("disk"), ..Said::of(Label::Hit) };
-        self.follow(request, what, flight, None, (case.asks, case.looked.wishes), said, response)
+        let said = Said::forwarded(Label::Miss, "uri-miss");
+        self.follow(&request, &what, case, flight, None, said, response)
     }
 
     pub(super) fn serve(
@@ -170,7 +176,8 @@ impl Caching {
             _ => body_of(entry),
         };
         let ttl = Some(entry.policy.fresh_for(case.now_ms));
-        let said = case.said(Said { ttl, ..Said::of(label) });
+        let detail = case.waited.was_on_disk.and_then(|is_there| is_there.then_some("disk"));
+        let said = case.said(Said { ttl, detail, ..Said::of(label) });
         respond::write(entry, body, head, case.looked.wishes, case.now_ms, said.as_ref(), response);
         self.counters.count(label);
     }
@@ -187,7 +194,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.store.land(&self.flight);
         // If it has an outcome, that stays.
-        self.flight.settle(Outcome::Released);
+        self.flight.settle(Outcome::Brought(false));
     }
 }
 
@@ -208,7 +215,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert!(flight.poll_outcome(&mut context).is_pending());
         drop(read);
-        assert!(matches!(flight.poll_outcome(&mut context), Poll::Ready(Outcome::Released)));
+        assert!(matches!(flight.poll_outcome(&mut context), Poll::Ready(Outcome::Brought(false))));
         assert!(matches!(store.join(&key, key.hash, None), Joined::Leads(_)), "nobody else waits for it");
     }
 }
