@@ -264,6 +264,25 @@ fn what_connection_withholds_from_the_upstream_selects_no_variant() {
     assert!(is(&server.get("/0", usual), "HIT"));
 }
 
+/// They lead to the same site, but an application may write them into its links.
+#[test]
+fn other_spellings_of_a_host_have_other_responses_and_one_url() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+    let server = Cached::of(one(address));
+    let hosts = ["t", "T", "t:80", "t.", "T.:80", "t:81"];
+    let get =
+        |host: &str| server.ask(&format!("GET /a HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    for expected in ["MISS", "HIT"] {
+        for host in hosts {
+            let is_same = host == "T" && expected == "MISS";
+            assert!(is(&get(host), if is_same { "HIT" } else { expected }), "{host}");
+        }
+    }
+    assert_eq!(asked.try_iter().count(), hosts.len() - 1);
+    assert_eq!(server.purge("hard url http://t./a"), 4);
+    assert_eq!(server.purge("hard prefix http://t:81"), 1);
+}
+
 /// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
 #[test]
 fn readers_that_leave_before_a_slow_upstream_has_sent_all() {
