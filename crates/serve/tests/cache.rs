@@ -623,7 +623,7 @@ fn what_clients_choose_does_not_change_what_others_get() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
     let server = Cached::of(one(address));
     let evil = "X-Forwarded-Host: evil\r\nX-Original-URL: /evil\r\nX_Rewrite_Url: /evil\r\nX-HTTP-Method-Override: POST\r\n\
-                X-Forwarded-Prefix: /evil\r\nX-Host: evil\r\nForwarded: host=evil\r\n";
+                X-Forwarded-Prefix: /evil\r\nX_Forwarded_Proto: evil\r\nX-Host: evil\r\nForwarded: host=evil\r\n";
     assert!(is(&server.get("/", evil), "MISS"));
     let request = asked.recv().unwrap();
     assert!(!request.contains("evil") && !request.contains("Override"), "{request}");

@@ -12,7 +12,7 @@ use flatout_wire::websocket::{KEY_BYTES, accept_key};
 use flatout_wire::{Framing, Head, Method, Version};
 
 use super::plan::{Forward, Host};
-use crate::site::{Client, Edits, Forwarded, Question};
+use crate::site::{Client, Edits, Forwarded, Question, is_alike};
 
 /// The field that proves that a WebSocket was meant.
 const KEY: &str = "Sec-WebSocket-Key";
@@ -41,8 +41,7 @@ fn is_ours(name: &[u8]) -> bool {
 
 fn is_forwarded(name: &[u8]) -> bool {
     (name.len() == 9 && name.eq_ignore_ascii_case(b"forwarded"))
-        || (name.len() > 12
-            && name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-")))
+        || (name.len() > 12 && name.get(..12).is_some_and(|start| is_alike(start, b"x-forwarded-")))
 }
 
 /// Whether this field of a trusted sender is rewritten.
@@ -344,7 +343,7 @@ mod tests {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
                        Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
-                       X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\n\r\n";
+                       X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\nX_Forwarded_Proto: https\r\n\r\n";
         assert_eq!(
             written(request, &Forward::to(0), STRANGER),
             "GET /a%2fb?q=1 HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\nConnection: TE\r\nTE: trailers\r\n\
