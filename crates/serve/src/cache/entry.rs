@@ -20,7 +20,7 @@ const LIVE: u8 = 0;
 const EXPIRED: u8 = 1;
 /// It was evicted from memory: users have to drop it, but it may be on disk.
 const EVICTED: u8 = 2;
-/// It was replaced or purged: whoever still finds it has to look again.
+/// Replaced or purged: a caller that still finds it must look it up again.
 const DEAD: u8 = 3;
 
 /// The memory of an entry besides its text and body: the struct with its reference counts (176 bytes with the

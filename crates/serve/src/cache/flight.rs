@@ -1,6 +1,7 @@
 //! One request to an upstream for all clients that miss together: its outcome, and the body as it arrives.
 //!
-//! The leader reports the response from the worker that sent the request. The others wait as tasks of their own workers.
+//! The leader reports the response on the worker that sent the request. The others wait as tasks on their
+//! workers.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -39,7 +40,7 @@ pub(super) enum Outcome {
     Stream(Arc<Entry>, Option<u64>),
     /// The upstream has failed.
     Failed(Status),
-    /// A response for one client only: the others send requests of their own.
+    /// A response for one client only: the others send their own requests.
     Released,
     /// What is on disk was read into memory; `false` if there was nothing.
     Brought(bool),
@@ -190,7 +191,7 @@ impl Flight {
                 Poll::Ready(Some(Ok(chunk)))
             }
             (None, Some(true)) => Poll::Ready(None),
-            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response broke off".into()))),
+            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response is incomplete".into()))),
             (None, None) => {
                 state.wait(context);
                 Poll::Pending
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_ends_in_an_error() {
+    fn incomplete_bodies_end_in_an_error() {
         let flight = Arc::new(Flight::new(0, Moment::default()));
         flight.settle(Outcome::Released);
         let mut body = flight.reader(None).unwrap();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_waits_for_its_slowest_reader() {
+    fn bodies_that_are_not_stored_wait_for_the_slowest_reader() {
         let flight = Arc::new(Flight::new(0, Moment::default()));
         flight.settle(Outcome::Released);
         let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());

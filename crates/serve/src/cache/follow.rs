@@ -1,9 +1,9 @@
-//! Requests that wait: for the response to another one, or until a response is read from disk.
+//! Requests that wait for the response to another request, or for a read from disk.
 //!
 //! ```text
-//! outcome ── response that fits ───────────────────────> sent
-//!         ── response of another variant, or from disk ─> through the cache again, with those that need the same
-//!         ── response for one client only ─────────────> forwarded alone
+//! outcome ── its own variant ──────────────> the response
+//!         ── another variant, read from disk ─> through the cache again
+//!         ── a response for one client only ──> forwarded alone
 //! ```
 
 use std::future::{pending, poll_fn};
@@ -126,8 +126,8 @@ impl Follower {
         }
     }
 
-    /// How the request goes on if this response is not for it: alone if no other request may use the response, otherwise with those that
-    /// need the same variant.
+    /// How the request goes on if it cannot use this response: alone if the response must be validated for each request, and through the
+    /// cache again if it is another variant.
     fn misfit(&self, entry: &Entry, now_ms: u64) -> Option<Next> {
         if entry.policy.judge(&self.held.asks, now_ms, false) == Verdict::Validate {
             return Some(Next::Alone);

@@ -1,4 +1,4 @@
-//! A request that waits for another one, in its own memory, so that it can go through the cache again.
+//! A copy of a waiting request, with which it can go through the cache again.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,22 +17,22 @@ use super::worker::{Case, Looked};
 use crate::proxy::Forward;
 use crate::site::{Caching as Asked, Client, Edits, Finish, Forwarded};
 
-/// How often a request waits before it is forwarded alone: until the first variant is read from disk, and its own, and until the upstream
-/// has responded to another request.
+/// How often a request waits before it is forwarded alone: for a read of the first variant from disk, for a read of its own variant, and
+/// for the upstream's response to another request.
 const WAITS_MAX: u8 = 3;
 
 /// What a request has waited for, before it goes through the cache again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Waited {
     count: u8,
-    /// The slot of its variant: the response was of another one.
+    /// The slot of its variant, if the response was another variant.
     pub(super) variant: Option<u64>,
-    /// Whether there was something on disk, once that was read.
+    /// Whether an entry was found on disk; `None` if no read was waited for.
     pub(super) was_on_disk: Option<bool>,
 }
 
 impl Waited {
-    /// The same after it has waited once more; `None` if that was too often.
+    /// The same after it has waited once more; `None` if that exceeds the limit.
     pub(super) fn once_more(self) -> Option<Waited> {
         (self.count < WAITS_MAX).then_some(Waited { count: self.count + 1, ..self })
     }
@@ -47,7 +47,7 @@ pub(super) struct Held {
     forward: Forward,
     target: Vec<u8>,
     client: Client,
-    /// Names of fields that the site leaves out, and lines that it adds.
+    /// Names of fields that the site removes, and lines that it adds.
     dropped: Vec<String>,
     lines: Vec<u8>,
     pub(super) finish: Rc<dyn Finish>,
@@ -92,7 +92,7 @@ impl Held {
         Key::of(&self.key, self.url_ends, self.is_custom, |bytes| store.hash(bytes))
     }
 
-    /// Passes the request as it came to `act`.
+    /// Passes the request, as it arrived, to `act`.
     pub(super) fn resume(
         &self,
         store: &Store,

@@ -62,8 +62,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens a cache with the responses that are on disk. If another process has the folder, it is used once that one leaves it. If it
-    /// cannot be used at all, that is reported. Meanwhile responses are kept in memory only.
+    /// Opens a cache with the responses on disk. If another process uses the folder, it is opened when that
+    /// process releases it. Other errors are reported. Without the folder, responses are kept in memory only.
     pub fn open(plan: Plan) -> Cache {
         let cache = Cache { store: Arc::new(Store::new(plan.memory_bytes)), plan };
         cache.take_effect();
@@ -98,7 +98,7 @@ impl Cache {
         }
     }
 
-    /// Frees the folder for another process, once what waits for it was written. What is stored from now on is in memory only.
+    /// Writes the queue and frees the folder for another process. New responses are stored in memory only.
     pub(crate) fn leave_folder(&self) {
         if self.plan.disk.is_none() {
             return;
@@ -111,7 +111,7 @@ impl Cache {
             drop(done);
         });
         match started {
-            // A disk that hangs holds nobody up.
+            // The time limit covers a hanging disk.
             Ok(_) => {
                 let _ = is_done.recv_timeout(LEAVE_TIME_MAX);
             }

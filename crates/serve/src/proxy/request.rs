@@ -67,8 +67,7 @@ pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = imp
     })
 }
 
-/// Whether `connection`, the value of a `Connection` field, keeps a field of this request from the upstream that is forwarded
-/// otherwise.
+/// Whether `connection`, the value of a `Connection` field, names a field of this request that would otherwise be forwarded.
 pub(crate) fn withholds(connection: &[u8], head: &Head<'_>) -> bool {
     connection.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).any(|option| {
         let is_usual = option.eq_ignore_ascii_case(b"close") || is_ours(option);
@@ -153,7 +152,8 @@ pub(super) fn write_head(
     upgrade.is_some()
 }
 
-/// Writes the key with which the upstream is asked for a WebSocket. Returns what the upstream makes of it, if it is one.
+/// Writes a `Sec-WebSocket-Key` for the upstream. Returns the `Sec-WebSocket-Accept` that a WebSocket server
+/// responds with.
 pub(super) fn write_key(out: &mut Vec<u8>) -> String {
     let random = RandomState::new();
     let halves = [random.hash_one(0), random.hash_one(1)].map(u64::to_be_bytes);
@@ -163,7 +163,7 @@ pub(super) fn write_key(out: &mut Vec<u8>) -> String {
     accept_key(key.as_bytes())
 }
 
-/// Says that a request may have been recorded and sent again, unless the client has said so (RFC 8470, section 5.1).
+/// Adds `Early-Data: 1`, unless the client has sent it (RFC 8470, section 5.1).
 fn write_early(head: &Head<'_>, out: &mut Vec<u8>) {
     if head.field("Early-Data").is_none() {
         out.extend_from_slice(b"Early-Data: 1\r\n");
@@ -196,7 +196,7 @@ fn is_about_body(name: &[u8]) -> bool {
     name.len() > 8 && name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"))
 }
 
-/// Whether we add to what a trusted proxy has sent in this field. Otherwise we replace it.
+/// Whether we append to a trusted proxy's value of this field; otherwise we replace it.
 fn adds_to(name: &[u8], client: &Client, edits: &Edits<'_>) -> bool {
     client.is_from_proxy && !edits.drops(name)
 }
@@ -339,7 +339,7 @@ mod tests {
     };
 
     #[test]
-    fn what_concerns_one_connection_stays_there() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
                        Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_of_a_trusted_proxy_is_replaced() {
+    fn dropped_fields_of_a_trusted_proxy_are_replaced() {
         let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Host: b\r\n\
                        Forwarded: for=1.1.1.1;host=b\r\n\r\n";
         let forward = Forward { forwarded: true, ..Forward::to(0) };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_early_says_so_once() {
+    fn early_data_is_forwarded_once() {
         let early = Client { is_early: true, ..STRANGER };
         let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         assert!(!written(request, &Forward::to(0), STRANGER).contains("Early-Data"));

@@ -52,9 +52,9 @@ pub(super) enum Note<'n> {
     Ready { takes_push: bool },
     /// The successor refuses.
     Refused(Cow<'n, str>),
-    /// How far messages have come.
+    /// The position of the messages.
     Tip(Tip),
-    /// How far those of each other server on the bus have come, by its number, and the former process's own.
+    /// The last number of each server on the bus, and of the old process itself.
     Heard(Vec<(u64, u64)>),
     /// Some channels. They are numbered in the order in which they come.
     Channels(Vec<Channel<'n>>),

@@ -40,7 +40,7 @@ pub(super) enum State {
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     place: Place,
-    /// When it was last requested, as far as this process knows, in seconds since 1970.
+    /// When it was last requested in this process, in seconds since 1970.
     used_s: u32,
 }
 

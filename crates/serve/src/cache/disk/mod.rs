@@ -177,7 +177,7 @@ impl Disk {
     /// Purges, from now on and after a restart.
     pub(super) fn purge(&self, purge: &Purge) {
         if let Some(is_written) = self.begin_purge(purge) {
-            // If the writer ends before, another process has the folder.
+            // If the writer has ended, another process owns the folder.
             let _ = is_written.recv_timeout(PURGE_TIME_MAX);
         }
     }
@@ -199,9 +199,8 @@ impl Disk {
         self.shared.index().remove_slot(slot);
     }
 
-    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have no valid
-    /// records. Returns the number of entries.
-    /// responses were removed.
+    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have
+    /// no valid records. Returns the number of removed entries.
     pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
         let count = self.shared.index().sweep(now_s, inactive_s);
         // If the queue is full, the next sweep removes them.
@@ -209,7 +208,7 @@ impl Disk {
         count
     }
 
-    /// Has another size from now on. If it is smaller, segments are removed when the next one is begun.
+    /// Changes the size. If it is smaller, segments are removed when the next one is started.
     pub(super) fn resize(&self, bytes_max: u64) {
         self.shared.segments.resize(bytes_max);
     }

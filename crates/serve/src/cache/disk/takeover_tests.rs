@@ -21,7 +21,7 @@ fn wait_until_taken(store: &Store) {
 }
 
 #[test]
-fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
+fn changes_during_the_wait_are_applied_to_the_folder() {
     let dir = Dir::new("meanwhile");
     let former = dir.open();
     for url in ["http://a/1", "http://a/2", "http://b/1", "http://c/"] {
@@ -59,7 +59,7 @@ fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
 }
 
 #[test]
-fn more_than_can_be_remembered_purges_all() {
+fn too_many_pending_purges_purge_everything() {
     for (count, is_there) in [(1, true), (1500, false)] {
         let dir = Dir::new(&format!("missed-{count}"));
         let former = dir.open();
@@ -78,7 +78,7 @@ fn more_than_can_be_remembered_purges_all() {
 }
 
 #[test]
-fn a_folder_that_is_never_free_keeps_nobody() {
+fn waiting_for_a_folder_does_not_keep_the_store_alive() {
     let dir = Dir::new("kept");
     let former = dir.open();
     let latter = waiting(&dir);

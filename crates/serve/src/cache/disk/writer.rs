@@ -1,4 +1,4 @@
-//! The thread that writes: it reads what is there first, and is the only one that changes segments.
+//! The writer thread: it first reads the existing segments, and is the only thread that changes segments.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::cache::entry::Entry;
 use crate::cache::purge::Purge;
 use crate::cache::slices::is_slice;
 
-/// How long nothing is written after an error.
+/// How long writes are suspended after an error.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A job for the writer.
@@ -21,15 +21,15 @@ pub(super) enum Write {
     /// A response, with its slot.
     Entry(Arc<Entry>, u64),
     Purge(Purge, SyncSender<()>),
-    /// A key, its hash, and whether it is the operator's.
+    /// Invalidate a key: its bytes, the length of its URL, its hash, and whether it is a configured key.
     Forget(Vec<u8>, usize, u64, bool),
-    /// Remove the segments of which nothing is left.
+    /// Remove the oldest segments if they have no valid records.
     Reclaim,
     Stop,
 }
 
 impl Shared {
-    /// Reads all segments, then writes what is ordered until it is told to stop.
+    /// Reads all segments, then executes jobs until [`Write::Stop`].
     pub(super) fn write_all(&self, orders: &Receiver<Write>, now_s: u32, hash: &Hash, slot: &Slot) {
         let mut next = self.read_all(now_s, hash, slot);
         self.is_ready.store(true, Ordering::Release);
@@ -53,7 +53,8 @@ impl Shared {
             match head.kind {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
-                    // The first variant stands under its key as well: which one is first, a restart may change.
+                    // The first variant is stored in the slot of its key too; after a restart, another
+                    // variant may be the first.
                     index.insert(at, place, now_s);
                     if at != key_hash && !is_slice(text.vary) {
                         index.insert(key_hash, place, now_s);
@@ -82,7 +83,8 @@ impl Shared {
         let written = match &order {
             Write::Entry(entry, slot) => {
                 self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
-                // The record of a purge that has marked it stale may come first: behind that, it would be fresh after a restart.
+                // If it was marked stale, the record of that purge may already be written. An entry written
+                // after it would be fresh again after a restart.
                 if is_paused || entry.is_outdated() {
                     return;
                 }
@@ -124,7 +126,7 @@ impl Shared {
             }
             Write::Reclaim => {
                 let removed = self.segments.remove_oldest(|segment| self.index().has_segment(segment));
-                // It says nothing of whether writes succeed.
+                // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
             Write::Stop => Ok(()),
@@ -138,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// What is not known to be out of date after a restart must not be there then.
+    /// If a purge could not be written, removes all segments: after a restart they would be served as valid.
     fn clear_unless(&self, written: io::Result<()>) -> io::Result<()> {
         if written.is_err() {
             let removed = self.segments.clear();

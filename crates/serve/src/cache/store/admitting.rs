@@ -1,4 +1,4 @@
-//! How an entry comes into the table: under the locks that purges and invalidations take too.
+//! Inserts entries into the table, under the locks that purges and invalidations take too.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -8,14 +8,15 @@ use crate::cache::entry::Entry;
 use crate::cache::key::Key;
 
 impl Store {
-    /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
+    /// Stores an entry, unless it was purged or invalidated since it was requested from the upstream. Returns
+    /// it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit(key, entry, asked);
         self.keep(&entry, slot);
         (entry, slot.is_some())
     }
 
-    /// Has an entry that was admitted written to disk too.
+    /// Writes an admitted entry to disk too.
     pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>) {
         if let Some(slot) = slot {
             self.tally.stored();
@@ -25,7 +26,7 @@ impl Store {
         }
     }
 
-    /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
+    /// Inserts an entry into memory under the same conditions. Returns its slot, if it was inserted.
     pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
         self.admit_at(key, entry, asked, |entry| {
             let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
@@ -39,7 +40,7 @@ impl Store {
         })
     }
 
-    /// The same, with the slot and the family that `place` says; without one it gets a new one.
+    /// The same with the slot and the family that `place` returns. Without a family it gets a new one.
     pub(in crate::cache) fn admit_at(
         &self,
         key: &Key<'_>,
@@ -47,7 +48,7 @@ impl Store {
         asked: Moment,
         place: impl FnOnce(&Entry) -> (u64, Option<u64>),
     ) -> (Arc<Entry>, Option<u64>) {
-        // Whoever adds a purge waits for those who insert, and finds what they have inserted.
+        // A purge takes the write lock: it waits for inserts in progress, and finds their entries.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         if log.has_purged(&entry, asked.purges) {
             return (Arc::new(entry), None);
@@ -77,7 +78,7 @@ impl Store {
         at: u64,
         form: Arc<Entry>,
     ) {
-        // Whoever replaces the plain entry holds this lock, and removes its forms.
+        // The plain entry is replaced under this lock, which also removes its forms.
         let _change = self.stripe(hash);
         let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
         if is_there && plain.is_live() {

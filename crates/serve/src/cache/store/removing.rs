@@ -1,4 +1,4 @@
-//! How entries leave: invalidated, purged, or not asked for any more.
+//! Removes entries: invalidated, purged, or inactive.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ impl Store {
         self.table.remove_if(&slot, |known| Arc::ptr_eq(known, entry));
     }
 
-    /// Removes the compressed forms of what was in a slot.
+    /// Removes the compressed forms of the entry in a slot.
     pub(super) fn remove_forms(&self, slot: u64) {
         if !self.has_forms.load(Ordering::Acquire) {
             return;
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// Removes what there is for a key, in all variants.
+    /// Removes the entry of a key, with all variants.
     pub(in crate::cache) fn invalidate(&self, key: &Key<'_>) {
         let _change = self.stripe(key.hash);
         self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
@@ -39,13 +39,13 @@ impl Store {
         self.forget_on_disk(key);
     }
 
-    /// What has been purged and invalidated so far.
+    /// The current counts of purges and invalidations.
     pub(in crate::cache) fn moment(&self) -> Moment {
         let purges = self.purges.read().unwrap_or_else(PoisonError::into_inner).count();
         Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
     }
 
-    /// Removes entries, or marks them stale. Costs a look at each entry there is.
+    /// Removes entries, or marks them stale. Examines all entries.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
         {
             let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
@@ -64,8 +64,9 @@ impl Store {
         found.len()
     }
 
-    /// Removes what nobody has asked for in `inactive_s` seconds. The disk is told of uses in memory by each sweep, so that what is on
-    /// disk stays for the time between two sweeps more. Costs a look at each entry there is. Returns how many were removed.
+    /// Removes entries that were not requested in `inactive_s` seconds. Each sweep reports uses in memory to
+    /// the disk, so entries on disk stay for one more period. Examines all entries. Returns the number of
+    /// removed entries.
     pub(in crate::cache) fn sweep(&self, now_ms: u64, inactive_s: u32, period_s: u32) -> usize {
         let now_s = seconds(now_ms);
         let mut count = 0;

@@ -1,4 +1,5 @@
-//! The tier on disk, from when its folder is free: a process that this one replaces may still have it.
+//! The tier on disk. A process that this one replaces may still use its folder; the tier starts when the
+//! folder is free.
 
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
@@ -16,31 +17,33 @@ use crate::cache::key::Key;
 use crate::cache::plan::DiskPlan;
 use crate::cache::purge::{Purge, What};
 
-/// How often a folder that another process uses is tried again.
+/// The interval of attempts to open a folder that another process uses.
 const TRY_PERIOD: Duration = Duration::from_millis(100);
 
-/// How long a purge waits for a folder that is about to be free, so that it is on disk when it returns.
+/// How long a purge waits for a folder that another process still uses, so that the purge is on disk when it
+/// returns.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Purges and keys that are kept for a folder until it is free. Beyond that, all that is in it is purged.
+/// Maximum number of purges and keys kept for a folder until it is free. Above it, the whole folder is
+/// purged.
 const MISSED_MAX: usize = 1024;
 
-/// The folder, once it can be used.
+/// The folder, once it is open.
 #[derive(Default)]
 pub(super) struct Tier {
     disk: OnceLock<Disk>,
-    /// Set as long as there should be a disk, and is none.
+    /// Set while a folder is configured but not open.
     missing: Mutex<Option<Missing>>,
     has_come: Condvar,
 }
 
-/// A folder that cannot be used, and what it has to learn before it is.
+/// A folder that cannot be used yet, and the purges to apply when it is opened.
 struct Missing {
     plan: DiskPlan,
     purges: Vec<Purge>,
-    /// Keys, where their URLs end, and whether they are the operator's.
+    /// Invalidated keys, the length of their URLs, and whether the key is a configured one.
     forgotten: Vec<(Vec<u8>, usize, bool)>,
-    /// Another process has it. The thread that tries again ends when this is dropped.
+    /// Another process uses it. The thread that retries ends when this is dropped.
     trying: Option<Sender<()>>,
 }
 
@@ -68,13 +71,13 @@ impl Missing {
 }
 
 impl Store {
-    /// What is on disk, if that can be used.
+    /// The tier on disk, if it is open.
     pub(in crate::cache) fn disk(&self) -> Option<&Disk> {
         self.tier.disk.get().filter(|disk| !disk.is_closed())
     }
 
-    /// Uses a folder, with the size of the plan. If another process has it, a thread waits for it. If it cannot be used, that is
-    /// reported, and tried again the next time.
+    /// Opens a folder with the size in the plan. If another process uses it, a thread waits for it. Other
+    /// errors are reported, and the next call tries again.
     pub(in crate::cache) fn use_folder(self: &Arc<Store>, plan: &DiskPlan) {
         if let Some(disk) = self.tier.disk.get() {
             return disk.resize(plan.bytes_max);
@@ -88,16 +91,16 @@ impl Store {
         }
     }
 
-    /// Opens the tier on disk. What is there counts as asked for now.
+    /// Opens the tier on disk. Its entries count as used now.
     ///
     /// # Errors
-    /// The folder cannot be used; [`ErrorKind::WouldBlock`] if another process has it.
+    /// The folder cannot be used; [`ErrorKind::WouldBlock`] if another process uses it.
     pub(in crate::cache) fn open_disk(&self, plan: &DiskPlan, now_ms: u64) -> io::Result<()> {
         self.missing().get_or_insert_with(|| Missing::of(plan)).plan.clone_from(plan);
         self.take_folder(now_ms)
     }
 
-    /// Starts the thread that opens the folder when it is free, unless there is one.
+    /// Starts the thread that opens the folder when it is free, unless it is already running.
     fn try_again(self: &Arc<Store>, dir: &Path) -> io::Result<()> {
         let mut missing = self.missing();
         let Some(missing) = missing.as_mut().filter(|missing| missing.trying.is_none()) else {
@@ -134,7 +137,7 @@ impl Store {
         self.tier.has_come.notify_all();
     }
 
-    /// Opens the folder that is missing, if one is.
+    /// Opens the configured folder, unless it is open.
     fn take_folder(&self, now_ms: u64) -> io::Result<()> {
         let mut missing = self.missing();
         let Some(missed) = missing.as_ref() else { return Ok(()) };
@@ -142,14 +145,14 @@ impl Store {
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
         let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
         let disk = Disk::open(&missed.plan, now_ms, hash, slot)?;
-        // Before anything is read: nothing that was purged meanwhile comes back.
+        // Applied before anything is read, so that entries purged meanwhile are not served.
         for purge in &missed.purges {
             disk.begin_purge(purge);
         }
         for (bytes, url_ends, is_custom) in &missed.forgotten {
             disk.forget(&Key::of(bytes, *url_ends, *is_custom, |bytes| self.hash(bytes)));
         }
-        // Whoever sets it holds the lock.
+        // It is set only under the lock, and so only once.
         let _ = self.tier.disk.set(disk);
         *missing = None;
         drop(missing);
@@ -158,7 +161,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has what is in memory written to disk too: what is there may be older.
+    /// Writes the entries in memory to disk too: the disk may have older ones.
     fn keep_all(&self) {
         let Some(disk) = self.disk() else { return };
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
@@ -170,7 +173,7 @@ impl Store {
         }
     }
 
-    /// Frees the folder for another process, with all that waits to be written. What is stored from now on is in memory only.
+    /// Writes the queue and frees the folder for another process. New entries are stored in memory only.
     pub(in crate::cache) fn leave_folder(&self) {
         *self.missing() = None;
         self.tier.has_come.notify_all();
@@ -179,7 +182,7 @@ impl Store {
         }
     }
 
-    /// Purges on disk too.
+    /// Purges the disk.
     pub(super) fn purge_disk(&self, purge: &Purge) {
         let mut missing = self.missing();
         if let Some(missed) = missing.as_mut() {
@@ -190,13 +193,13 @@ impl Store {
             missing = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(missing);
-        // Also if it has learned of it just now: this waits until the purge is written.
+        // Also if the purge was applied when the folder was opened: this waits until it is written.
         if let Some(disk) = self.disk() {
             disk.purge(purge);
         }
     }
 
-    /// Forgets a key on disk too.
+    /// Invalidates a key on disk.
     pub(super) fn forget_on_disk(&self, key: &Key<'_>) {
         let mut missing = self.missing();
         if let Some(missed) = missing.as_mut() {
@@ -209,7 +212,7 @@ impl Store {
     }
 
     fn missing(&self) -> MutexGuard<'_, Option<Missing>> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.tier.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What is answered from the cache: from the worker's own entries, from those of all workers, or from the disk.
+//! Serves requests from the cache: from the worker's own entries, from the shared ones, or from disk.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::cache::store::{Brought, Joined, Store};
 use crate::site::Forwarded;
 
 impl Caching {
-    /// Answers from this worker's own entries, if one is fresh. Returns its slot. Nothing is allocated.
+    /// Serves a request from this worker's own entries, if one is fresh. Returns its slot. Allocates nothing.
     #[inline]
     pub(super) fn hit(
         &self,
@@ -95,7 +95,7 @@ impl Caching {
         let find = || {
             let mut found = self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
             if let (None, Some(slot)) = (&found.entry, case.waited.variant) {
-                // Also if the first variant is still on its way.
+                // The first variant may still be arriving, and not be stored yet.
                 (found.slot, found.is_other_variant) = (slot, true);
             }
             found
@@ -138,7 +138,7 @@ impl Caching {
         self.ask(request, what, case, found, response)
     }
 
-    /// Has another thread read what is on disk. After that, the request goes through the cache again.
+    /// Reads an entry from disk on another thread. After that, the request goes through the cache again.
     fn bring_slowly(
         &self,
         request: Request<'_>,
@@ -183,8 +183,8 @@ impl Caching {
     }
 }
 
-/// A read from disk that requests wait for. It ends when this is dropped, also by a panic, or because the runtime does not run it any
-/// more: otherwise they would wait for ever.
+/// A read from disk that requests wait for. Dropping it ends the read, also after a panic or if the runtime shuts down before the read
+/// runs: otherwise the requests would wait forever.
 struct Reading {
     store: Arc<Store>,
     flight: Arc<Flight>,

@@ -1,4 +1,4 @@
-//! What the fields of a request say to a cache, and which of them are not passed on.
+//! The request fields that concern a cache, and those that are not forwarded.
 
 use flatout_wire::Head;
 use flatout_wire::cache::Asks;
@@ -6,8 +6,9 @@ use flatout_wire::cache::Asks;
 use crate::cache::respond::Wishes;
 use crate::proxy::withholds;
 
-/// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
-/// applications build what they respond with of the others, which are not in the key.
+/// Request fields that are not forwarded if the response may be stored. Conditions and ranges: the cache
+/// requests the whole response. The others: some applications build responses from them, and they are not
+/// part of the key.
 pub(in crate::cache) const LEFT_OUT: [&[u8]; 20] = [
     b"if-match",
     b"if-modified-since",
@@ -31,26 +32,26 @@ pub(in crate::cache) const LEFT_OUT: [&[u8]; 20] = [
     b"x-rewrite-url",
 ];
 
-/// How many of them are about conditions and ranges: what is not stored is asked for as the client does.
+/// The first ones are about conditions and ranges. They are forwarded if the response will not be stored.
 const OF_CONDITIONS: usize = 6;
 
-/// What is not passed on of a request whose response is not stored.
+/// The fields that are not forwarded even if the response will not be stored.
 pub(in crate::cache) fn left_out_always() -> &'static [&'static [u8]] {
     LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
 }
 
-/// What the fields of a request say to a cache.
+/// The parsed fields of a request that concern a cache.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cache) struct Looked {
     pub(in crate::cache) asks: Asks,
     pub(in crate::cache) wishes: Wishes,
     pub(in crate::cache) is_authorized: bool,
-    /// It asks for what only the origin can answer.
+    /// Only the origin can serve it: it has an upgrade or a precondition.
     pub(super) is_for_origin: bool,
 }
 
 impl Looked {
-    /// One pass over the fields; nearly all are passed over by the length of their names.
+    /// One pass over the fields; most are skipped by the length of their names.
     #[inline]
     pub(in crate::cache) fn at(head: &Head<'_>) -> Looked {
         let wishes = Wishes { has_conditions: false, has_range: false };
@@ -63,7 +64,7 @@ impl Looked {
                 6 => asks |= is(b"pragma"),
                 7 => looked.is_for_origin |= is(b"upgrade"),
                 8 => looked.is_for_origin |= is(b"if-match"),
-                // The upstream does not see all that selects a variant or is in the key.
+                // A field that the upstream does not get must not select a variant, nor be in the key.
                 10 => looked.is_for_origin |= is(b"connection") && withholds(value, head),
                 13 => {
                     asks |= is(b"cache-control");
