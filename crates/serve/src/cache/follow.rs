@@ -80,7 +80,10 @@ impl Follower {
     async fn respond(self) -> Response {
         let outcome = poll_fn(|context| self.flight.poll_outcome(context)).await;
         let mut response = Response::new();
-        match self.go_on(outcome, &mut response) {
+        let reply = self.go_on(outcome, &mut response);
+        // The flight may hold a whole body.
+        drop(self);
+        match reply {
             Reply::Now => response,
             Reply::Later(future) => future.await,
             // The response comes by key.

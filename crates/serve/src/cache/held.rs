@@ -21,7 +21,7 @@ use crate::site::{Caching as Asked, Client, Edits, Finish, Forwarded};
 /// for the upstream's response to another request.
 const WAITS_MAX: u8 = 3;
 
-/// What a request has waited for, before it goes through the cache again.
+/// What a request has waited for before it goes through the cache again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Waited {
     count: u8,
@@ -34,7 +34,7 @@ pub(super) struct Waited {
 impl Waited {
     /// The same after it has waited once more; `None` if that exceeds the limit.
     pub(super) fn once_more(self) -> Option<Waited> {
-        (self.count < WAITS_MAX).then_some(Waited { count: self.count + 1, ..self })
+        (self.count + 1 < WAITS_MAX).then_some(Waited { count: self.count + 1, ..self })
     }
 }
 
