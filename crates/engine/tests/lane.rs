@@ -16,7 +16,7 @@ mod support;
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, FileRange, Limits, Reply, Request, RequestBody, Response, Service, Taken,
+    Body, BodyPlan, FileRange, Filter, Limits, Reply, Request, RequestBody, Response, Service, Taken,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
@@ -84,6 +84,17 @@ impl Service for Routes {
                 response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
                 Reply::Now
             }
+            (b"/filtered", _) => {
+                response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
+                response.set_filter(Box::new(Twice));
+                Reply::Now
+            }
+            (b"/filtered-later", _) => later(async {
+                let mut response = Response::new();
+                response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
+                response.set_filter(Box::new(Twice));
+                response
+            }),
             (b"/file", _) => {
                 let bytes = 3 * BIG_BYTES as u64;
                 let file = Arc::new(zeros(bytes));
@@ -137,6 +148,19 @@ impl Service for Routes {
             }
             _ => Reply::Now,
         }
+    }
+}
+
+/// Sends each piece twice, and `.` at the end.
+struct Twice;
+
+impl Filter for Twice {
+    fn piece(&mut self, bytes: Bytes) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok([&bytes[..], &bytes].concat().into())
+    }
+
+    fn end(&mut self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Bytes::from_static(b"."))
     }
 }
 
@@ -302,6 +326,19 @@ fn a_stream_is_chunked_or_has_its_length() {
     let answer = server.all("GET /count HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     assert!(answer.contains("Connection: close\r\n") && !answer.contains("Content-Length"));
     assert_eq!(body_of(&answer).len(), 5000);
+}
+
+/// Its length is not that of the stream.
+#[test]
+fn a_stream_passes_through_its_filter() {
+    let server = serving(Limits::default());
+    for path in ["/filtered", "/filtered-later"] {
+        let answer = server.all(last(path));
+        assert!(answer.contains("Transfer-Encoding: chunked\r\n") && !answer.contains("Content-Length"));
+        let body = body_of(&answer);
+        assert!(body.starts_with("a\r\n0999\n0999\n\r\n"), "{body}");
+        assert!(body.ends_with("a\r\n0000\n0000\n\r\n1\r\n.\r\n0\r\n\r\n"), "{body}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use flatout_serve::proxy::{self, Forward, Host, Resolver, Server, Upstream};
 use flatout_serve::site::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
 use flatout_wire::{Head, Status};
 
-use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy};
+use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy, is_https};
 use crate::handler::Endpoint;
 use crate::mount::{below, target};
 use crate::ready::SpareId;
@@ -194,8 +194,8 @@ impl Endpoint for ProxyEndpoint {
             }
         });
         let address = ClientIp::extract(context).ok().and_then(|ClientIp(address)| address);
-        let client =
-            Client { address, is_https: false, is_early: false, is_from_proxy: is_from_proxy(context) };
+        let (is_https, is_from_proxy) = (is_https(context), is_from_proxy(context));
+        let client = Client { address, is_https, is_early: false, is_from_proxy };
         let inner = below(context.path(), self.segments.get().copied().unwrap_or_default());
         let target = target(context, inner);
         let detached = Request::detached(*context.head(), context.path().as_bytes(), RequestBody::NONE);

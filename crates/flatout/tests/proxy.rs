@@ -187,6 +187,38 @@ fn proxies_of_an_application_share_its_cache() {
     assert_eq!((body("/both/x"), body("/both/x")), ("t 5".to_owned(), "t 5".to_owned()));
 }
 
+/// In front of the application, TLS ends at another server.
+#[test]
+fn the_scheme_from_a_trusted_proxy_is_forwarded_and_in_the_key() {
+    let behind = serve(App::new().fallback(|Headers(headers): Headers| {
+        let said: Vec<&str> =
+            headers.get_all("x-forwarded-proto").iter().flat_map(|it| it.to_str()).collect();
+        said.join("|")
+    }));
+    let cache = Cache::open(Plan { memory_bytes: 8 << 20, ..Plan::default() });
+    let kept = Proxy::to(&address(&behind)).cache(&cache, Rules::fresh(Duration::from_secs(3600)));
+    let trusting = serve(App::new().trusted_proxies(&["127.0.0.1"]).proxy("/", kept));
+    let body = |server: &socket::Served, lines: &str| {
+        let request = format!("GET /a HTTP/1.1\r\nHost: t\r\n{lines}Connection: close\r\n\r\n");
+        ask(server, &request).rsplit_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    for (lines, scheme) in [
+        ("", "http"),
+        ("X-Forwarded-Proto: https\r\n", "https"),
+        ("X-Forwarded-Proto: http\r\nX-Forwarded-Proto: http , HTTPS\r\n", "https"),
+        ("X-Forwarded-Proto: https, http\r\n", "http"),
+        ("Forwarded: proto=https\r\n", "http"),
+    ] {
+        assert_eq!(body(&trusting, lines), scheme, "{lines}");
+    }
+    assert_eq!(cache.figures().memory_entries, 2);
+    let purge = |url: &str| cache.purge(&Purge { what: What::Url(url.to_owned()), is_soft: false });
+    assert_eq!((purge("https://t/a"), purge("http://t/a")), (1, 1));
+    // Nobody else is believed.
+    let plain = serve(App::new().proxy("/", &*address(&behind)));
+    assert_eq!(body(&plain, "X-Forwarded-Proto: https\r\n"), "http");
+}
+
 #[test]
 fn cache_rules_of_site_files_are_refused_at_startup() {
     let cache = Cache::open(Plan { memory_bytes: 1 << 20, ..Plan::default() });

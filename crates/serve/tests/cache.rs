@@ -10,8 +10,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use flatout_serve::cache::{DiskPlan, Plan, Rules, Validity};
+use flatout_serve::proxy::Forward;
 use support::cached::{Cached, is, numbering};
-use support::{answering, body_of, last, one, read_request, read_until, rest, upstream};
+use support::{answering, body_of, h2, last, one, read_request, read_until, rest, upstream};
 
 #[test]
 fn a_fresh_response_is_given_again() {
@@ -235,6 +236,140 @@ fn those_who_waited_in_vain_ask_at_once() {
     release.send(()).unwrap();
     for stream in &mut streams {
         assert_eq!(body_of(&rest(stream)), "ok");
+    }
+}
+
+/// Requests for other variants wait for the first response, which has the first `Vary`. Then one request is sent for each variant.
+#[test]
+fn a_herd_makes_one_request_for_each_variant() {
+    const KINDS: usize = 3;
+    const EACH: usize = 10;
+    for is_begun in [false, true] {
+        let (release, released) = channel::<()>();
+        let (tell, told) = channel::<()>();
+        let (tell, released) = (Mutex::new(tell), Mutex::new(released));
+        let counts: Arc<[AtomicUsize; KINDS]> = Arc::default();
+        let counted = counts.clone();
+        let address = upstream(move |_, mut stream| {
+            while let Some(request) = read_request(&mut stream) {
+                let kind = request.lines().find_map(|line| line.strip_prefix("X-Kind: ")).unwrap();
+                let kind: usize = kind.parse().unwrap();
+                counted[kind].fetch_add(1, Ordering::SeqCst);
+                let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nVary: X-Kind\r\nContent-Length: 5\r\n\r\nkind";
+                let mut send = |text: &str| stream.write_all(text.as_bytes()).unwrap();
+                if kind > 0 {
+                    send(&format!("{head}{kind}"));
+                    continue;
+                }
+                tell.lock().unwrap().send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+                send(head);
+                if is_begun {
+                    released.lock().unwrap().recv().unwrap();
+                }
+                send("0");
+            }
+        });
+        let server = Cached::of(one(address));
+        let ask = |kind: usize| {
+            server.send(&format!("GET / HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\nConnection: close\r\n\r\n"))
+        };
+        let mut first = ask(0);
+        told.recv().unwrap();
+        let mut others: Vec<(usize, TcpStream)> =
+            (0..KINDS * EACH).map(|at| (at % KINDS, ask(at % KINDS))).collect();
+        await_collapsed(&server, KINDS * EACH);
+        release.send(()).unwrap();
+        // The body of the first variant is still arriving, or it is stored.
+        others.sort_by_key(|(kind, _)| std::cmp::Reverse(*kind));
+        for (kind, stream) in &mut others {
+            if *kind == 0 && is_begun {
+                let _ = release.send(());
+            }
+            let answer = rest(stream);
+            assert_eq!(body_of(&answer), format!("kind{kind}"), "{answer}");
+        }
+        assert_eq!(body_of(&rest(&mut first)), "kind0");
+        let counts: Vec<usize> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
+        assert_eq!(counts, [1; KINDS], "{is_begun}");
+        for kind in 0..KINDS {
+            assert!(is(&server.get("/", &format!("X-Kind: {kind}\r\n")), "HIT"));
+        }
+    }
+}
+
+/// Entries on disk that are not in the page cache are read by another thread. If one is stale, one request validates it for all clients.
+#[test]
+fn a_herd_makes_one_request_for_what_is_stale_on_disk() {
+    const HERD: usize = 20;
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let (tell, asked) = channel();
+    let tell = Mutex::new(tell);
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let is_known = request.contains("If-None-Match: \"a\"\r\n");
+            tell.lock().unwrap().send(request).unwrap();
+            let response = match is_known {
+                true => {
+                    released.lock().unwrap().recv().unwrap();
+                    "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n"
+                }
+                false => {
+                    "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok"
+                }
+            };
+            stream.write_all(response.as_bytes()).unwrap();
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let server = || {
+        let disk = DiskPlan { dir: dir.path().to_owned(), bytes_max: 16 << 20 };
+        let plan = Plan { memory_bytes: 4 << 20, disk: Some(disk), ..Plan::default() };
+        Cached::with_plan(one(address), Rules::default(), plan)
+    };
+    let first = server();
+    for path in ["/stale", "/too", "/fresh"] {
+        assert!(is(&first.get(path, ""), "MISS"));
+    }
+    for path in ["/stale", "/too"] {
+        assert_eq!(first.purge(&format!("soft url http://t{path}")), 1);
+    }
+    drop(first);
+    let server = server();
+    let began = std::time::Instant::now();
+    while server.cache.figures().disk.is_none_or(|(entries, _)| entries < 3) {
+        assert!(began.elapsed() < Duration::from_secs(20), "the folder was not read");
+        std::thread::yield_now();
+    }
+    // Reading the index has put the files into the page cache.
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let file = std::fs::File::open(file.unwrap().path()).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    asked.try_iter().for_each(drop);
+    assert!(server.get("/stale", "Cache-Control: only-if-cached\r\n").starts_with("HTTP/1.1 504 "));
+    let fresh = server.get("/fresh", "");
+    assert!(is(&fresh, "HIT") && body_of(&fresh) == "ok", "{fresh}");
+    let mut streams: Vec<TcpStream> = (0..HERD).map(|_| server.send(&last("/too"))).collect();
+    // One waits for the upstream, and all the others for it.
+    await_collapsed(&server, HERD - 1);
+    release.send(()).unwrap();
+    // A second request to the upstream would fail.
+    drop(release);
+    for stream in &mut streams {
+        let answer = rest(stream);
+        assert!(answer.starts_with("HTTP/1.1 200 ") && body_of(&answer) == "ok", "{answer}");
+    }
+    assert_eq!(asked.try_iter().count(), 1);
+}
+
+fn await_collapsed(server: &Cached, count: usize) {
+    let began = std::time::Instant::now();
+    while collapsed(server) < count as u64 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{} wait", collapsed(server));
+        std::thread::yield_now();
     }
 }
 
@@ -489,7 +624,7 @@ fn requests_do_not_change_responses_of_other_clients() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
     let server = Cached::of(one(address));
     let evil = "X-Forwarded-Host: evil\r\nX-Original-URL: /evil\r\nX_Rewrite_Url: /evil\r\nX-HTTP-Method-Override: POST\r\n\
-                X-Forwarded-Prefix: /evil\r\nX-Host: evil\r\nForwarded: host=evil\r\n";
+                X-Forwarded-Prefix: /evil\r\nX_Forwarded_Proto: evil\r\nX-Host: evil\r\nForwarded: host=evil\r\n";
     assert!(is(&server.get("/", evil), "MISS"));
     let request = asked.recv().unwrap();
     assert!(!request.contains("evil") && !request.contains("Override"), "{request}");
@@ -499,6 +634,49 @@ fn requests_do_not_change_responses_of_other_clients() {
     {
         assert!(!is(&server.get(path, ""), "HIT"), "{path}");
     }
+}
+
+/// A trusted proxy may forward these fields as its clients sent them.
+#[test]
+fn fields_of_a_trusted_proxy_cannot_poison_the_cache() {
+    for forwarded in [false, true] {
+        let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+        let server = Cached::behind_proxy(one(address), Forward { forwarded, ..Forward::to(0) });
+        let evil =
+            "X-Forwarded-Host: evil\r\nForwarded: for=192.0.2.1;host=evil\r\nX-Forwarded-For: 192.0.2.1\r\n";
+        assert!(is(&server.get("/", evil), "MISS"));
+        let request = asked.recv().unwrap();
+        assert!(!request.contains("evil") && request.contains("\r\nX-Forwarded-Host: t\r\n"), "{request}");
+        assert!(request.contains("\r\nX-Forwarded-For: 192.0.2.1, "), "{request}");
+        assert_eq!(request.contains("\r\nForwarded: for="), forwarded, "{request}");
+        assert!(is(&server.get("/", ""), "HIT"));
+    }
+}
+
+#[test]
+fn requests_over_http_2_share_variants_and_conditions_with_others() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\nETag: \"a\"\r\n");
+    let server = Cached::of(one(address));
+    let get = |kind: &str, lines: &[(&str, &str)]| {
+        let mut request = h2::request("GET", "/");
+        request.headers_mut().insert("x-kind", kind.parse().unwrap());
+        for (name, value) in lines {
+            request.headers_mut().insert(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        let got = h2::client(server.address, async |send| h2::ask(&send, request, None).await);
+        let status = got.fields["x-cache-status"].to_str().unwrap().to_owned();
+        (got.status, status, String::from_utf8(got.body).unwrap())
+    };
+    assert_eq!(get("1", &[]), (200, "MISS".to_owned(), "body 0000".to_owned()));
+    assert_eq!(get("1", &[]), (200, "HIT".to_owned(), "body 0000".to_owned()));
+    assert!(is(&server.get("/", "X-Kind: 1\r\n"), "HIT"));
+    assert_eq!(get("2", &[("if-none-match", "\"a\"")]), (304, "MISS".to_owned(), String::new()));
+    assert!(is(&server.get("/", "X-Kind: 2\r\n"), "HIT"));
+    assert_eq!(
+        get("1", &[("cache-control", "no-cache")]),
+        (200, "EXPIRED".to_owned(), "body 0002".to_owned())
+    );
+    assert_eq!(asked.try_iter().count(), 3);
 }
 
 #[test]

@@ -232,6 +232,57 @@ fn request_fields_cannot_poison_the_cache() {
     }
 }
 
+/// Fields named in `Connection` are not forwarded, but variants are selected by the request as the client sent it.
+#[test]
+fn fields_that_connection_removes_do_not_select_a_variant() {
+    let address = upstream(|_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let language = request.lines().find_map(|line| line.strip_prefix("Accept-Language: "));
+            let body = language.unwrap_or("en");
+            let head =
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nVary: Accept-Language\r\nContent-Length: 2";
+            if stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let server = Cached::of(one(address));
+    for (at, options) in
+        ["Accept-Language", "close , x,accept-language", "TE, Accept-Language"].iter().enumerate()
+    {
+        let path = format!("/{at}");
+        let poison = format!("Accept-Language: de\r\nConnection: {options}\r\n");
+        let got = server.get(&path, &poison);
+        assert!(is(&got, "BYPASS") && body_of(&got) == "en", "{got}");
+        let got = server.get(&path, "Accept-Language: de\r\n");
+        assert!(is(&got, "MISS") && body_of(&got) == "de", "{got}");
+        let got = server.get(&path, &poison);
+        assert!(is(&got, "BYPASS") && body_of(&got) == "en", "{got}");
+    }
+    // These options remove no field that is otherwise forwarded.
+    let usual = "Accept-Language: de\r\nConnection: keep-alive, TE, Host, X-None\r\nTE: trailers\r\nKeep-Alive: 1\r\n";
+    assert!(is(&server.get("/0", usual), "HIT"));
+}
+
+/// They lead to the same site, but an application may use the spelling in its links.
+#[test]
+fn host_spellings_have_separate_responses_and_one_purge_url() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+    let server = Cached::of(one(address));
+    let hosts = ["t", "T", "t:80", "t.", "T.:80", "t:81"];
+    let get =
+        |host: &str| server.ask(&format!("GET /a HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    for expected in ["MISS", "HIT"] {
+        for host in hosts {
+            let is_same = host == "T" && expected == "MISS";
+            assert!(is(&get(host), if is_same { "HIT" } else { expected }), "{host}");
+        }
+    }
+    assert_eq!(asked.try_iter().count(), hosts.len() - 1);
+    assert_eq!(server.purge("hard url http://t./a"), 4);
+    assert_eq!(server.purge("hard prefix http://t:81"), 1);
+}
+
 /// The upstream sends slowly, and readers leave early: those that stay get the whole response, and its memory
 /// is released.
 #[test]

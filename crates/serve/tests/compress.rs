@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatout_engine::{Address, Plan, Server, start};
+use flatout_serve::cache::{self, Cache};
 use flatout_serve::compress::Compress;
 use flatout_serve::proxy::{Forward, Proxy, Resolver};
 use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Rules, Site};
@@ -23,7 +24,17 @@ struct Running {
 
 impl Running {
     fn to(upstream: SocketAddr) -> Running {
-        let rules = Rules { compress: Some(Compress::default()), ..Rules::default() };
+        Running::with(upstream, None)
+    }
+
+    /// The same with a cache.
+    fn cached(upstream: SocketAddr, rules: cache::Rules) -> Running {
+        Running::with(upstream, Some((Cache::open(cache::Plan::default()), rules)))
+    }
+
+    fn with(upstream: SocketAddr, cached: Option<(Cache, cache::Rules)>) -> Running {
+        let (cache, of_cache) = cached.unzip();
+        let rules = Rules { compress: Some(Compress::default()), cache: of_cache, ..Rules::default() };
         let route = Route { rules, ..Route::new(PathMatch::prefix("/"), Action::Proxy(Forward::to(0))) };
         let site = Site { hosts: vec![Host::Any], routes: vec![route], ..Site::default() };
         let upstreams = vec![one(upstream)];
@@ -35,7 +46,14 @@ impl Running {
         let sites = sites.unwrap();
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
         let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
-        let server = start(plan, move |worker| sites.service(proxy.links(&worker))).unwrap();
+        let server = start(plan, move |worker| {
+            let links = proxy.links(&worker);
+            sites.service(match &cache {
+                Some(cache) => cache.before(&worker, links),
+                None => links,
+            })
+        })
+        .unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, server: Some(server) }
     }
@@ -222,4 +240,76 @@ fn head_says_that_the_response_depends_on_the_coding() {
     let mut head = String::new();
     stream.read_to_string(&mut head).unwrap();
     assert!(head.contains("Vary: Accept-Encoding\r\n") && !head.contains("Content-Encoding"), "{head}");
+}
+
+/// Responses to requests that missed together have streamed bodies.
+#[test]
+fn streamed_bodies_are_compressed_with_a_cache() {
+    let text = words(40_000);
+    let length = format!("Content-Length: {}\r\n", text.len());
+    for framing in [&length[..], "Transfer-Encoding: chunked\r\n"] {
+        let framed = |piece: &[u8]| match framing == length {
+            true => piece.to_vec(),
+            false => [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat(),
+        };
+        let (address, tell) = telling();
+        let running = Running::cached(address, cache::Rules::default());
+        let send = |accept: &str| {
+            let mut stream = running.connect();
+            stream.write_all(request("GET", accept).as_bytes()).unwrap();
+            stream
+        };
+        let mut first = send("Accept-Encoding: gzip\r\n");
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: max-age=60\r\n";
+        tell.send(format!("{head}{framing}\r\n").into_bytes()).unwrap();
+        tell.send(framed(&text[..10_000])).unwrap();
+        let mut others = [send("Accept-Encoding: gzip\r\n"), send("")];
+        let mut heads = vec![read_until(&mut first, "\r\n\r\n")];
+        heads.extend(others.iter_mut().map(|stream| read_until(stream, "\r\n\r\n")));
+        for (at, head) in heads.iter().enumerate() {
+            assert!(head.contains("X-Cache-Status: MISS\r\n"), "{head}");
+            assert!(head.contains("Vary: Accept-Encoding\r\n"), "{head}");
+            assert_eq!(head.contains("Content-Encoding: gzip\r\n"), at < 2, "{head}");
+        }
+        tell.send(framed(&text[10_000..])).unwrap();
+        tell.send(framed(b"")).unwrap();
+        let mut rest = Vec::new();
+        for stream in [&mut first, &mut others[0]] {
+            rest.clear();
+            stream.read_to_end(&mut rest).unwrap();
+            let (body, is_whole) = dechunked(&rest);
+            assert!(is_whole && gunzip(&body) == text);
+        }
+        let (head, body, is_whole) = running.get("Accept-Encoding: gzip\r\n");
+        assert!(is_whole && gunzip(&body) == text && head.contains("X-Cache-Status: HIT"), "{head}");
+    }
+}
+
+#[test]
+fn a_response_made_of_slices_is_compressed() {
+    let text = words(40_000);
+    let whole = text.clone();
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes=")).unwrap();
+            let (first, last) = range.split_once('-').unwrap();
+            let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+            let last = last.min(whole.len() - 1);
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Type: text/plain\r\nCache-Control: max-age=60\r\nETag: \"a\"\r\n\
+                 Content-Range: bytes {first}-{last}/{}\r\nContent-Length: {}\r\n\r\n",
+                whole.len(),
+                last - first + 1
+            );
+            stream.write_all(&[head.as_bytes(), &whole[first..=last]].concat()).unwrap();
+        }
+    });
+    let rules = cache::Rules { slice_bytes: Some(16 << 10), ..cache::Rules::default() };
+    let running = Running::cached(address, rules);
+    let accept = "Accept-Encoding: gzip\r\n";
+    let (head, body, _) = running.get(&format!("{accept}Range: bytes=1-9\r\n"));
+    assert!(head.starts_with("HTTP/1.1 206 ") && body == text[1..10], "{head}");
+    let (head, body, is_whole) = running.get(accept);
+    assert!(head.contains("Content-Encoding: gzip\r\n") && head.contains("ETag: W/\"a\"\r\n"), "{head}");
+    assert!(is_whole && gunzip(&body) == text);
 }

@@ -118,10 +118,7 @@ impl Output {
         let body = response.take_body();
         let length = match &body {
             _ if !trailers.is_empty() => Length::Unknown,
-            Body::Stream(body) => match body.size_hint().exact().or(response.declared_length()) {
-                Some(bytes) => Length::Known(bytes),
-                None => Length::Unknown,
-            },
+            Body::Stream(body) => response.length_of_stream(body).map_or(Length::Unknown, Length::Known),
             Body::Pushed => response.declared_length().map_or(Length::Unknown, Length::Known),
             body => said_length(response, length_of(body)),
         };

@@ -111,7 +111,7 @@ impl Output {
             // A stream cannot change to another protocol.
             Body::Take(_) if response.status().is_bodyless() => return Content::Failed,
             _ if !trailers.is_empty() || response.status().is_bodyless() => None,
-            Body::Stream(body) => http_body::Body::size_hint(body).exact().or(response.declared_length()),
+            Body::Stream(body) => response.length_of_stream(body),
             Body::Pushed => response.declared_length(),
             Body::Take(_) => None,
             body => Some(match response.declared_length() {

@@ -8,7 +8,7 @@ use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
 use flatout_wire::h2::hpack::encode_lines;
 
-use super::body::{Body, Filter};
+use super::body::{Body, BoxBody, Filter};
 
 /// Status, fields and body of a response.
 ///
@@ -34,6 +34,8 @@ pub struct Response {
     body: Body,
     declared_length: Option<u64>,
     filter: Option<Box<dyn Filter>>,
+    /// It has a filter, or had one that its exchange has now.
+    is_filtered: bool,
     trailers: Vec<u8>,
     hints: Vec<u8>,
     note: u64,
@@ -64,6 +66,7 @@ impl Response {
             body: Body::Empty,
             declared_length: None,
             filter: None,
+            is_filtered: false,
             trailers: Vec::new(),
             hints: Vec::new(),
             note: 0,
@@ -273,12 +276,19 @@ impl Response {
         self.declared_length
     }
 
-    /// Filters a body that is streamed or pushed; a declared length is then ignored. Other bodies are sent unchanged.
+    /// Filters a body that is streamed or pushed; a declared length, and that of the stream, is then ignored. Other bodies are sent
+    /// unchanged.
     pub fn set_filter(&mut self, filter: Box<dyn Filter>) -> &mut Self {
         self.declared_length = None;
         self.filter = Some(filter);
+        self.is_filtered = true;
         self.has_extras = true;
         self
+    }
+
+    /// The length of a streamed body, if that is known before it is sent.
+    pub(crate) fn length_of_stream(&self, body: &BoxBody) -> Option<u64> {
+        if self.is_filtered { None } else { body.size_hint().exact().or(self.declared_length) }
     }
 
     #[inline]
@@ -423,6 +433,7 @@ impl Response {
     fn reset_extras(&mut self) {
         self.declared_length = None;
         self.filter = None;
+        self.is_filtered = false;
         self.trailers.clear();
         self.hints.clear();
         self.has_extras = false;

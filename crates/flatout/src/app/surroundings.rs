@@ -127,7 +127,8 @@ impl App {
     }
 
     /// Proxies whose `X-Forwarded-For` is trusted ([`ClientIp`](crate::ClientIp)): addresses, networks such as
-    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. By default, none is trusted.
+    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. By default, none is trusted. For `App::proxy`, their
+    /// `X-Forwarded-Proto` is trusted too.
     ///
     /// ```
     /// use flatout::{App, ClientIp, test::Client};

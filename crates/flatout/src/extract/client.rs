@@ -104,6 +104,15 @@ pub(crate) fn is_from_proxy(context: &Context<'_>) -> bool {
     context.place.trusted().iter().any(|network| network.has(peer))
 }
 
+/// Whether the client used https: by this connection, or, if that comes from a trusted proxy, by what this one says in
+/// `X-Forwarded-Proto`. `Forwarded` is not read, as for the client's address: a proxy that does not write it passes on the client's.
+#[cfg(feature = "proxy")]
+pub(crate) fn is_https(context: &Context<'_>) -> bool {
+    let last = context.head().field_all("x-forwarded-proto").last().filter(|_| is_from_proxy(context));
+    let scheme = last.and_then(|value| value.rsplit(|&byte| byte == b',').next()).map(<[u8]>::trim_ascii);
+    scheme.map_or(context.request.tls.is_some(), |scheme| scheme.eq_ignore_ascii_case(b"https"))
+}
+
 impl Extract for ClientIp {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         let peer = context.peer().map(|peer| peer.ip());

@@ -23,7 +23,7 @@ pub use body::{Json, Streamed};
 pub use client::ClientIp;
 pub(crate) use client::Network;
 #[cfg(feature = "proxy")]
-pub(crate) use client::is_from_proxy;
+pub(crate) use client::{is_from_proxy, is_https};
 #[cfg(feature = "cookies")]
 pub use cookies::{Cookies, PrivateCookies, SignedCookies};
 pub use extension::Extension;

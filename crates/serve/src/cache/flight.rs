@@ -42,6 +42,8 @@ pub(super) enum Outcome {
     Failed(Status),
     /// A response for one client only: the others send their own requests.
     Released,
+    /// What is on disk was read into memory; `false` if there was nothing.
+    Brought(bool),
 }
 
 /// Called when readers have made room.

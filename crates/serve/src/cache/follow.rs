@@ -1,174 +1,187 @@
-//! Requests that wait for the response to another request.
+//! Requests that wait for the response to another request, or for a read from disk.
+//!
+//! ```text
+//! outcome ── its own variant ──────────────> the response
+//!         ── another variant, read from disk ─> through the cache again
+//!         ── a response for one client only ──> forwarded alone
+//! ```
 
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{Body, Reply, Request, Response};
 use flatout_lane::clock;
-use flatout_wire::cache::{Asks, Verdict};
-use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits, parse};
+use flatout_wire::cache::Verdict;
+use flatout_wire::head::parse_kept;
 use flatout_wire::{Head, Status};
 
 use super::entry::{Entry, body_of};
 use super::flight::{Flight, Outcome};
-use super::invalidate::{After, Marked};
+use super::held::{Held, Waited};
+use super::invalidate::After;
 use super::label::{Label, Said};
 use super::respond::{self, Wishes};
-use super::worker::{Caching, left_out_always, select};
-use crate::proxy::{Asker, Links, Prepared};
-use crate::site::{Finish, Forwarded, MadeBy};
-
-/// The head was parsed before, within the server's limits.
-const LIMITS: HeadLimits = HeadLimits {
-    head_bytes_max: HEAD_BYTES_CEILING,
-    target_bytes_max: HEAD_BYTES_CEILING,
-    fields_max: usize::MAX,
-};
+use super::worker::{Caching, Case, select};
+use crate::site::{Forwarded, MadeBy};
 
 /// Calls `act` with a kept head.
 pub(super) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
     let mut fields = Vec::new();
-    let head = parse(bytes, &mut fields, &LIMITS).ok()??;
+    let head = parse_kept(bytes, &mut fields, None)?;
     Some(act(&head))
 }
 
 /// A waiting request.
 struct Follower {
-    links: Rc<Links>,
+    caching: Rc<Caching>,
     flight: Arc<Flight>,
-    head: Vec<u8>,
     stale: Option<Arc<Entry>>,
-    asks: Asks,
-    wishes: Wishes,
-    said: Option<Said>,
-    finish: Rc<dyn Finish>,
+    held: Held,
+    said: Said,
+}
+
+/// How a request goes on.
+enum Next {
+    /// Its response was written.
+    Respond(MadeBy),
+    /// Through the cache again.
+    Again(Waited),
+    /// Without the cache.
+    Alone,
 }
 
 impl Caching {
-    /// Makes a request wait for the response to another.
+    /// Makes a request wait for the response to another, or for a read from disk.
     #[expect(clippy::too_many_arguments, reason = "they are what a follower is made of")]
     pub(super) fn follow(
         &self,
-        request: Request<'_>,
-        mut what: Forwarded<'_>,
+        request: &Request<'_>,
+        what: &Forwarded<'_>,
+        case: &Case<'_>,
         flight: Arc<Flight>,
         stale: Option<Arc<Entry>>,
-        (asks, wishes): (Asks, Wishes),
         said: Said,
         response: &mut Response,
     ) -> Reply {
-        what.edits.left_out = left_out_always();
-        let Some(prepared) = self.links.prepare(&request, &what) else {
+        let Some(caching) = self.me.upgrade() else {
             respond::refuse(Status::BAD_GATEWAY, None, response);
             what.finish.finish(response, MadeBy::Here);
             return Reply::Now;
         };
-        self.counters.collapsed();
-        self.counters.count(said.label);
-        let said = what.caching.filter(|caching| caching.rules.says_status).map(|_| said);
-        let alone = Rc::new(Marked {
-            inner: what.finish.clone(),
-            said: said.map(|said| Said { is_collapsed: false, ..said }),
-            store: self.store.clone(),
-            after: After::Nothing,
-        });
-        let asker = Asker { exchange: request.park(), finish: alone };
-        let follower = Follower {
-            links: self.links.clone(),
-            flight,
-            head: request.head.bytes().to_vec(),
-            stale,
-            asks,
-            wishes,
-            said,
-            finish: what.finish,
-        };
-        let stale_time = what.caching.map_or(0, |caching| caching.rules.stale_seconds());
-        Reply::Later(Box::pin(follower.wait(prepared, asker, stale_time)))
+        let held = Held::of(request, what, case);
+        let follower = Follower { caching, flight, stale, held, said };
+        Reply::Later(Box::pin(follower.respond()))
     }
 }
 
 impl Follower {
-    async fn wait(self, prepared: Prepared, asker: Asker, stale_time: u32) -> Response {
+    async fn respond(self) -> Response {
         let outcome = poll_fn(|context| self.flight.poll_outcome(context)).await;
-        match self.response(outcome, stale_time) {
-            Some(response) => response,
-            None => {
-                self.links.pass_on(prepared, asker);
-                // The response comes by key.
-                pending().await
-            }
+        let mut response = Response::new();
+        let reply = self.go_on(outcome, &mut response);
+        // The flight may hold a whole body.
+        drop(self);
+        match reply {
+            Reply::Now => response,
+            Reply::Later(future) => future.await,
+            // The response comes by key.
+            Reply::Parked => pending().await,
+            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
         }
     }
 
-    /// The response, if the outcome can be used for this request.
-    fn response(&self, outcome: Outcome, stale_time: u32) -> Option<Response> {
+    fn go_on(&self, outcome: Outcome, response: &mut Response) -> Reply {
+        let Follower { caching, held, .. } = self;
+        match self.next(outcome, response) {
+            Next::Respond(by) => {
+                held.finish.finish(response, by);
+                Reply::Now
+            }
+            Next::Again(waited) => held.resume(&caching.store, response, |request, what, case, response| {
+                caching.look(request, what, Case { waited, ..case }, response)
+            }),
+            Next::Alone => held.resume(&caching.store, response, |request, what, _, response| {
+                let said = Said { is_collapsed: false, ..self.said };
+                caching.pass(request, what, said, After::Nothing, response)
+            }),
+        }
+    }
+
+    /// What follows from the outcome. Writes the response, if there is one now.
+    fn next(&self, outcome: Outcome, response: &mut Response) -> Next {
         let now_ms = clock::unix_milliseconds();
-        let mut response = Response::new();
-        let by = match outcome {
-            Outcome::Whole(entry) => {
-                self.fits(&entry, now_ms).then_some(())?;
-                let said = self.said;
-                self.write(&entry, said, now_ms, &mut response)?;
-                MadeBy::Upstream
-            }
-            Outcome::Stream(entry, length) => {
-                self.fits(&entry, now_ms).then_some(())?;
-                let body = self.flight.reader(length)?;
+        match outcome {
+            Outcome::Whole(entry) => self.misfit(&entry, now_ms).unwrap_or_else(|| {
+                self.write(&entry, body_of(&entry), self.held.looked.wishes, self.said, response)
+            }),
+            Outcome::Stream(entry, length) => self.misfit(&entry, now_ms).unwrap_or_else(|| {
+                let Some(body) = self.flight.reader(length) else { return Next::Alone };
                 let wishes = Wishes { has_conditions: false, has_range: false };
-                with_head(&self.head, |head| {
-                    respond::write(
-                        &entry,
-                        bytes::Bytes::new(),
-                        head,
-                        wishes,
-                        now_ms,
-                        self.said.as_ref(),
-                        &mut response,
-                    );
-                })?;
+                let next = self.write(&entry, Bytes::new(), wishes, self.said, response);
                 response.set_body(Body::Stream(Box::pin(body)));
-                MadeBy::Upstream
-            }
-            Outcome::Failed(status) => match &self.stale {
-                Some(stale) if stale.policy.stands_in(&self.asks, now_ms, Some(stale_time)) => {
-                    let ttl = Some(stale.policy.fresh_for(now_ms));
-                    let said = Said { ttl, detail: Some("error"), ..Said::of(Label::Stale) };
-                    self.write(stale, self.said.map(|_| said), now_ms, &mut response)?;
-                    MadeBy::Upstream
-                }
-                _ => {
-                    respond::refuse(status, self.said.as_ref(), &mut response);
-                    MadeBy::Here
-                }
-            },
-            Outcome::Released => return None,
-        };
-        self.finish.finish(&mut response, by);
-        Some(response)
+                next
+            }),
+            Outcome::Brought(is_there) => self.again(|waited| waited.was_on_disk = Some(is_there)),
+            Outcome::Failed(status) => self.fail(status, now_ms, response),
+            Outcome::Released => Next::Alone,
+        }
     }
 
-    /// Whether a response may be shared with other requests, and with this one.
-    fn fits(&self, entry: &Entry, now_ms: u64) -> bool {
-        let is_usable = entry.policy.judge(&self.asks, now_ms, false) != Verdict::Validate;
-        let is_selected = || {
-            let mut selected = Vec::new();
-            with_head(&self.head, |head| select(head, entry.vary(), &mut selected));
-            entry.selected() == selected
-        };
-        is_usable && (entry.vary().is_empty() || is_selected())
+    /// How the request goes on if it cannot use this response: alone if the response must be validated for each request, and through the
+    /// cache again if it is another variant.
+    fn misfit(&self, entry: &Entry, now_ms: u64) -> Option<Next> {
+        if entry.policy.judge(&self.held.asks, now_ms, false) == Verdict::Validate {
+            return Some(Next::Alone);
+        }
+        if entry.vary().is_empty() {
+            return None;
+        }
+        let mut selected = Vec::new();
+        with_head(&self.held.head, |head| select(head, entry.vary(), &mut selected));
+        if entry.selected() == selected {
+            return None;
+        }
+        let store = &self.caching.store;
+        let variant = Some(store.slot_of(self.held.key(store).hash, &selected));
+        Some(self.again(|waited| waited.variant = variant))
     }
 
-    fn write(
-        &self,
-        entry: &Arc<Entry>,
-        said: Option<Said>,
-        now_ms: u64,
-        response: &mut Response,
-    ) -> Option<()> {
-        with_head(&self.head, |head| {
-            respond::write(entry, body_of(entry), head, self.wishes, now_ms, said.as_ref(), response);
-        })
+    fn again(&self, change: impl FnOnce(&mut Waited)) -> Next {
+        let Some(mut waited) = self.held.waited.once_more() else { return Next::Alone };
+        change(&mut waited);
+        Next::Again(waited)
+    }
+
+    /// The upstream has failed: sends the stale response, if that is allowed.
+    fn fail(&self, status: Status, now_ms: u64, response: &mut Response) -> Next {
+        let cut_off = Some(self.held.rules.stale_seconds());
+        if let Some(stale) = &self.stale
+            && stale.policy.stands_in(&self.held.asks, now_ms, cut_off)
+        {
+            let ttl = Some(stale.policy.fresh_for(now_ms));
+            let said = Said { ttl, detail: Some("error"), ..Said::of(Label::Stale) };
+            return self.write(stale, body_of(stale), self.held.looked.wishes, said, response);
+        }
+        respond::refuse(status, self.reported(self.said).as_ref(), response);
+        self.caching.counters.count(self.said.label);
+        Next::Respond(MadeBy::Here)
+    }
+
+    fn reported(&self, said: Said) -> Option<Said> {
+        self.held.rules.says_status.then_some(said)
+    }
+
+    fn write(&self, entry: &Entry, body: Bytes, wishes: Wishes, said: Said, response: &mut Response) -> Next {
+        self.caching.counters.count(said.label);
+        let (reported, now_ms) = (self.reported(said), clock::unix_milliseconds());
+        let written = with_head(&self.held.head, |head| {
+            respond::write(entry, body, head, wishes, now_ms, reported.as_ref(), response);
+        });
+        if written.is_none() {
+            response.set_status(Status::INTERNAL_SERVER_ERROR);
+        }
+        Next::Respond(MadeBy::Upstream)
     }
 }

@@ -8,23 +8,43 @@ use crate::site::{Caching, Forwarded};
 /// The key of a request: its URL, and further parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key<'a> {
-    /// `http://example.org/a?b`: the URL that purges use.
+    /// `http://example.org/a?b`, the URL that purges use: scheme and host are the client's, path and query those that the upstream gets.
     pub(super) url: &'a [u8],
-    /// The operator's key, or the lines that the site adds to the request; the upstream, and the `Host` that it gets.
+    /// The operator's key, or the lines that the site adds to the request; the upstream, and the `Host` that it gets; the client's
+    /// spelling of the host, if the URL has another.
     pub(super) rest: &'a [u8],
     /// The operator's key replaces the URL.
     pub(super) is_custom: bool,
     pub(super) hash: u64,
 }
 
-/// Writes the URL of a request, as its client sees it. Returns its end.
-pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> usize {
+/// Writes a URL, with the host in its usual spelling. Returns whether that differs from the given one in more than case.
+pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(if is_https { b"https://" } else { b"http://" });
-    let at = out.len();
-    out.extend_from_slice(authority);
+    let (at, (host, port)) = (out.len(), usual(is_https, authority));
+    out.extend_from_slice(host);
+    if !port.is_empty() {
+        out.push(b':');
+        out.extend_from_slice(port);
+    }
+    let bytes = out.len() - at;
     out.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
     out.extend_from_slice(target);
-    out.len()
+    bytes != authority.len()
+}
+
+/// The host of an authority without the dot at the end of a full name, and the port unless it is that of the scheme.
+fn usual(is_https: bool, authority: &[u8]) -> (&[u8], &[u8]) {
+    let digits = authority.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let colon_at = authority.len().wrapping_sub(digits + 1);
+    let (host, port) = match authority.split_at_checked(colon_at) {
+        Some((host, [b':', port @ ..])) => (host, port),
+        _ => (authority, &b""[..]),
+    };
+    let zeros = port.iter().take_while(|&&byte| byte == b'0').count();
+    let port = port.get(zeros..).unwrap_or_default();
+    let is_default = port == if is_https { &b"443"[..] } else { b"80" };
+    (host.strip_suffix(b".").unwrap_or(host), if is_default { b"" } else { port })
 }
 
 /// Writes the key of a request into `out`: the URL, then the rest. Returns the end of the URL.
@@ -38,7 +58,8 @@ pub(super) fn write_key(
     upstream: &str,
     out: &mut Vec<u8>,
 ) -> usize {
-    let url_ends = write_url(what.client.is_https, head.authority(), what.target, out);
+    let is_respelled = write_url(what.client.is_https, head.authority(), what.target, out);
+    let url_ends = out.len();
     match caching.key {
         Some(key) => out.extend_from_slice(key),
         None => out.extend_from_slice(what.edits.lines),
@@ -56,6 +77,11 @@ pub(super) fn write_key(
             out.extend_from_slice(host.as_bytes());
         }
     }
+    // The upstream gets the client's spelling, and may build what it responds with of that.
+    if is_respelled && caching.key.is_none() {
+        out.extend_from_slice(b"\0\x01");
+        out.extend_from_slice(&head.authority().to_ascii_lowercase());
+    }
     url_ends
 }
 
@@ -69,5 +95,39 @@ impl<'a> Key<'a> {
         let (url, rest) = bytes.split_at_checked(url_ends).unwrap_or((bytes, b""));
         let hash = hash(if is_custom { rest } else { bytes });
         Key { url, rest, is_custom, hash }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_has_one_spelling() {
+        for (is_https, authority, expected) in [
+            (false, "h", "http://h/"),
+            (false, "H.example:80", "http://h.example/"),
+            (false, "h:443", "http://h:443/"),
+            (true, "h:443", "https://h/"),
+            (true, "h:80", "https://h:80/"),
+            (true, "h.", "https://h/"),
+            (true, "h.:443", "https://h/"),
+            (false, "h.:8080", "http://h:8080/"),
+            (false, "h:", "http://h/"),
+            (false, "h:0080", "http://h/"),
+            (false, "127.0.0.1", "http://127.0.0.1/"),
+            (false, "127.0.0.1:8080", "http://127.0.0.1:8080/"),
+            (false, "[::80]:80", "http://[::80]/"),
+            (false, "[::80]", "http://[::80]/"),
+            (false, "80", "http://80/"),
+            (false, "", "http:///"),
+        ] {
+            let mut out = Vec::new();
+            let is_respelled = write_url(is_https, authority.as_bytes(), b"/", &mut out);
+            let url = String::from_utf8(out).unwrap();
+            assert_eq!(url, expected, "{authority}");
+            let is_same = format!("://{}/", authority.to_ascii_lowercase()) == url[url.find(':').unwrap()..];
+            assert_eq!(is_respelled, !is_same, "{authority}");
+        }
     }
 }

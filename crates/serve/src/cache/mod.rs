@@ -18,6 +18,7 @@ mod flight;
 mod follow;
 mod forms;
 mod front;
+mod held;
 mod invalidate;
 mod key;
 mod label;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::entry::Entry;
+use super::key::write_url;
 
 /// Purges that are remembered; a response requested before the oldest of them is not stored.
 const REMEMBERED_MAX: usize = 256;
@@ -19,7 +20,7 @@ pub struct Purge {
 /// Which responses are purged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// All variants of one URL.
+    /// All variants of one URL: the client's scheme and host, and path and query as the upstream gets them.
     Url(String),
     /// URLs that start with this one.
     Prefix(String),
@@ -89,8 +90,8 @@ impl Purge {
         let what = match (kind, value) {
             ("all", "") => What::All,
             (_, "") => return Err(bad()),
-            ("url", url) => What::Url(with_small_host(url)),
-            ("prefix", url) => What::Prefix(with_small_host(url)),
+            ("url", url) => What::Url(as_in_keys(url)),
+            ("prefix", url) => What::Prefix(as_in_keys(url)),
             ("tag", tag) => What::Tag(tag.to_owned()),
             _ => return Err(bad()),
         };
@@ -103,14 +104,19 @@ impl Purge {
     }
 }
 
-/// A URL as in keys: scheme and host are case-insensitive.
-fn with_small_host(url: &str) -> String {
-    let from = url.find("://").map_or(0, |at| at + 3);
-    let until = url.get(from..).and_then(|rest| rest.find('/')).map_or(url.len(), |at| from + at);
-    let (before, behind) = url.split_at(until);
-    let before = before.to_ascii_lowercase();
+/// A URL as in keys.
+fn as_in_keys(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let is_https = scheme.eq_ignore_ascii_case("https");
+    if !is_https && !scheme.eq_ignore_ascii_case("http") {
+        return url.to_owned();
+    }
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     // The URL of a host without a path means its root.
-    if behind.is_empty() && from > 0 { format!("{before}/") } else { format!("{before}{behind}") }
+    let path = if path.is_empty() { "/" } else { path };
+    let mut out = Vec::new();
+    write_url(is_https, authority.as_bytes(), path.as_bytes(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// The latest purges.
@@ -166,6 +172,10 @@ mod tests {
             What::Url("http://a.b:8/C".into())
         );
         assert_eq!(Purge::from_text("hard prefix http://A").unwrap().what, What::Prefix("http://a/".into()));
+        assert_eq!(
+            Purge::from_text("hard url HTTPS://A.b.:443/C:80").unwrap().what,
+            What::Url("https://a.b/C:80".into())
+        );
         for text in ["", "hard", "url a", "hard url", "hard url ", "hard all x", "soft x y"] {
             assert!(Purge::from_text(text).is_err(), "{text}");
         }

@@ -182,7 +182,7 @@ impl Sliced {
         match outcome {
             Outcome::Whole(slice) => Whole::of(&slice).ok_or(Missing::Failed(Status::INTERNAL_SERVER_ERROR)),
             Outcome::Failed(status) => Err(Missing::Failed(status)),
-            Outcome::Released | Outcome::Stream(..) => Err(Missing::Passed),
+            Outcome::Released | Outcome::Stream(..) | Outcome::Brought(_) => Err(Missing::Passed),
         }
     }
 

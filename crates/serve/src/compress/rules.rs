@@ -132,7 +132,7 @@ impl Rules {
         if is_done { verdict } else { Verdict::Plain }.write(response);
     }
 
-    /// Compresses a body now, or while it is pushed. Returns whether that is possible.
+    /// Compresses a body now, or while it is sent. Returns whether that is possible.
     fn compress(&self, level: Level, response: &mut Response) -> bool {
         let Some(bytes) = response.body_bytes() else {
             let filter = self.under_way.begin().and_then(|seat| Filtered::new(level, seat));
@@ -178,12 +178,13 @@ impl Rules {
     fn is_long_enough(&self, response: &Response) -> bool {
         let length = match response.body() {
             Body::Pushed | Body::Empty => response.declared_length(),
+            Body::Stream(body) => body.size_hint().exact().or(response.declared_length()),
             _ => response.body_bytes().map(|bytes| bytes.len() as u64),
         };
-        // The length of a pushed body may be unknown.
+        // The length of a body that is sent as it arrives may be unknown.
         match (length, response.body()) {
             (Some(length), _) => length >= self.plan.bytes_min,
-            (None, body) => matches!(body, Body::Pushed),
+            (None, body) => matches!(body, Body::Pushed | Body::Stream(_)),
         }
     }
 
@@ -243,6 +244,12 @@ fn is_of_type(this: &[u8], wanted: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use flatout_engine::BoxError;
+    use http_body::{Frame, SizeHint};
+
     use super::*;
 
     fn response(fields: &[(&str, &str)], body: usize) -> Response {
@@ -321,6 +328,36 @@ mod tests {
         };
         let gzip = Verdict::As(DEFAULT_LEVELS[2]);
         assert_eq!([pushed(None), pushed(Some(1024)), pushed(Some(1023))], [gzip, gzip, Verdict::Never]);
+    }
+
+    #[test]
+    fn a_streamed_body_counts_by_its_length() {
+        let streamed = |hint: SizeHint| {
+            let mut response = response(&[("Content-Type", "text/plain")], 0);
+            response.set_body(Body::Stream(Box::pin(Streamed(hint))));
+            verdict("gzip", &response)
+        };
+        let gzip = Verdict::As(DEFAULT_LEVELS[2]);
+        let of = |bytes| streamed(SizeHint::with_exact(bytes));
+        assert_eq!([streamed(SizeHint::default()), of(1024), of(1023)], [gzip, gzip, Verdict::Never]);
+    }
+
+    struct Streamed(SizeHint);
+
+    impl http_body::Body for Streamed {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            Poll::Ready(None)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            self.0
+        }
     }
 
     #[test]

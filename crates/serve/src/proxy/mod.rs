@@ -49,6 +49,7 @@ pub use names::Resolver;
 pub use plan::{
     Active, Address, Balance, Forward, Host, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream,
 };
+pub(crate) use request::withholds;
 pub use upstream::ServerState;
 pub(crate) use waiter::{Asker, Taken, Taker};
 pub use watch::Watch;

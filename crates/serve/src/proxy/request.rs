@@ -12,7 +12,7 @@ use flatout_wire::websocket::{KEY_BYTES, accept_key};
 use flatout_wire::{Framing, Head, Method, Version};
 
 use super::plan::{Forward, Host};
-use crate::site::{Client, Forwarded, Question};
+use crate::site::{Client, Edits, Forwarded, Question, is_alike};
 
 /// The field that proves that a WebSocket was meant.
 const KEY: &str = "Sec-WebSocket-Key";
@@ -41,8 +41,7 @@ fn is_ours(name: &[u8]) -> bool {
 
 fn is_forwarded(name: &[u8]) -> bool {
     (name.len() == 9 && name.eq_ignore_ascii_case(b"forwarded"))
-        || (name.len() > 12
-            && name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-")))
+        || (name.len() > 12 && name.get(..12).is_some_and(|start| is_alike(start, b"x-forwarded-")))
 }
 
 /// Whether this field of a trusted sender is rewritten.
@@ -65,6 +64,14 @@ pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = imp
             .as_ref()
             .split(|&byte| byte == b',')
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
+    })
+}
+
+/// Whether `connection`, the value of a `Connection` field, names a field of this request that would otherwise be forwarded.
+pub(crate) fn withholds(connection: &[u8], head: &Head<'_>) -> bool {
+    connection.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).any(|option| {
+        let is_usual = option.eq_ignore_ascii_case(b"close") || is_ours(option);
+        !is_usual && head.fields().any(|(name, _)| name.eq_ignore_ascii_case(option))
     })
 }
 
@@ -130,10 +137,10 @@ pub(super) fn write_head(
         out.extend_from_slice(b"Connection: TE\r\nTE: trailers\r\n");
     }
     if forward.x_forwarded {
-        write_x_forwarded(head, client, peer, out);
+        write_x_forwarded(head, client, edits, peer, out);
     }
     if forward.forwarded {
-        write_forwarded(head, client, peer, out);
+        write_forwarded(head, client, edits, peer, out);
     }
     if client.is_early {
         write_early(head, out);
@@ -177,7 +184,7 @@ pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
             write_line(name, value, out);
         }
     }
-    write_x_forwarded(head, client, client.address, out);
+    write_x_forwarded(head, client, &Edits::default(), client.address, out);
     if client.is_early {
         write_early(head, out);
     }
@@ -189,23 +196,33 @@ fn is_about_body(name: &[u8]) -> bool {
     name.len() > 8 && name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"))
 }
 
+/// Whether we append to a trusted proxy's value of this field; otherwise we replace it.
+fn adds_to(name: &[u8], client: &Client, edits: &Edits<'_>) -> bool {
+    client.is_from_proxy && !edits.drops(name)
+}
+
 /// Sends the client's address, after what a trusted proxy before us has sent.
-fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+fn write_x_forwarded(
+    head: &Head<'_>,
+    client: &Client,
+    edits: &Edits<'_>,
+    peer: Option<IpAddr>,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(b"X-Forwarded-For: ");
-    if client.is_from_proxy {
-        for value in head.field_all("X-Forwarded-For") {
-            out.extend_from_slice(value);
-            out.extend_from_slice(b", ");
-        }
+    let adds = adds_to(b"x-forwarded-for", client, edits);
+    for value in head.field_all("X-Forwarded-For").filter(|_| adds) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
     }
-    match address(client, peer) {
+    match if adds { peer } else { client.address } {
         Some(address) => write_address(address, out),
         None => out.extend_from_slice(b"unknown"),
     }
     out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
     out.extend_from_slice(scheme(client).as_bytes());
     out.extend_from_slice(b"\r\n");
-    let before = if client.is_from_proxy { head.field("X-Forwarded-Host") } else { None };
+    let before = head.field("X-Forwarded-Host").filter(|_| adds_to(b"x-forwarded-host", client, edits));
     let host = before.unwrap_or(head.authority());
     if !host.is_empty() {
         write_line(b"X-Forwarded-Host", host, out);
@@ -213,14 +230,21 @@ fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out
 }
 
 /// The same as `Forwarded` (RFC 7239).
-fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+fn write_forwarded(
+    head: &Head<'_>,
+    client: &Client,
+    edits: &Edits<'_>,
+    peer: Option<IpAddr>,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(b"Forwarded: ");
-    for value in head.field_all("Forwarded").filter(|_| client.is_from_proxy) {
+    let adds = adds_to(b"forwarded", client, edits);
+    for value in head.field_all("Forwarded").filter(|_| adds) {
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(b"for=");
-    match address(client, peer) {
+    match if adds { peer } else { client.address } {
         Some(address @ IpAddr::V4(_)) => write_address(address, out),
         Some(address @ IpAddr::V6(_)) => {
             out.extend_from_slice(b"\"[");
@@ -239,11 +263,6 @@ fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: 
         out.push(b'"');
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// The address to append: the connection's peer if a trusted proxy named the client, otherwise the client's.
-fn address(client: &Client, peer: Option<IpAddr>) -> Option<IpAddr> {
-    if client.is_from_proxy { peer } else { client.address }
 }
 
 /// Like `Display`, but without the formatting machinery for IPv4, which costs as much as the rest of the head.
@@ -278,7 +297,7 @@ mod tests {
     use flatout_wire::head::{HeadLimits, parse};
 
     use super::*;
-    use crate::site::{Edits, Finish, MadeBy};
+    use crate::site::{Finish, MadeBy};
 
     struct Nothing;
 
@@ -287,11 +306,15 @@ mod tests {
     }
 
     fn written(request: &str, forward: &Forward, client: Client) -> String {
+        written_without(&[b"x-left-out"], request, forward, client)
+    }
+
+    fn written_without(left_out: &[&[u8]], request: &str, forward: &Forward, client: Client) -> String {
         let mut fields = Vec::new();
         let head = parse(request.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
         let edits = Edits {
             dropped: &["x-dropped".to_owned()],
-            left_out: &[b"x-left-out"],
+            left_out,
             lines: b"X-User: 7\r\n",
             ..Edits::default()
         };
@@ -320,7 +343,7 @@ mod tests {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
                        Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
-                       X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\n\r\n";
+                       X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\nX_Forwarded_Proto: https\r\n\r\n";
         assert_eq!(
             written(request, &Forward::to(0), STRANGER),
             "GET /a%2fb?q=1 HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\nConnection: TE\r\nTE: trailers\r\n\
@@ -362,6 +385,22 @@ mod tests {
              X-Forwarded-For: 1.1.1.1, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n\
              Forwarded: for=1.1.1.1, for=192.0.2.7;proto=https;host=\"a\"\r\nVia: 1.1 flatout\r\nX-User: 7\r\n"
         );
+    }
+
+    #[test]
+    fn dropped_fields_of_a_trusted_proxy_are_replaced() {
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Host: b\r\n\
+                       Forwarded: for=1.1.1.1;host=b\r\n\r\n";
+        let forward = Forward { forwarded: true, ..Forward::to(0) };
+        let client = Client { address: Some([1, 1, 1, 1].into()), is_from_proxy: true, ..STRANGER };
+        let left_out: &[&[u8]] = &[b"x-forwarded-host", b"forwarded"];
+        assert_eq!(
+            written_without(left_out, request, &forward, client),
+            "GET /a%2fb?q=1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1, 192.0.2.7\r\nX-Forwarded-Proto: http\r\n\
+             X-Forwarded-Host: a\r\nForwarded: for=1.1.1.1;proto=http;host=\"a\"\r\nX-User: 7\r\n"
+        );
+        let written = written_without(&[b"x-forwarded-for"], request, &Forward::to(0), client);
+        assert!(written.contains("\r\nX-Forwarded-For: 1.1.1.1\r\n"), "{written}");
     }
 
     #[test]

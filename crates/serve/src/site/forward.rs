@@ -104,7 +104,8 @@ impl Edits<'_> {
     }
 }
 
-fn is_alike(name: &[u8], dropped: &[u8]) -> bool {
+/// Whether applications may read `name` as this lower-case one.
+pub(crate) fn is_alike(name: &[u8], dropped: &[u8]) -> bool {
     let alike = |(&a, &b): (&u8, &u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');
     name.len() == dropped.len() && name.iter().zip(dropped).all(alike)
 }

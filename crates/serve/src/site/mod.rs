@@ -39,6 +39,7 @@ use crate::files;
 use crate::push::Desk;
 
 pub use fault::{Fault, Place};
+pub(crate) use forward::is_alike;
 pub use forward::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question, Stored};
 pub use plan::Plan;
 

@@ -27,6 +27,8 @@ struct All {
     rules: Arc<Rules>,
     /// Stored bodies are sent in gzip, if they are stored in that form.
     gzips: bool,
+    /// All clients are trusted proxies.
+    is_behind_proxy: bool,
 }
 
 struct Nothing;
@@ -64,7 +66,12 @@ impl Service for All {
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),
-            client: Client { address: None, is_https: false, is_early: false, is_from_proxy: false },
+            client: Client {
+                address: None,
+                is_https: false,
+                is_early: false,
+                is_from_proxy: self.is_behind_proxy,
+            },
             edits: Edits::default(),
             finish: if self.gzips { Rc::new(Gzips) } else { Rc::new(Nothing) },
             caching: Some(Caching {
@@ -95,27 +102,42 @@ impl Cached {
 
     pub(crate) fn with(upstream: Upstream, rules: Rules, memory_bytes: u64) -> Cached {
         let plan = flatout_serve::cache::Plan { memory_bytes, ..Default::default() };
-        Cached::open(upstream, rules, plan, false)
+        Cached::with_plan(upstream, rules, plan)
     }
 
     pub(crate) fn with_plan(upstream: Upstream, rules: Rules, plan: flatout_serve::cache::Plan) -> Cached {
-        Cached::open(upstream, rules, plan, false)
+        Cached::open(upstream, Forward::to(0), rules, plan, |_| {})
+    }
+
+    /// Believes its clients as trusted proxies.
+    pub(crate) fn behind_proxy(upstream: Upstream, forward: Forward) -> Cached {
+        let plan = flatout_serve::cache::Plan { memory_bytes: 4 << 20, ..Default::default() };
+        Cached::open(upstream, forward, Rules::default(), plan, |all| all.is_behind_proxy = true)
     }
 
     /// Like `of`, but sends stored bodies in gzip, if they are stored in that form.
     pub(crate) fn that_gzips(upstream: Upstream) -> Cached {
         let plan = flatout_serve::cache::Plan { memory_bytes: 4 << 20, ..Default::default() };
-        Cached::open(upstream, Rules::default(), plan, true)
+        Cached::open(upstream, Forward::to(0), Rules::default(), plan, |all| all.gzips = true)
     }
 
-    fn open(upstream: Upstream, rules: Rules, cache_plan: flatout_serve::cache::Plan, gzips: bool) -> Cached {
+    fn open(
+        upstream: Upstream,
+        forward: Forward,
+        rules: Rules,
+        cache_plan: flatout_serve::cache::Plan,
+        change: fn(&mut All),
+    ) -> Cached {
         let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(2), ..Plan::default() };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
         let cache = Cache::open(cache_plan);
         let (shared, rules) = (cache.clone(), Arc::new(rules));
         let server = start(plan, move |worker| {
             let forwarding = shared.before(&worker, proxy.links(&worker));
-            Box::new(All { forwarding, forward: Forward::to(0), rules: rules.clone(), gzips })
+            let (forward, rules) = (forward.clone(), rules.clone());
+            let mut all = All { forwarding, forward, rules, gzips: false, is_behind_proxy: false };
+            change(&mut all);
+            Box::new(all)
         })
         .unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };

@@ -14,7 +14,7 @@ use crate::cache::key::Key;
 use crate::cache::label::{Label, Said};
 use crate::cache::repeat::Repeated;
 use crate::cache::respond;
-use crate::cache::store::{Brought, Joined};
+use crate::cache::store::{Brought, Joined, Store};
 use crate::site::Forwarded;
 
 impl Caching {
@@ -84,7 +84,7 @@ impl Caching {
     }
 
     #[inline(never)]
-    pub(super) fn look(
+    pub(in crate::cache) fn look(
         &self,
         request: Request<'_>,
         what: Forwarded<'_>,
@@ -92,9 +92,17 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let head = request.head;
-        let find = || self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
+        let find = || {
+            let mut found = self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
+            if let (None, Some(slot)) = (&found.entry, case.waited.variant) {
+                // The first variant may still be arriving, and not be stored yet.
+                (found.slot, found.is_other_variant) = (slot, true);
+            }
+            found
+        };
         let mut found = find();
-        if found.entry.is_none() && self.store.disk().is_some() {
+        let may_be_on_disk = case.waited.was_on_disk != Some(false) && self.store.disk().is_some();
+        if found.entry.is_none() && may_be_on_disk {
             let select = |names: &[u8], out: &mut Vec<u8>| select(&head, names, out);
             match self.store.bring(&case.key, found.slot, case.now_ms, select) {
                 Brought::Nothing => {}
@@ -130,7 +138,7 @@ impl Caching {
         self.ask(request, what, case, found, response)
     }
 
-    /// Reads an entry from disk on another thread. The request waits for it as for a collapsed request.
+    /// Reads an entry from disk on another thread. After that, the request goes through the cache again.
     fn bring_slowly(
         &self,
         request: Request<'_>,
@@ -140,18 +148,18 @@ impl Caching {
         slot: u64,
         response: &mut Response,
     ) -> Reply {
-        let (store, of_reader) = (self.store.clone(), flight.clone());
+        let reading = Reading { store: self.store.clone(), flight: flight.clone() };
         let (bytes, url_ends) = ([case.key.url, case.key.rest].concat(), case.key.url.len());
         let (is_custom, now_ms) = (case.key.is_custom, case.now_ms);
         tokio::task::spawn_blocking(move || {
+            let Reading { store, flight } = &reading;
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
-            let entry = store.bring_slowly(&key, slot, now_ms, of_reader.asked);
-            let entry = entry.filter(|entry| !entry.is_manifest());
-            store.land(&of_reader);
-            of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
+            let is_there = store.bring_slowly(&key, slot, now_ms, flight.asked).is_some();
+            store.land(flight);
+            flight.settle(Outcome::Brought(is_there));
         });
-        let said = Said { detail: Some("disk"), ..Said::of(Label::Hit) };
-        self.follow(request, what, flight, None, (case.asks, case.looked.wishes), said, response)
+        let said = Said::forwarded(Label::Miss, "uri-miss");
+        self.follow(&request, &what, case, flight, None, said, response)
     }
 
     pub(super) fn serve(
@@ -168,8 +176,46 @@ impl Caching {
             _ => body_of(entry),
         };
         let ttl = Some(entry.policy.fresh_for(case.now_ms));
-        let said = case.said(Said { ttl, ..Said::of(label) });
+        let detail = case.waited.was_on_disk.and_then(|is_there| is_there.then_some("disk"));
+        let said = case.said(Said { ttl, detail, ..Said::of(label) });
         respond::write(entry, body, head, case.looked.wishes, case.now_ms, said.as_ref(), response);
         self.counters.count(label);
+    }
+}
+
+/// A read from disk that requests wait for. Dropping it ends the read, also after a panic or if the runtime shuts down before the read
+/// runs: otherwise the requests would wait forever.
+struct Reading {
+    store: Arc<Store>,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.store.land(&self.flight);
+        // If it has an outcome, that stays.
+        self.flight.settle(Outcome::Brought(false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_read_that_does_not_run_releases_the_requests_that_wait_for_it() {
+        let store = Arc::new(Store::new(1 << 20));
+        let bytes = b"http://a/";
+        let key = Key::of(bytes, bytes.len(), false, |bytes| store.hash(bytes));
+        let Joined::Leads(flight) = store.join(&key, key.hash, None) else { panic!("another one leads") };
+        let reading = Reading { store: store.clone(), flight: flight.clone() };
+        let read = move || drop(reading);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(flight.poll_outcome(&mut context).is_pending());
+        drop(read);
+        assert!(matches!(flight.poll_outcome(&mut context), Poll::Ready(Outcome::Brought(false))));
+        assert!(matches!(store.join(&key, key.hash, None), Joined::Leads(_)), "nobody else waits for it");
     }
 }

@@ -69,16 +69,9 @@ impl Caching {
         };
         let flight = match joined {
             Joined::Follows(flight) => {
+                self.counters.collapsed();
                 let said = Said { is_collapsed: true, ..Said::forwarded(label, reason) };
-                return self.follow(
-                    request,
-                    what,
-                    flight,
-                    found.entry,
-                    (case.asks, case.looked.wishes),
-                    said,
-                    response,
-                );
+                return self.follow(&request, &what, &case, flight, found.entry, said, response);
             }
             Joined::Here(entry) => {
                 let is_ours = entry.vary().is_empty() || self.is_selected(&entry, &request.head);

@@ -4,17 +4,19 @@ use flatout_wire::Head;
 use flatout_wire::cache::Asks;
 
 use crate::cache::respond::Wishes;
+use crate::proxy::withholds;
 
 /// Request fields that are not forwarded if the response may be stored. Conditions and ranges: the cache
 /// requests the whole response. The others: some applications build responses from them, and they are not
 /// part of the key.
-pub(in crate::cache) const LEFT_OUT: [&[u8]; 19] = [
+pub(in crate::cache) const LEFT_OUT: [&[u8]; 20] = [
     b"if-match",
     b"if-modified-since",
     b"if-none-match",
     b"if-range",
     b"if-unmodified-since",
     b"range",
+    b"forwarded",
     b"x-forwarded-host",
     b"x-forwarded-port",
     b"x-forwarded-prefix",
@@ -55,13 +57,15 @@ impl Looked {
         let wishes = Wishes { has_conditions: false, has_range: false };
         let mut looked = Looked { asks: Asks::default(), wishes, is_authorized: false, is_for_origin: false };
         let mut asks = false;
-        for (name, _) in head.fields() {
+        for (name, value) in head.fields() {
             let is = |this: &[u8]| name.eq_ignore_ascii_case(this);
             match name.len() {
                 5 => looked.wishes.has_range |= is(b"range"),
                 6 => asks |= is(b"pragma"),
                 7 => looked.is_for_origin |= is(b"upgrade"),
                 8 => looked.is_for_origin |= is(b"if-match"),
+                // A field that the upstream does not get must not select a variant, nor be in the key.
+                10 => looked.is_for_origin |= is(b"connection") && withholds(value, head),
                 13 => {
                     asks |= is(b"cache-control");
                     looked.is_authorized |= is(b"authorization");

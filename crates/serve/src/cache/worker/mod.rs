@@ -15,6 +15,7 @@ use flatout_wire::{Framing, Head, Method};
 
 use super::forms::Served;
 use super::front::Front;
+use super::held::Waited;
 use super::invalidate::After;
 use super::key::{Key, write_key};
 use super::label::{Label, Said};
@@ -46,6 +47,7 @@ pub(super) struct Case<'c> {
     pub(super) looked: Looked,
     pub(super) asks: Asks,
     pub(super) now_ms: u64,
+    pub(super) waited: Waited,
 }
 
 impl Case<'_> {
@@ -103,7 +105,14 @@ impl Forwarding for Caching {
             self.pass(request, what, Said::forwarded(Label::Bypass, reason), After::Nothing, response)
         } else {
             let asks = if rules.rules.ignores_requests { Asks::default() } else { looked.asks };
-            let case = Case { key, rules, looked, asks, now_ms: clock::unix_milliseconds() };
+            let case = Case {
+                key,
+                rules,
+                looked,
+                asks,
+                now_ms: clock::unix_milliseconds(),
+                waited: Waited::default(),
+            };
             match self.hit(&head, &what, &case, response) {
                 Some(slot) => {
                     self.counters.count(Label::Hit);
