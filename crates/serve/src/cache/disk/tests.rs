@@ -153,6 +153,37 @@ fn purges_and_invalidations_outlast_a_restart() {
 }
 
 #[test]
+fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
+    let dir = Dir::new("everywhere");
+    let store = dir.open();
+    for (url, selected) in
+        [("http://a/1", &b""[..]), ("http://a/2", b",1\n"), ("http://a/2", b",2\n"), ("http://a/3", b"")]
+    {
+        put(&store, url, if selected.is_empty() { b"" } else { b"\nx" }, selected, b"old");
+    }
+    purge(&store, "soft tag none");
+    let first = get(&store, "http://a/1", b"").unwrap();
+    with_key(&store, "http://a/1", |key| store.remove_everywhere(&key, key.hash, &first));
+    let variant = get(&store, "http://a/2", b",2\n").unwrap();
+    with_key(&store, "http://a/2", |key| {
+        store.remove_everywhere(&key, store.slot_of(key.hash, b",2\n"), &variant);
+    });
+    let stale = get(&store, "http://a/3", b"").unwrap();
+    store.expire_everywhere(&stale);
+    assert!(get(&store, "http://a/3", b"").unwrap().is_expired());
+    with_key(&store, "http://a/3", |key| store.remove(key.hash, &stale));
+    let has = |store: &Store, url, selected| get(store, url, selected).is_some();
+    let check = |store: &Store| {
+        assert!(!has(store, "http://a/1", b"") && !has(store, "http://a/2", b",2\n"));
+        assert!(!has(store, "http://a/3", b""), "a fresh record of a stale entry");
+    };
+    check(&store);
+    assert!(has(&store, "http://a/2", b",1\n"), "another variant stays in memory");
+    drop(store);
+    check(&dir.open());
+}
+
+#[test]
 fn what_is_damaged_is_gone_and_the_rest_is_whole() {
     let dir = Dir::new("damage");
     let store = dir.open();

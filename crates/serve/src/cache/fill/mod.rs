@@ -171,7 +171,7 @@ impl Fill {
         let status = response.status().code();
         if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
             // It was replaced by a response that is not stored.
-            self.caching.store.remove(slot, stale);
+            self.caching.store.remove_everywhere(&self.key(), slot, stale);
         }
         self.settle(Outcome::Released);
         self.caching.counters.count(self.order.said.label);

@@ -50,7 +50,7 @@ impl Fill {
             }
             // It must not be stored any more, and serves only this request.
             Err(_) => {
-                self.caching.store.remove(self.flight.slot, stale);
+                self.caching.store.remove_everywhere(&self.key(), self.flight.slot, stale);
                 stale.clone()
             }
         };

@@ -145,6 +145,12 @@ impl Store {
         self.hashes.hash_one(bytes)
     }
 
+    /// Calls `act` with the key of an entry.
+    fn with_key_of<T>(&self, entry: &Entry, act: impl FnOnce(&Key<'_>) -> T) -> T {
+        let bytes = [entry.url(), entry.rest()].concat();
+        act(&Key::of(&bytes, entry.url().len(), entry.is_custom(), |bytes| self.hash(bytes)))
+    }
+
     /// Where a variant stands that is not the first.
     pub(super) fn slot_of(&self, hash: u64, selected: &[u8]) -> u64 {
         self.hashes.hash_one((hash, selected))

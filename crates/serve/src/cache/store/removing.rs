@@ -31,12 +31,30 @@ impl Store {
 
     /// Removes what there is for a key, in all variants.
     pub(in crate::cache) fn invalidate(&self, key: &Key<'_>) {
+        self.invalidate_with(key, || {
+            if let Some(entry) = self.at(key.hash, key) {
+                self.remove(key.hash, &entry);
+            }
+        });
+    }
+
+    /// Removes this entry so that it is not read from disk again. In memory, other variants of its key stay.
+    pub(in crate::cache) fn remove_everywhere(&self, key: &Key<'_>, slot: u64, entry: &Arc<Entry>) {
+        self.invalidate_with(key, || self.remove(slot, entry));
+    }
+
+    /// Marks this entry stale so that it is not read from disk again as a fresh one.
+    pub(in crate::cache) fn expire_everywhere(&self, entry: &Entry) {
+        self.with_key_of(entry, |key| self.invalidate_with(key, || entry.expire()));
+    }
+
+    /// Invalidates all records of a key, and changes memory in the same step.
+    fn invalidate_with(&self, key: &Key<'_>, change: impl FnOnce()) {
         let _change = self.stripe(key.hash);
-        self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
-        if let Some(entry) = self.at(key.hash, key) {
-            self.remove(key.hash, &entry);
-        }
+        // First: a record that is read after the count has grown must not be valid any more.
         self.forget_on_disk(key);
+        self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
+        change();
     }
 
     /// What has been purged and invalidated so far.
