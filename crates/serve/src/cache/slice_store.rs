@@ -25,7 +25,7 @@ impl Store {
         asked: Moment,
     ) -> Arc<Entry> {
         let (entry, slot) = self.admit_at(key, slice, asked, |_| (slot, Some(family)));
-        self.keep(&entry, slot);
+        self.keep(&entry, key.hash, slot);
         entry
     }
 

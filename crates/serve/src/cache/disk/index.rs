@@ -16,6 +16,13 @@ const FORGOTTEN_MAX: usize = 64 << 10;
 /// The number of a purge or key that is not on disk yet: all records on disk precede it.
 const PENDING: u64 = u64::MAX;
 
+/// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
+const CHANGED_BITS: u64 = 8 << 20;
+
+/// The slots of a response, the same twice if it has one. A first variant is also listed under its own slot, so that it is found when
+/// another variant is the first.
+pub(super) type Slots = [u64; 2];
+
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
@@ -55,6 +62,8 @@ pub(super) struct Index {
     floor: u64,
     /// The number of the next record, as far as this process knows.
     next: u64,
+    /// While the segments are read: slots whose records are older than what was stored meanwhile.
+    changed: Option<Box<[u64]>>,
 }
 
 impl Index {
@@ -66,9 +75,34 @@ impl Index {
         self.places.get(&slot).map(|kept| kept.place)
     }
 
+    /// The segments are read from now on, or no longer.
+    pub(super) fn set_reading(&mut self, is_reading: bool) {
+        self.changed = is_reading.then(|| vec![0; CHANGED_BITS as usize / 64].into_boxed_slice());
+    }
+
+    /// Lists a record that was read from a segment.
+    pub(super) fn insert_read(&mut self, slot: u64, place: Place, used_s: u32) {
+        let (word, bit) = bit_of(slot);
+        let word = self.changed.as_ref().and_then(|words| words.get(word));
+        if word.is_none_or(|word| word & bit == 0) {
+            self.insert(slot, place, used_s);
+        }
+    }
+
     pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
         self.next = self.next.max(place.number + 1);
         self.places.insert(slot, Kept { place, used_s });
+    }
+
+    /// Something newer was stored: the records in these slots are not valid any more, nor are those that are still to be read.
+    pub(super) fn supersede(&mut self, slots: Slots) {
+        for slot in slots {
+            self.places.remove(&slot);
+            let (word, bit) = bit_of(slot);
+            if let Some(word) = self.changed.as_mut().and_then(|words| words.get_mut(word)) {
+                *word |= bit;
+            }
+        }
     }
 
     /// Updates the time of the last request of a record, if there is one.
@@ -172,4 +206,10 @@ impl Index {
         }
         state
     }
+}
+
+/// The word and the bit that mark a slot.
+fn bit_of(slot: u64) -> (usize, u64) {
+    let bit = slot % CHANGED_BITS;
+    ((bit / 64) as usize, 1 << (bit % 64))
 }

@@ -32,7 +32,7 @@ use flatout_engine::say;
 use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
-use index::{Index, Place};
+use index::{Index, Place, Slots};
 use segments::{Record, Segments};
 use writer::Write;
 
@@ -110,6 +110,7 @@ impl Disk {
             tally: DiskTally::default(),
             has_complained: AtomicBool::new(false),
         });
+        shared.index().set_reading(true);
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
         let writer = std::thread::Builder::new().name("flatout-cache".to_owned());
@@ -117,8 +118,10 @@ impl Disk {
         Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)), is_closed: AtomicBool::new(false) })
     }
 
-    /// Queues a response to be written, unless too many wait.
-    pub(super) fn put(&self, entry: &Arc<Entry>, slot: u64) {
+    /// Queues a response to be written, unless too many wait. Older records in its slots are not read any more in either case. If it
+    /// is not written, a restart may find one of them again.
+    pub(super) fn put(&self, entry: &Arc<Entry>, slots: Slots) {
+        self.shared.index().supersede(slots);
         let bytes = entry.weight();
         let tally = &self.shared.tally;
         if self.shared.queued_bytes.load(Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
@@ -126,16 +129,17 @@ impl Disk {
             return;
         }
         self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.queue.try_send(Write::Entry(entry.clone(), slot)).is_err() {
+        if self.queue.try_send(Write::Entry(entry.clone(), slots)).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The same, and waits for room. Returns whether it will be written.
-    pub(super) fn put_slowly(&self, entry: Arc<Entry>, slot: u64) -> bool {
+    pub(super) fn put_slowly(&self, entry: Arc<Entry>, slots: Slots) -> bool {
+        self.shared.index().supersede(slots);
         self.shared.queued_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        self.queue.send(Write::Entry(entry, slot)).is_ok()
+        self.queue.send(Write::Entry(entry, slots)).is_ok()
     }
 
     /// Reads the response in a slot, unless that would block.

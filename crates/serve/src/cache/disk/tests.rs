@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
@@ -12,7 +13,8 @@ use super::super::entry::{Entry, Parts};
 use super::super::key::Key;
 use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
-use super::DiskPlan;
+use super::index::{Index, Place};
+use super::{DiskPlan, QUEUE_BYTES_MAX};
 
 const NOW_MS: u64 = 784_111_777_000;
 
@@ -183,6 +185,73 @@ fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
     check(&dir.open());
 }
 
+/// Removes from memory only.
+fn evict(store: &Store, url: &str, selected: &'static [u8]) {
+    with_key(store, url, |key| {
+        for slot in [key.hash, store.slot_of(key.hash, selected)] {
+            store.peek(slot).into_iter().for_each(|entry| store.remove(slot, &entry));
+        }
+    });
+}
+
+#[test]
+fn what_is_not_written_hides_what_is_older() {
+    let dir = Dir::new("skipped");
+    let store = dir.open();
+    let urls = ["http://a/1", "http://a/2"];
+    urls.iter().for_each(|url| put(&store, url, b"", b"", b"old"));
+    purge(&store, "soft tag none");
+    let queued_bytes = &store.disk().unwrap().shared.queued_bytes;
+    queued_bytes.fetch_add(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    put(&store, urls[0], b"", b"", b"new");
+    queued_bytes.fetch_sub(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    assert_eq!(body(&store, urls[0]).unwrap(), b"new");
+    evict(&store, urls[0], b"");
+    assert_eq!(body(&store, urls[0]), None);
+    // Its text is longer than that of a record may be.
+    with_key(&store, urls[1], |key| {
+        let lines = [&b"A: "[..], &[b'x'; 2 << 20], b"\r\n"].concat();
+        let parts =
+            Parts { key, vary: b"", selected: b"", lines: &lines, status: Status::OK, policy: policy() };
+        store.insert(&key, Entry::new(&parts, b"new".to_vec()), store.moment());
+    });
+    purge(&store, "soft tag none");
+    evict(&store, urls[1], b"");
+    assert_eq!(body(&store, urls[1]), None);
+}
+
+#[test]
+fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
+    let mut index = Index::default();
+    let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
+    index.set_reading(true);
+    index.supersede([1, 2]);
+    (1..4).for_each(|slot| index.insert_read(slot, place, 0));
+    assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
+    index.set_reading(false);
+    index.insert_read(1, place, 0);
+    assert_eq!(index.get(1), Some(place));
+}
+
+#[test]
+fn a_variant_that_was_first_is_found_in_its_last_version() {
+    let dir = Dir::new("variants");
+    let (url, one, two) = ("http://a/", b",1\n", b",2\n");
+    let store = dir.open();
+    put(&store, url, b"\nx", one, b"old");
+    drop(store);
+    let store = dir.open();
+    assert_eq!(get(&store, url, one).unwrap().body(), b"old");
+    put(&store, url, b"\nx", one, b"new");
+    purge(&store, "soft tag none");
+    evict(&store, url, one);
+    put(&store, url, b"\nx", two, b"other");
+    purge(&store, "soft tag none");
+    evict(&store, url, two);
+    assert_eq!(get(&store, url, two).unwrap().body(), b"other");
+    assert_eq!(get(&store, url, one).unwrap().body(), b"new");
+}
+
 #[test]
 fn what_is_damaged_is_gone_and_the_rest_is_whole() {
     let dir = Dir::new("damage");
@@ -302,7 +371,7 @@ fn a_segment_that_cannot_be_removed_counts_still() {
         put(&store, &format!("http://b/{at}"), b"", b"", &[b'x'; 30_000]);
     }
     purge(&store, "soft tag none");
-    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(store.disk().unwrap().tally().errors.load(Ordering::Relaxed) > 0);
     assert!(dir.segments().contains(segment) && store.disk().unwrap().size().1 <= 4 << 20);
     assert_eq!(body(&store, "http://a/").unwrap(), b"x", "what is in it is there still");
 }
@@ -331,5 +400,5 @@ fn a_disk_that_fails_is_counted_and_nothing_else() {
     put(&store, "http://a/", b"", b"", b"x");
     purge(&store, "soft tag none");
     assert_eq!(body(&store, "http://a/").unwrap(), b"x");
-    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(store.disk().unwrap().tally().errors.load(Ordering::Relaxed) > 0);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::index::Place;
+use super::index::{Place, Slots};
 use super::record::{self, Kind, Text};
 use super::{Hash, Shared, Slot};
 use crate::cache::entry::Entry;
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A job for the writer.
 pub(super) enum Write {
-    /// A response, with its slot.
-    Entry(Arc<Entry>, u64),
+    /// A response, with its slots.
+    Entry(Arc<Entry>, Slots),
     Purge(Purge, SyncSender<()>),
     /// A key, its hash, and whether it is the operator's.
     Forget(Vec<u8>, usize, u64, bool),
@@ -32,6 +32,7 @@ impl Shared {
     /// Reads all segments, then writes what is ordered until it is told to stop.
     pub(super) fn write_all(&self, orders: &Receiver<Write>, now_s: u32, hash: &Hash, slot: &Slot) {
         let mut next = self.read_all(now_s, hash, slot);
+        self.index().set_reading(false);
         self.is_ready.store(true, Ordering::Release);
         let mut paused_until = None;
         while let Ok(order) = orders.recv() {
@@ -54,9 +55,9 @@ impl Shared {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant stands under its key as well: which one is first, a restart may change.
-                    index.insert(at, place, now_s);
+                    index.insert_read(at, place, now_s);
                     if at != key_hash && !is_slice(text.vary) {
-                        index.insert(key_hash, place, now_s);
+                        index.insert_read(key_hash, place, now_s);
                     }
                 }
                 Kind::Forget => index.forget(key_hash, head.number),
@@ -80,23 +81,17 @@ impl Shared {
         let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
         let mut bytes = Vec::new();
         let written = match &order {
-            Write::Entry(entry, slot) => {
+            Write::Entry(entry, slots) => {
                 self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
-                // The record of a purge that has marked it stale may come first: behind that, it would be fresh after a restart.
-                if is_paused || entry.is_outdated() {
-                    return;
+                let written = match is_paused {
+                    true => Ok(None),
+                    false => self.write_entry(entry, number),
+                };
+                self.list(entry, *slots, written.as_ref().ok().copied().flatten());
+                match written {
+                    Ok(None) => return,
+                    written => written.map(drop),
                 }
-                let text = Text::of(entry);
-                if !record::write(Kind::Entry, number, entry.is_custom(), text, Some(entry), &mut bytes) {
-                    return;
-                }
-                self.append(&bytes, entry.body().len() as u32, number).map(|place| {
-                    // It may have been purged while it was written.
-                    if !entry.is_dead() {
-                        self.index().insert(*slot, place, entry.used_s());
-                        self.tally.written.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
             }
             Write::Forget(key, url_ends, hash, is_custom) => {
                 self.index().forget(*hash, number);
@@ -135,6 +130,33 @@ impl Shared {
                 *paused_until = Some(Instant::now() + PAUSE);
                 self.failed("write", &error);
             }
+        }
+    }
+
+    /// Writes a response. Returns its place, or `None` if it is not written.
+    fn write_entry(&self, entry: &Entry, number: u64) -> io::Result<Option<Place>> {
+        // The record of a purge that has marked it stale may come first: behind that, it would be fresh after a restart.
+        if entry.is_outdated() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let text = Text::of(entry);
+        match record::write(Kind::Entry, number, entry.is_custom(), text, Some(entry), &mut bytes) {
+            true => self.append(&bytes, entry.body().len() as u32, number).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Lists a response where it was written. If it was not, what is listed there is older.
+    fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
+        let mut index = self.index();
+        // It may have been purged or replaced while it was written. Whoever replaces it takes this lock afterwards.
+        match place.filter(|_| !entry.is_dead()) {
+            Some(place) => {
+                slots.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
+                self.tally.written.fetch_add(1, Ordering::Relaxed);
+            }
+            None => index.supersede(slots),
         }
     }
 

@@ -11,17 +11,25 @@ impl Store {
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit(key, entry, asked);
-        self.keep(&entry, slot);
+        self.keep(&entry, key.hash, slot);
         (entry, slot.is_some())
     }
 
     /// Has an entry that was admitted written to disk too.
-    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>) {
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, hash: u64, slot: Option<u64>) {
         if let Some(slot) = slot {
             self.tally.stored();
             if let Some(disk) = self.disk() {
-                disk.put(entry, slot);
+                disk.put(entry, self.slots_on_disk(entry, hash, slot));
             }
+        }
+    }
+
+    /// The slots of an entry on disk, which is in `slot` here.
+    pub(super) fn slots_on_disk(&self, entry: &Entry, hash: u64, slot: u64) -> [u64; 2] {
+        match slot == hash && !entry.selected().is_empty() {
+            true => [slot, self.slot_of(hash, entry.selected())],
+            false => [slot, slot],
         }
     }
 

@@ -164,7 +164,9 @@ impl Store {
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             let entry = self.table.peek(&slot).filter(|entry| !entry.is_form());
-            if entry.is_some_and(|entry| !disk.put_slowly(entry, slot)) {
+            let Some(entry) = entry else { continue };
+            let slots = self.with_key_of(&entry, |key| self.slots_on_disk(&entry, key.hash, slot));
+            if !disk.put_slowly(entry, slots) {
                 return;
             }
         }
