@@ -2,6 +2,9 @@
 //!
 //! The leader reports the response from the worker that sent the request. The others wait as tasks of their own workers.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +15,8 @@ use flatout_engine::BoxError;
 use flatout_wire::Status;
 use http_body::{Body, Frame, SizeHint};
 
-use super::entry::Entry;
-use super::store::Moment;
+use super::entry::{Entry, body_of};
+use super::store::{Held, Moment};
 
 /// Requests that may wait for one response; further ones are forwarded.
 const FOLLOWERS_MAX: usize = 64 << 10;
@@ -55,6 +58,8 @@ struct State {
     /// The number of the first chunk.
     first: u64,
     held_bytes: u64,
+    /// What of it counts towards the limit for all bodies, also while slow readers keep it after its end.
+    held: Option<Held>,
     /// Whether the body is complete, once it has ended.
     end: Option<bool>,
     /// It will be stored: all chunks are kept, however slow the readers are.
@@ -128,6 +133,15 @@ impl Flight {
         });
     }
 
+    /// Counts bytes of the body until the last user of this flight is gone.
+    pub(super) fn count(&self, held: Held) {
+        let mut state = self.state();
+        match &mut state.held {
+            Some(known) => known.add(held),
+            None => state.held = Some(held),
+        }
+    }
+
     /// The body will not be stored: from now on, chunks that all readers have read are dropped.
     pub(super) fn keep_no_more(&self) {
         self.change(|state| {
@@ -139,6 +153,23 @@ impl Flight {
     /// The body has ended. `is_whole` is whether it is complete.
     pub(super) fn end(&self, is_whole: bool) {
         self.change(|state| state.end = state.end.or(Some(is_whole)));
+    }
+
+    /// The body is complete, and is that of this entry: what was not read yet shares its memory.
+    pub(super) fn end_stored(&self, entry: &Arc<Entry>) {
+        let body = body_of(entry);
+        self.change(|state| {
+            state.end = state.end.or(Some(true));
+            if state.held_bytes != body.len() as u64 {
+                return;
+            }
+            let mut at = 0;
+            for chunk in &mut state.chunks {
+                let end = at + chunk.len();
+                *chunk = body.slice(at..end);
+                at = end;
+            }
+        });
     }
 
     /// The whole body in one piece.
@@ -233,6 +264,9 @@ impl State {
             self.held_bytes -= chunk.len() as u64;
             self.first += 1;
         }
+        if let Some(held) = &mut self.held {
+            held.shrink_to(self.held_bytes);
+        }
         if self.held_bytes < AHEAD_BYTES_MAX && std::mem::take(&mut self.is_waiting) {
             return self.resume.take();
         }
@@ -271,78 +305,5 @@ impl Body for FlightBody {
 impl Drop for FlightBody {
     fn drop(&mut self) {
         self.flight.leave(self.reader);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    fn read(body: &mut FlightBody) -> Poll<Option<Result<Bytes, String>>> {
-        let mut context = Context::from_waker(Waker::noop());
-        let polled = Pin::new(body).poll_frame(&mut context);
-        polled.map(|frame| {
-            frame.map(|frame| {
-                frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| error.to_string())
-            })
-        })
-    }
-
-    #[test]
-    fn readers_get_all_of_it_whenever_they_come() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let mut first = flight.reader(Some(4)).unwrap();
-        assert_eq!(read(&mut first), Poll::Pending);
-        flight.push(Bytes::from_static(b"ab"));
-        let mut late = flight.reader(None).unwrap();
-        assert_eq!(read(&mut first), Poll::Ready(Some(Ok(Bytes::from_static(b"ab")))));
-        assert_eq!(first.size_hint().exact(), Some(2));
-        flight.push(Bytes::from_static(b"cd"));
-        flight.end(true);
-        for body in [&mut first, &mut late] {
-            while let Poll::Ready(Some(Ok(_))) = read(body) {}
-            assert_eq!(read(body), Poll::Ready(None));
-        }
-        assert_eq!(flight.body(), b"abcd");
-    }
-
-    #[test]
-    fn what_breaks_off_ends_in_an_error() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let mut body = flight.reader(None).unwrap();
-        flight.push(Bytes::from_static(b"ab"));
-        flight.end(false);
-        flight.end(true);
-        assert!(matches!(read(&mut body), Poll::Ready(Some(Ok(_)))));
-        assert!(matches!(read(&mut body), Poll::Ready(Some(Err(_)))));
-    }
-
-    #[test]
-    fn what_is_not_stored_waits_for_its_slowest_reader() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());
-        flight.keep_no_more();
-        let resumed = Arc::new(AtomicUsize::new(0));
-        let resume = || -> Resume {
-            let resumed = resumed.clone();
-            Box::new(move || {
-                let _ = resumed.fetch_add(1, Ordering::Relaxed);
-            })
-        };
-        assert!(flight.has_room(resume));
-        for _ in 0..2 {
-            flight.push(Bytes::from(vec![0; AHEAD_BYTES_MAX as usize]));
-        }
-        assert!(read(&mut fast).is_ready() && read(&mut fast).is_ready());
-        assert!(!flight.has_room(resume) && !flight.has_room(resume));
-        assert!(read(&mut slow).is_ready());
-        assert_eq!(resumed.load(Ordering::Relaxed), 0);
-        drop(slow);
-        assert_eq!(resumed.load(Ordering::Relaxed), 1);
-        assert!(flight.has_room(resume) && flight.reader(None).is_none());
     }
 }

@@ -50,8 +50,6 @@ pub(super) struct Fill {
     order: Order,
     guest: Cell<Option<GuestKey>>,
     stream: RefCell<Option<Stream>>,
-    /// Bytes of the body that count towards the limit for all fills.
-    held_bytes: Cell<u64>,
 }
 
 /// A body that is being received.
@@ -72,8 +70,7 @@ impl Fill {
         order: Order,
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
-        let held_bytes = Cell::new(0);
-        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream, held_bytes }
+        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream }
     }
 
     fn key(&self) -> Key<'_> {
@@ -237,8 +234,9 @@ impl Fill {
     /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
     /// them.
     fn holds(&self, bytes: u64) -> bool {
-        self.held_bytes.set(self.held_bytes.get() + bytes);
-        self.caching.store.hold(bytes)
+        let (held, has_room) = self.caching.store.hold(bytes);
+        self.flight.count(held);
+        has_room
     }
 
     fn taken(&self, response: &Response) -> Result<Kept, bool> {
@@ -333,7 +331,8 @@ impl Taker for Fill {
                 policy: head.policy,
             };
             let entry = Entry::new(&parts, self.flight.body());
-            self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            let (entry, _) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            self.flight.end_stored(&entry);
         }
         self.caching.store.land(&self.flight);
         self.flight.end(true);
@@ -348,7 +347,6 @@ impl Taker for Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        self.caching.store.release(self.held_bytes.get());
         // Nobody may wait for ever. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);

@@ -71,7 +71,33 @@ pub(super) struct Store {
     /// There was a form once.
     has_forms: AtomicBool,
     /// Bytes of bodies that are on their way.
-    held_bytes: AtomicU64,
+    held_bytes: Arc<AtomicU64>,
+}
+
+/// Bytes of bodies that are on their way; they count until this is dropped.
+pub(super) struct Held {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Held {
+    /// Counts these bytes too.
+    pub(super) fn add(&mut self, mut other: Held) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Counts at most this many bytes from now on.
+    pub(super) fn shrink_to(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.all.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// What is known for a request.
@@ -109,7 +135,7 @@ impl Store {
             sweeper: Mutex::default(),
             maker: Maker::default(),
             has_forms: AtomicBool::new(false),
-            held_bytes: AtomicU64::new(0),
+            held_bytes: Arc::default(),
         }
     }
 
@@ -129,14 +155,11 @@ impl Store {
         self.memory_bytes() / ENTRY_SHARE
     }
 
-    /// Counts bytes of a body that is on its way. Whether there is room for them; otherwise it is passed through.
-    pub(super) fn hold(&self, bytes: u64) -> bool {
+    /// Counts bytes of a body that is on its way. The flag: there is room for them; otherwise it is passed through.
+    pub(super) fn hold(&self, bytes: u64) -> (Held, bool) {
         let held_bytes_max = self.memory_bytes() / HELD_SHARE;
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max
-    }
-
-    pub(super) fn release(&self, bytes: u64) {
-        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let has_room = self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max;
+        (Held { bytes, all: self.held_bytes.clone() }, has_room)
     }
 
     /// The hash of a key; nobody outside can choose two that are the same.
