@@ -1,20 +1,12 @@
 //! The index of the records on disk, and of what invalidates them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
 use super::super::entry::Entry;
-use super::super::purge::{Purge, What};
-
-/// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
-const PURGES_MAX: usize = 1024;
-
-/// Invalidated keys that are kept individually; beyond that, the same applies.
-const FORGOTTEN_MAX: usize = 64 << 10;
-
-/// The number of a purge or key that is not on disk yet: all records on disk precede it.
-const PENDING: u64 = u64::MAX;
+use super::super::purge::Purge;
+use super::invalid::{Invalid, Order, State, is_of_all};
 
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
 const CHANGED_BITS: u64 = 8 << 20;
@@ -34,15 +26,6 @@ pub(super) struct Place {
     pub(super) number: u64,
 }
 
-/// The state of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Good,
-    /// It was purged softly.
-    Expired,
-    Gone,
-}
-
 /// A record in the index.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
@@ -55,11 +38,7 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
-    /// Purges, each with a number: it applies to records below that.
-    purges: VecDeque<(Purge, u64)>,
-    forgotten: HashMap<u64, u64, RandomState>,
-    /// Records with smaller numbers are invalid.
-    floor: u64,
+    invalid: Invalid,
     /// The number of the next record, as far as this process knows.
     next: u64,
     /// While the segments are read: slots whose records are older than what was stored meanwhile.
@@ -143,68 +122,34 @@ impl Index {
         self.places.retain(|_, kept| kept.place.segment != segment);
     }
 
-    /// Adds a purge that is not on disk yet. It also applies to everything written before it.
-    pub(super) fn purge_now(&mut self, purge: &Purge) {
-        self.add_purge(purge.clone(), PENDING);
+    /// Adds a purge that is not on disk yet. It also applies to everything written before it. Returns the order to write it.
+    pub(super) fn purge_now(&mut self, purge: &Purge) -> Order {
+        self.invalid.purge_now(purge, self.next)
     }
 
-    /// Adds a purge that is on disk with this number.
-    pub(super) fn purge(&mut self, purge: Purge, number: u64) {
-        self.next = self.next.max(number + 1);
-        if purge.what == What::All && !purge.is_soft {
-            self.floor = self.floor.max(number);
-            self.purges.retain(|(known, of)| *of > number && *known != purge);
+    /// Adds a purge that is on disk with this number: by this order, or read from a segment.
+    pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
+        self.number_from(number + 1);
+        self.invalid.purge(purge, number, order);
+        if is_of_all(purge) {
             self.places.retain(|_, kept| kept.place.number > number);
-            return;
-        }
-        self.add_purge(purge, number);
-    }
-
-    fn add_purge(&mut self, purge: Purge, number: u64) {
-        if let Some((_, known)) = self.purges.iter_mut().find(|(known, _)| *known == purge) {
-            *known = number;
-            return;
-        }
-        self.purges.push_back((purge, number));
-        if self.purges.len() > PURGES_MAX
-            && let Some((_, oldest)) = self.purges.pop_front()
-        {
-            self.floor = self.floor.max(oldest.min(self.next));
         }
     }
 
-    /// Adds an invalidated key that is not on disk yet.
-    pub(super) fn forget_now(&mut self, hash: u64) {
-        self.forget(hash, PENDING);
+    /// Adds an invalidated key that is not on disk yet. Returns the order to write it.
+    pub(super) fn forget_now(&mut self, hash: u64) -> Order {
+        self.invalid.forget_now(hash, self.next)
     }
 
-    pub(super) fn forget(&mut self, hash: u64, number: u64) {
-        if number != PENDING {
-            self.next = self.next.max(number + 1);
-        }
-        if self.forgotten.len() >= FORGOTTEN_MAX {
-            self.floor = self.floor.max(self.next);
-            self.forgotten.clear();
-        }
-        self.forgotten.insert(hash, number);
+    /// Adds an invalidated key that is on disk with this number: by this order, or read from a segment.
+    pub(super) fn forget(&mut self, hash: u64, number: u64, order: Option<Order>) {
+        self.number_from(number + 1);
+        self.invalid.forget(hash, number, order);
     }
 
     /// The state of a record whose key has this hash.
     pub(super) fn state_of(&self, entry: &Entry, place: Place, hash: u64) -> State {
-        let is_forgotten = self.forgotten.get(&hash).is_some_and(|&number| place.number < number);
-        if place.number < self.floor || is_forgotten {
-            return State::Gone;
-        }
-        let mut state = State::Good;
-        for (purge, number) in &self.purges {
-            if place.number < *number && purge.fits(entry) {
-                if !purge.is_soft {
-                    return State::Gone;
-                }
-                state = State::Expired;
-            }
-        }
-        state
+        self.invalid.state_of(entry, place.number, hash)
     }
 }
 

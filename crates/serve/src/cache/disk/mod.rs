@@ -11,6 +11,7 @@
 //! a response that is read is compared with the later purges.
 
 mod index;
+mod invalid;
 mod record;
 mod segments;
 #[cfg(test)]
@@ -33,8 +34,9 @@ use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
 use index::{Index, Place, Slots};
+use invalid::State;
 use segments::{Record, Segments};
-use writer::Write;
+use writer::{Forgotten, Write};
 
 /// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
@@ -172,10 +174,11 @@ impl Disk {
 
     /// Invalidates a key with all variants.
     pub(super) fn forget(&self, key: &Key<'_>) {
-        self.shared.index().forget_now(key.hash);
-        let bytes = [key.url, key.rest].concat();
+        let order = self.shared.index().forget_now(key.hash);
+        let (bytes, url_ends) = ([key.url, key.rest].concat(), key.url.len());
+        let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
         // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
-        let _ = self.queue.try_send(Write::Forget(bytes, key.url.len(), key.hash, key.is_custom));
+        let _ = self.queue.try_send(Write::Forget(forgotten));
     }
 
     /// Purges, from now on and after a restart.
@@ -188,9 +191,9 @@ impl Disk {
 
     /// Purges from now on, and soon after a restart too. Returns what reports that.
     pub(super) fn begin_purge(&self, purge: &Purge) -> Option<Receiver<()>> {
-        self.shared.index().purge_now(purge);
+        let order = self.shared.index().purge_now(purge);
         let (done, is_done) = sync_channel(1);
-        self.queue.send(Write::Purge(purge.clone(), done)).ok().map(|()| is_done)
+        self.queue.send(Write::Purge(purge.clone(), order, done)).ok().map(|()| is_done)
     }
 
     /// Updates the time of the last request for a slot, which memory knows.
@@ -282,12 +285,12 @@ impl Shared {
         let mut index = self.index();
         let state = index.state_of(&entry, place, key.hash);
         match state {
-            index::State::Gone => {
+            State::Gone => {
                 index.remove(slot, place);
                 return None;
             }
-            index::State::Expired => entry.expire(),
-            index::State::Good => {}
+            State::Expired => entry.expire(),
+            State::Good => {}
         }
         drop(index);
         self.tally.hits.fetch_add(1, Ordering::Relaxed);

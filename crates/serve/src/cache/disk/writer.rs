@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::index::{Place, Slots};
+use super::invalid::Order;
 use super::record::{self, Kind, Text};
 use super::{Hash, Shared, Slot};
 use crate::cache::entry::Entry;
@@ -20,12 +21,22 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) enum Write {
     /// A response, with its slots.
     Entry(Arc<Entry>, Slots),
-    Purge(Purge, SyncSender<()>),
-    /// A key, its hash, and whether it is the operator's.
-    Forget(Vec<u8>, usize, u64, bool),
+    /// A purge, its order, and what reports that it was written.
+    Purge(Purge, Order, SyncSender<()>),
+    Forget(Forgotten),
     /// Remove the segments of which nothing is left.
     Reclaim,
     Stop,
+}
+
+/// An invalidated key.
+pub(super) struct Forgotten {
+    pub(super) bytes: Vec<u8>,
+    pub(super) url_ends: usize,
+    pub(super) hash: u64,
+    /// Whether it is the operator's.
+    pub(super) is_custom: bool,
+    pub(super) order: Order,
 }
 
 impl Shared {
@@ -60,10 +71,10 @@ impl Shared {
                         index.insert_read(key_hash, place, now_s);
                     }
                 }
-                Kind::Forget => index.forget(key_hash, head.number),
+                Kind::Forget => index.forget(key_hash, head.number, None),
                 Kind::Purge => {
                     if let Ok(purge) = Purge::from_text(&String::from_utf8_lossy(text.lines)) {
-                        index.purge(purge, head.number);
+                        index.purge(&purge, head.number, None);
                     }
                 }
             }
@@ -93,22 +104,17 @@ impl Shared {
                     written => written.map(drop),
                 }
             }
-            Write::Forget(key, url_ends, hash, is_custom) => {
-                self.index().forget(*hash, number);
+            Write::Forget(forgotten) => {
+                let Forgotten { bytes: key, url_ends, hash, is_custom, order } = forgotten;
+                self.index().forget(*hash, number, Some(*order));
                 let (url, rest) = key.split_at_checked(*url_ends).unwrap_or((key, b""));
-                record::write(
-                    Kind::Forget,
-                    number,
-                    *is_custom,
-                    Text { url, rest, ..Text::default() },
-                    None,
-                    &mut bytes,
-                );
+                let text = Text { url, rest, ..Text::default() };
+                record::write(Kind::Forget, number, *is_custom, text, None, &mut bytes);
                 let written = self.append(&bytes, 0, number).map(drop);
                 self.clear_unless(written)
             }
-            Write::Purge(purge, done) => {
-                self.index().purge(purge.clone(), number);
+            Write::Purge(purge, order, done) => {
+                self.index().purge(purge, number, Some(*order));
                 let lines = purge.to_text();
                 let text = Text { lines: lines.as_bytes(), ..Text::default() };
                 record::write(Kind::Purge, number, false, text, None, &mut bytes);

@@ -1,0 +1,204 @@
+//! What makes records on disk invalid: purges and invalidated keys.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+
+use super::super::entry::Entry;
+use super::super::purge::{Purge, What};
+
+/// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
+const PURGES_MAX: usize = 1024;
+
+/// Invalidated keys that are kept individually; beyond that, the same applies.
+const FORGOTTEN_MAX: usize = 64 << 10;
+
+/// An order of the writer: to append a purge, or an invalidated key.
+pub(super) type Order = u64;
+
+/// The state of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Good,
+    /// It was purged softly.
+    Expired,
+    Gone,
+}
+
+/// What a purge or an invalidated key applies to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Bar {
+    /// Records with smaller numbers.
+    number: u64,
+    /// The last order for it that is not on disk yet: until it is, all records on disk.
+    waits_for: Option<Order>,
+}
+
+impl Bar {
+    fn applies(&self, number: u64) -> bool {
+        self.waits_for.is_some() || number < self.number
+    }
+
+    /// It is on disk with this number.
+    fn written(&mut self, number: u64, order: Option<Order>) {
+        self.number = self.number.max(number);
+        // What was read from a segment is not the order that waits.
+        if self.waits_for == order {
+            self.waits_for = None;
+        }
+    }
+}
+
+/// Purges and invalidated keys.
+#[derive(Default)]
+pub(super) struct Invalid {
+    purges: VecDeque<(Purge, Bar)>,
+    forgotten: HashMap<u64, Bar, RandomState>,
+    /// Records with smaller numbers are invalid.
+    floor: u64,
+    orders: Order,
+}
+
+impl Invalid {
+    fn order(&mut self) -> Order {
+        self.orders += 1;
+        self.orders
+    }
+
+    /// Adds a purge that is not on disk yet. It applies to all records that are written before it.
+    pub(super) fn purge_now(&mut self, purge: &Purge, next: u64) -> Order {
+        let order = self.order();
+        self.change_purge(purge, next, |bar| bar.waits_for = Some(order));
+        order
+    }
+
+    /// Adds a purge that is on disk with this number: by this order, or read from a segment.
+    pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
+        self.change_purge(purge, number, |bar| bar.written(number, order));
+        if is_of_all(purge) {
+            self.floor = self.floor.max(number);
+            self.purges.retain(|(_, bar)| bar.applies(number));
+        }
+    }
+
+    fn change_purge(&mut self, purge: &Purge, next: u64, change: impl FnOnce(&mut Bar)) {
+        if let Some((_, bar)) = self.purges.iter_mut().find(|(known, _)| known == purge) {
+            return change(bar);
+        }
+        let mut bar = Bar::default();
+        change(&mut bar);
+        self.purges.push_back((purge.clone(), bar));
+        if self.purges.len() > PURGES_MAX
+            && let Some((_, oldest)) = self.purges.pop_front()
+        {
+            self.floor = self.floor.max(if oldest.waits_for.is_some() { next } else { oldest.number });
+        }
+    }
+
+    /// Adds an invalidated key that is not on disk yet.
+    pub(super) fn forget_now(&mut self, hash: u64, next: u64) -> Order {
+        let order = self.order();
+        self.change_forgotten(hash, next, |bar| bar.waits_for = Some(order));
+        order
+    }
+
+    /// Adds an invalidated key that is on disk with this number: by this order, or read from a segment.
+    pub(super) fn forget(&mut self, hash: u64, number: u64, order: Option<Order>) {
+        self.change_forgotten(hash, number, |bar| bar.written(number, order));
+    }
+
+    fn change_forgotten(&mut self, hash: u64, next: u64, change: impl FnOnce(&mut Bar)) {
+        if self.forgotten.len() >= FORGOTTEN_MAX && !self.forgotten.contains_key(&hash) {
+            self.floor = self.floor.max(next);
+            self.forgotten.clear();
+        }
+        change(self.forgotten.entry(hash).or_default());
+    }
+
+    /// The state of a record with this number, whose key has this hash.
+    pub(super) fn state_of(&self, entry: &Entry, number: u64, hash: u64) -> State {
+        let is_forgotten = self.forgotten.get(&hash).is_some_and(|bar| bar.applies(number));
+        if number < self.floor || is_forgotten {
+            return State::Gone;
+        }
+        let mut state = State::Good;
+        for (purge, bar) in &self.purges {
+            if bar.applies(number) && purge.fits(entry) {
+                if !purge.is_soft {
+                    return State::Gone;
+                }
+                state = State::Expired;
+            }
+        }
+        state
+    }
+}
+
+/// Whether it removes everything.
+pub(super) fn is_of_all(purge: &Purge) -> bool {
+    purge.what == What::All && !purge.is_soft
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_wire::Status;
+    use flatout_wire::cache::Policy;
+
+    use super::*;
+    use crate::cache::entry::Parts;
+    use crate::cache::key::Key;
+
+    const HASH: u64 = 7;
+
+    fn state(invalid: &Invalid, number: u64) -> State {
+        let key = Key { url: b"http://a/", rest: b"", is_custom: false, hash: HASH };
+        let policy = Policy::default();
+        let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy };
+        invalid.state_of(&Entry::new(&parts, Vec::new()), number, HASH)
+    }
+
+    /// A purge, or a key, in the order in which it becomes known.
+    #[derive(Clone, Copy)]
+    enum Known {
+        Now,
+        Read(u64),
+        Written(u64, Order),
+    }
+
+    fn after(purge: Option<&str>, known: &[Known]) -> Invalid {
+        let purge = purge.map(|text| Purge::from_text(text).unwrap());
+        let mut invalid = Invalid::default();
+        for known in known {
+            match (&purge, *known) {
+                (Some(purge), Known::Now) => {
+                    invalid.purge_now(purge, 20);
+                }
+                (Some(purge), Known::Read(number)) => invalid.purge(purge, number, None),
+                (Some(purge), Known::Written(number, order)) => invalid.purge(purge, number, Some(order)),
+                (None, Known::Now) => {
+                    invalid.forget_now(HASH, 20);
+                }
+                (None, Known::Read(number)) => invalid.forget(HASH, number, None),
+                (None, Known::Written(number, order)) => invalid.forget(HASH, number, Some(order)),
+            }
+        }
+        invalid
+    }
+
+    /// What is read from the segments, or was ordered before, says nothing of the order that waits.
+    #[test]
+    fn what_is_not_written_yet_applies_to_all_records() {
+        use Known::{Now, Read, Written};
+        for purge in [None, Some("hard url http://a/"), Some("hard prefix http://a/"), Some("hard all")] {
+            let gone = |known: &[Known], number| state(&after(purge, known), number) == State::Gone;
+            assert!(gone(&[Read(5)], 4) && !gone(&[Read(5)], 5), "{purge:?}");
+            assert!(gone(&[Now], 19), "{purge:?}");
+            assert!(gone(&[Now, Read(5)], 19), "{purge:?}: read behind it");
+            assert!(gone(&[Now, Now, Written(20, 1)], 21), "{purge:?}: ordered again");
+            let both = [Now, Now, Written(20, 1), Written(25, 2)];
+            assert!(gone(&both, 21) && !gone(&both, 25), "{purge:?}");
+            assert!(gone(&[Now, Written(20, 1), Read(5)], 19), "{purge:?}: an older record of it");
+        }
+        assert_eq!(state(&after(Some("soft all"), &[Now, Read(5)]), 19), State::Expired);
+    }
+}
