@@ -23,7 +23,7 @@ mod writer;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -85,6 +85,16 @@ pub(super) struct DiskTally {
     pub(super) errors: AtomicU64,
 }
 
+/// What has become of a response to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    Taken,
+    /// Too many wait.
+    Full,
+    /// It is larger than all that may wait, or nothing is written any more.
+    Refused,
+}
+
 /// The result of a look at the disk.
 pub(super) enum Looked {
     Nothing,
@@ -123,25 +133,29 @@ impl Disk {
     /// Queues a response to be written, unless too many wait. Older records in its slots are not read any more in either case. If it
     /// is not written, a restart may find one of them again.
     pub(super) fn put(&self, entry: &Arc<Entry>, slots: Slots) {
-        self.shared.index().supersede(slots);
-        let bytes = entry.weight();
-        let tally = &self.shared.tally;
-        if self.shared.queued_bytes.load(Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
-            tally.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.queue.try_send(Write::Entry(entry.clone(), slots)).is_err() {
-            self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            tally.skipped.fetch_add(1, Ordering::Relaxed);
+        if self.offer(entry, slots) != Offered::Taken {
+            self.shared.tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same, and waits for room. Returns whether it will be written.
-    pub(super) fn put_slowly(&self, entry: Arc<Entry>, slots: Slots) -> bool {
+    /// The same, without counting what is not taken.
+    pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
         self.shared.index().supersede(slots);
-        self.shared.queued_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        self.queue.send(Write::Entry(entry, slots)).is_ok()
+        let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
+        if bytes > QUEUE_BYTES_MAX {
+            return Offered::Refused;
+        }
+        if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
+            queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Offered::Full;
+        }
+        let refused = match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
+            Ok(()) => return Offered::Taken,
+            Err(TrySendError::Full(_)) => Offered::Full,
+            Err(TrySendError::Disconnected(_)) => Offered::Refused,
+        };
+        queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        refused
     }
 
     /// Reads the response in a slot, unless that would block.
@@ -179,6 +193,11 @@ impl Disk {
         let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
         // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
         let _ = self.queue.try_send(Write::Forget(forgotten));
+    }
+
+    /// Has a purge apply from now on. It is not written yet.
+    pub(super) fn mark(&self, purge: &Purge) {
+        self.shared.index().purge_now(purge);
     }
 
     /// Purges, from now on and after a restart.

@@ -252,6 +252,18 @@ fn a_variant_that_was_first_is_found_in_its_last_version() {
     assert_eq!(get(&store, url, one).unwrap().body(), b"new");
 }
 
+/// A request that comes while a purge goes through the memory must not bring what it purges from disk.
+#[test]
+fn a_purge_applies_to_the_disk_before_it_counts() {
+    let dir = Dir::new("begun");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"old");
+    purge(&store, "soft tag none");
+    evict(&store, "http://a/", b"");
+    store.begin_purge(&Purge::from_text("hard url http://a/").unwrap());
+    assert_eq!(body(&store, "http://a/"), None);
+}
+
 #[test]
 fn what_is_damaged_is_gone_and_the_rest_is_whole() {
     let dir = Dir::new("damage");

@@ -10,18 +10,22 @@ use crate::cache::key::Key;
 impl Store {
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
-        let (entry, slot) = self.admit(key, entry, asked);
-        self.keep(&entry, key.hash, slot);
+        let (entry, slot) = self.admit_at(
+            key,
+            entry,
+            asked,
+            |entry| self.place(key, entry),
+            |entry, slot| self.keep(entry, key.hash, slot),
+        );
         (entry, slot.is_some())
     }
 
-    /// Has an entry that was admitted written to disk too.
-    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, hash: u64, slot: Option<u64>) {
-        if let Some(slot) = slot {
-            self.tally.stored();
-            if let Some(disk) = self.disk() {
-                disk.put(entry, self.slots_on_disk(entry, hash, slot));
-            }
+    /// Counts an entry that was stored, and has it written to disk too. Called under the locks of `admit_at`: a purge or an invalidation
+    /// that does not find the entry here any more is then behind it on disk, and so is what replaces it.
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, hash: u64, slot: u64) {
+        self.tally.stored();
+        if let Some(disk) = self.disk() {
+            disk.put(entry, self.slots_on_disk(entry, hash, slot));
         }
     }
 
@@ -33,27 +37,29 @@ impl Store {
         }
     }
 
-    /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
+    /// Takes an entry that was on disk into memory, in the same way. Returns the slot that it stands in.
     pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
-        self.admit_at(key, entry, asked, |entry| {
-            let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
-            let slot = match &first {
-                Some(first) if first.selected() != entry.selected() => {
-                    self.slot_of(key.hash, entry.selected())
-                }
-                _ => key.hash,
-            };
-            (slot, first.map(|first| first.family))
-        })
+        self.admit_at(key, entry, asked, |entry| self.place(key, entry), |_, _| ())
     }
 
-    /// The same, with the slot and the family that `place` says; without one it gets a new one.
+    /// The slot of an entry, and the family that it belongs to, if there is one.
+    fn place(&self, key: &Key<'_>, entry: &Entry) -> (u64, Option<u64>) {
+        let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
+        let slot = match &first {
+            Some(first) if first.selected() != entry.selected() => self.slot_of(key.hash, entry.selected()),
+            _ => key.hash,
+        };
+        (slot, first.map(|first| first.family))
+    }
+
+    /// The same, with the slot and the family that `place` says; without one it gets a new one. `keep` is called with what was stored.
     pub(in crate::cache) fn admit_at(
         &self,
         key: &Key<'_>,
         mut entry: Entry,
         asked: Moment,
         place: impl FnOnce(&Entry) -> (u64, Option<u64>),
+        keep: impl FnOnce(&Arc<Entry>, u64),
     ) -> (Arc<Entry>, Option<u64>) {
         // Whoever adds a purge waits for those who insert, and finds what they have inserted.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
@@ -72,6 +78,7 @@ impl Store {
         }
         self.remove_forms(slot);
         self.table.insert(slot, entry.clone());
+        keep(&entry, slot);
         drop(change);
         (entry, Some(slot))
     }

@@ -63,12 +63,17 @@ impl Store {
         Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
     }
 
+    /// From now on nothing is stored that this purge names and that was asked for before.
+    pub(in crate::cache) fn begin_purge(&self, purge: &Purge) {
+        // First: whoever reads a record after the log has grown must find it purged.
+        self.mark_on_disk(purge);
+        let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
+        log.add(purge);
+    }
+
     /// Removes entries, or marks them stale. Costs a look at each entry there is.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
-        {
-            let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
-            log.add(purge);
-        }
+        self.begin_purge(purge);
         let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
         let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
         for (slot, entry) in &found {

@@ -79,6 +79,26 @@ fn a_purge_meets_what_is_stored_and_what_is_under_way() {
     assert_eq!(store.table.len(), 0);
 }
 
+/// A purge that does not find an entry, because it was evicted, has to be behind it on disk.
+#[test]
+fn what_is_stored_goes_to_the_disk_before_a_purge_can_begin() {
+    let store = Store::new(1 << 20);
+    let key = key(&store, "http://a/");
+    let mut was_kept = false;
+    store.admit_at(
+        &key,
+        entry(key, b"", b"", 1),
+        store.moment(),
+        |_| (key.hash, None),
+        |_, slot| {
+            was_kept = slot == key.hash;
+            assert!(store.purges.try_write().is_err(), "a purge waits");
+            assert_eq!(store.stripes.iter().filter(|stripe| stripe.try_lock().is_err()).count(), 1);
+        },
+    );
+    assert!(was_kept);
+}
+
 #[test]
 fn forms_go_with_what_they_are_forms_of() {
     let store = Store::new(1 << 20);

@@ -11,7 +11,7 @@ use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::Store;
-use crate::cache::disk::Disk;
+use crate::cache::disk::{Disk, Offered};
 use crate::cache::key::Key;
 use crate::cache::plan::DiskPlan;
 use crate::cache::purge::{Purge, What};
@@ -24,6 +24,9 @@ const PURGE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Purges and keys that are kept for a folder until it is free. Beyond that, all that is in it is purged.
 const MISSED_MAX: usize = 1024;
+
+/// How long to wait until the writer has written some of what was in memory before it had a folder.
+const KEEP_PERIOD: Duration = Duration::from_millis(10);
 
 /// The folder, once it can be used.
 #[derive(Default)]
@@ -163,13 +166,25 @@ impl Store {
         let Some(disk) = self.disk() else { return };
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let entry = self.table.peek(&slot).filter(|entry| !entry.is_form());
-            let Some(entry) = entry else { continue };
-            let slots = self.with_key_of(&entry, |key| self.slots_on_disk(&entry, key.hash, slot));
-            if !disk.put_slowly(entry, slots) {
-                return;
+            while self.keep_again(disk, slot) == Offered::Full {
+                std::thread::sleep(KEEP_PERIOD);
             }
         }
+    }
+
+    /// Has what is in a slot written to disk, under the locks of `admit_at`.
+    fn keep_again(&self, disk: &Disk, slot: u64) -> Offered {
+        let _log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_form()) else {
+            return Offered::Taken;
+        };
+        self.with_key_of(&entry, |key| {
+            let _change = self.stripe(key.hash);
+            match entry.is_live() {
+                true => disk.offer(&entry, self.slots_on_disk(&entry, key.hash, slot)),
+                false => Offered::Taken,
+            }
+        })
     }
 
     /// Frees the folder for another process, with all that waits to be written. What is stored from now on is in memory only.
@@ -181,17 +196,22 @@ impl Store {
         }
     }
 
-    /// Purges on disk too.
-    pub(super) fn purge_disk(&self, purge: &Purge) {
-        let mut missing = self.missing();
-        if let Some(missed) = missing.as_mut() {
-            missed.purge(purge);
-            let is_tried =
-                |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
-            let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
-            missing = waited.unwrap_or_else(PoisonError::into_inner).0;
+    /// Has a purge apply to what is on disk. It is not on disk itself yet.
+    pub(super) fn mark_on_disk(&self, purge: &Purge) {
+        if let Some(missed) = self.missing().as_mut() {
+            return missed.purge(purge);
         }
-        drop(missing);
+        if let Some(disk) = self.disk() {
+            disk.mark(purge);
+        }
+    }
+
+    /// Purges on disk too, once that was marked.
+    pub(super) fn purge_disk(&self, purge: &Purge) {
+        let missing = self.missing();
+        let is_tried = |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
+        let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         // Also if it has learned of it just now: this waits until the purge is written.
         if let Some(disk) = self.disk() {
             disk.purge(purge);
