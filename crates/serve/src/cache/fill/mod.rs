@@ -298,8 +298,7 @@ impl Taker for Fill {
             let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
             Box::new(move || {
                 if let Some(guest) = guest {
-                    // A worker with a full mailbox has more urgent work than this.
-                    let _ = mailbox.run(move |lane| lane.call_again(guest));
+                    mailbox.call_again(guest);
                 }
             })
         })
