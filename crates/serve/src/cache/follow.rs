@@ -1,6 +1,6 @@
 //! Requests that wait for the response to another request.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Caching {
 
 impl Follower {
     async fn wait(self, prepared: Prepared, asker: Asker, stale_time: u32) -> Response {
-        let outcome = poll_fn(|context| self.flight.poll_outcome(context)).await;
+        let outcome = self.flight.outcome().await;
         match self.response(outcome, stale_time) {
             Some(response) => response,
             None => {

@@ -1,6 +1,8 @@
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flatout_wire::cache::Policy;
+use http_body::Body;
 
 use super::*;
 use crate::cache::entry::Parts;
@@ -114,4 +116,29 @@ fn what_is_dropped_counts_no_longer() {
     flight.keep_no_more();
     assert!(!store.hold(1).1);
     assert!(read(&mut reader).is_ready() && store.hold(4).1);
+}
+
+#[test]
+fn each_waiter_has_one_place_and_leaves_it_to_the_next() {
+    let flight = Arc::new(Flight::new(0, Moment::default()));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut followers: Vec<_> = (0..3).map(|_| Box::pin(flight.outcome())).collect();
+    for _ in 0..2 {
+        assert!(followers.iter_mut().all(|follower| follower.as_mut().poll(&mut context).is_pending()));
+    }
+    assert_eq!(flight.state().waiting.len(), 3);
+    flight.settle(Outcome::Released);
+    assert!(followers.iter_mut().all(|follower| follower.as_mut().poll(&mut context).is_ready()));
+    flight.push(Bytes::from_static(b"ab"));
+    let mut stays = flight.reader(None).unwrap();
+    for _ in 0..100 {
+        let mut leaves = flight.reader(None).unwrap();
+        assert!(read(&mut leaves).is_ready() && read(&mut leaves).is_pending());
+    }
+    assert_eq!(flight.state().readers.len(), 2);
+    flight.keep_no_more();
+    assert!(read(&mut stays).is_ready() && flight.state().chunks.is_empty());
+    assert!(flight.has_readers());
+    drop(stays);
+    assert!(!flight.has_readers() && flight.state().readers_at_end == 0);
 }
