@@ -1,6 +1,10 @@
 //! The folder goes from one store to the next, as it does from one process to the next.
 
+use std::fs::OpenOptions;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::super::store::Store;
 use super::tests::{Dir, body, purge, put, with_key};
@@ -56,6 +60,32 @@ fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
     // The thread that has taken the folder may still refer to the store, so dropping it is not enough.
     latter.leave_folder();
     check(&dir.open());
+}
+
+/// A folder on a disk that hangs: its first segment is a pipe, which is opened when somebody writes to it.
+#[test]
+fn a_folder_that_takes_long_to_open_holds_no_request_up() {
+    let dir = Dir::new("hangs");
+    let pipe = dir.plan(0).dir.join("00000001.segment");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let store = Arc::new(Store::new(1 << 20));
+    let of_opener = store.clone();
+    let plan = dir.plan(16 << 20);
+    let opener = std::thread::spawn(move || of_opener.open_disk(&plan, 0));
+    while !dir.plan(0).dir.join("lock").exists() {
+        std::thread::yield_now();
+    }
+    let (done, is_done) = channel();
+    let of_request = store.clone();
+    let request = std::thread::spawn(move || {
+        with_key(&of_request, "http://a/", |key| of_request.invalidate(&key));
+        let _ = done.send(());
+    });
+    let was_held_up = is_done.recv_timeout(Duration::from_secs(20)).is_err();
+    drop(OpenOptions::new().write(true).open(&pipe).unwrap());
+    opener.join().unwrap().unwrap();
+    request.join().unwrap();
+    assert!(!was_held_up && store.disk().is_some());
 }
 
 #[test]

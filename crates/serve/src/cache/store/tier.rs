@@ -34,6 +34,8 @@ pub(super) struct Tier {
     disk: OnceLock<Disk>,
     /// Set as long as there should be a disk, and is none.
     missing: Mutex<Option<Missing>>,
+    /// Held while the folder is opened, which may take as long as the disk does.
+    opening: Mutex<()>,
     has_come: Condvar,
 }
 
@@ -139,12 +141,17 @@ impl Store {
 
     /// Opens the folder that is missing, if one is.
     fn take_folder(&self, now_ms: u64) -> io::Result<()> {
-        let mut missing = self.missing();
-        let Some(missed) = missing.as_ref() else { return Ok(()) };
+        let _opening = self.tier.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(plan) = self.missing().as_ref().map(|missing| missing.plan.clone()) else { return Ok(()) };
         let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
         let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
-        let disk = Disk::open(&missed.plan, now_ms, hash, slot)?;
+        // Without the lock of what is missing: requests that invalidate something take it.
+        let disk = Disk::open(&plan, now_ms, hash, slot)?;
+        let mut missing = self.missing();
+        // It may have been left meanwhile.
+        let Some(missed) = missing.take() else { return Ok(()) };
+        disk.resize(missed.plan.bytes_max);
         // Before anything is read: nothing that was purged meanwhile comes back.
         for purge in &missed.purges {
             disk.begin_purge(purge);
@@ -154,7 +161,6 @@ impl Store {
         }
         // Whoever sets it holds the lock.
         let _ = self.tier.disk.set(disk);
-        *missing = None;
         drop(missing);
         self.tier.has_come.notify_all();
         self.keep_all();
@@ -198,12 +204,7 @@ impl Store {
 
     /// Has a purge apply to what is on disk. It is not on disk itself yet.
     pub(super) fn mark_on_disk(&self, purge: &Purge) {
-        if let Some(missed) = self.missing().as_mut() {
-            return missed.purge(purge);
-        }
-        if let Some(disk) = self.disk() {
-            disk.mark(purge);
-        }
+        self.tell_disk(|disk| disk.mark(purge), |missed| missed.purge(purge));
     }
 
     /// Purges on disk too, once that was marked.
@@ -218,16 +219,20 @@ impl Store {
         }
     }
 
-    /// Forgets a key on disk too.
+    /// Forgets a key on disk too. This does not wait for the disk, and is called under the lock of the key's stripe.
     pub(super) fn forget_on_disk(&self, key: &Key<'_>) {
-        let mut missing = self.missing();
-        if let Some(missed) = missing.as_mut() {
-            return missed.forget(key);
+        self.tell_disk(|disk| disk.forget(key), |missed| missed.forget(key));
+    }
+
+    /// Has the disk, or what will be told to it once it is there, learn of something.
+    fn tell_disk(&self, tell: impl Fn(&Disk), note: impl FnOnce(&mut Missing)) {
+        if self.tier.disk.get().is_none()
+            && let Some(missed) = self.missing().as_mut()
+        {
+            return note(missed);
         }
-        drop(missing);
-        if let Some(disk) = self.disk() {
-            disk.forget(key);
-        }
+        // Also if it has come just now.
+        self.disk().into_iter().for_each(tell);
     }
 
     fn missing(&self) -> MutexGuard<'_, Option<Missing>> {
