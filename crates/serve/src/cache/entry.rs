@@ -29,10 +29,25 @@ pub(super) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
 
 const _: () = assert!(OVERHEAD_BYTES <= 240);
 
+/// The body of an entry.
+pub(super) enum Content {
+    Own(Box<[u8]>),
+    /// The body of this entry, which was updated by another one. It has a body of its own.
+    Of(Arc<Entry>),
+}
+
+const _: () = assert!(size_of::<Content>() == size_of::<Box<[u8]>>());
+
+impl From<Vec<u8>> for Content {
+    fn from(body: Vec<u8>) -> Content {
+        Content::Own(body.into_boxed_slice())
+    }
+}
+
 /// A stored response.
 pub(super) struct Entry {
     text: Box<[u8]>,
-    body: Box<[u8]>,
+    body: Content,
     pub(super) policy: Policy,
     /// The ends of url, rest, vary and selected.
     ends: [u32; 4],
@@ -69,7 +84,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl Entry {
-    pub(super) fn new(parts: &Parts<'_>, body: Vec<u8>) -> Entry {
+    pub(super) fn new(parts: &Parts<'_>, body: impl Into<Content>) -> Entry {
         let Parts { key, vary, selected, lines, status, policy } = parts;
         let mut ends = [0; 4];
         let pieces = [key.url, key.rest, vary, selected];
@@ -81,7 +96,7 @@ impl Entry {
         }
         let mut entry = Entry {
             text: Box::default(),
-            body: body.into_boxed_slice(),
+            body: body.into(),
             policy: *policy,
             ends,
             etag: (0, 0),
@@ -146,7 +161,27 @@ impl Entry {
     }
 
     pub(super) fn body(&self) -> &[u8] {
-        &self.body
+        match &self.body {
+            Content::Own(body) => body,
+            // It has its own.
+            Content::Of(former) => match &former.body {
+                Content::Own(body) => body,
+                Content::Of(_) => &[],
+            },
+        }
+    }
+
+    /// The entry that has the body.
+    pub(super) fn owner(self: &Arc<Entry>) -> &Arc<Entry> {
+        match &self.body {
+            Content::Own(_) => self,
+            Content::Of(former) => former,
+        }
+    }
+
+    /// Whether their bodies are the same memory.
+    pub(super) fn shares_body(&self, other: &Entry) -> bool {
+        std::ptr::eq(self.body(), other.body())
     }
 
     /// The value of `ETag`, empty if there is none.
@@ -232,9 +267,13 @@ impl Entry {
         self.used_s.load(Ordering::Relaxed)
     }
 
-    /// Its size in memory.
+    /// Its size in memory, with the entry whose body it has.
     pub(super) fn weight(&self) -> u64 {
-        (OVERHEAD_BYTES + self.text.len() + self.body.len()) as u64
+        let body = match &self.body {
+            Content::Own(body) => body.len() as u64,
+            Content::Of(former) => former.weight(),
+        };
+        (OVERHEAD_BYTES + self.text.len()) as u64 + body
     }
 }
 
@@ -248,7 +287,7 @@ pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
             self.0.body()
         }
     }
-    match entry.body.is_empty() {
+    match entry.body().is_empty() {
         true => Bytes::new(),
         false => Bytes::from_owner(Body(entry.clone())),
     }
@@ -323,6 +362,12 @@ mod tests {
         assert!(!entry.is_of(&Key { url: b"http://a/c", ..key }));
         assert!(entry.is_of(&Key { url: b"http://a/c", is_custom: true, ..key }));
         assert_eq!(&body_of(&entry)[..], b"body");
+        let updated = Arc::new(Entry::new(&parts, Content::Of(entry.owner().clone())));
+        let again = Arc::new(Entry::new(&parts, Content::Of(updated.owner().clone())));
+        for entry in [&updated, &again] {
+            assert!(entry.shares_body(&updated) && &body_of(entry)[..] == b"body");
+        }
+        assert_eq!(again.weight(), 2 * entry.weight() - 4);
         entry.expire();
         assert!(entry.is_live() && entry.is_expired());
         entry.kill();

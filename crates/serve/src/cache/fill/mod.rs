@@ -13,7 +13,7 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Asks, Exchange, Kept, Reason, store, vary_names};
 
-use super::entry::{Entry, Parts, body_of, stored_lines};
+use super::entry::{Content, Entry, Parts, body_of, stored_lines};
 use super::flight::{Flight, Outcome};
 use super::follow::with_head;
 use super::key::Key;
@@ -135,7 +135,7 @@ impl Fill {
         fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
         kept: &Kept,
         now_ms: u64,
-        body: Vec<u8>,
+        body: impl Into<Content>,
     ) -> Entry {
         let lines = stored_lines(fields.clone(), &kept.withheld, Some(now_ms / 1000));
         let vary = match self.order.rules.ignored.vary {

@@ -73,17 +73,24 @@ impl Store {
         let (slot, family) = place(&entry);
         entry.family = family.unwrap_or_else(|| self.families.fetch_add(1, Ordering::Relaxed));
         let entry = Arc::new(entry);
-        if let Some(former) = self.table.peek(&slot) {
-            former.kill();
+        let former = self.table.peek(&slot);
+        former.iter().for_each(|former| former.kill());
+        // Forms are forms of a body.
+        if former.is_none_or(|former| !former.shares_body(&entry)) {
+            self.remove_forms(slot);
         }
-        self.remove_forms(slot);
         self.table.insert(slot, entry.clone());
         keep(&entry, slot);
         drop(change);
         (entry, Some(slot))
     }
 
-    /// Stores a form in the slot `at`, if the plain entry is still in `slot`.
+    /// Whether a live entry with this one's body is in a slot.
+    pub(in crate::cache) fn has_body_of(&self, plain: &Entry, slot: u64) -> bool {
+        self.table.peek(&slot).is_some_and(|known| known.is_live() && known.shares_body(plain))
+    }
+
+    /// Stores a form in the slot `at`, if the plain entry or an update of it is still in `slot`.
     pub(in crate::cache) fn insert_beside(
         &self,
         plain: &Arc<Entry>,
@@ -94,8 +101,7 @@ impl Store {
     ) {
         // Whoever replaces the plain entry holds this lock, and removes its forms.
         let _change = self.stripe(hash);
-        let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
-        if is_there && plain.is_live() {
+        if self.has_body_of(plain, slot) {
             self.has_forms.store(true, Ordering::Release);
             self.table.insert(at, form);
         }

@@ -3,7 +3,7 @@ use flatout_wire::cache::Policy;
 
 use super::joining::PASS_TIME_MS;
 use super::*;
-use crate::cache::entry::Parts;
+use crate::cache::entry::{Content, Parts};
 use crate::cache::purge::Purge;
 
 const NOW_MS: u64 = 784_111_777_000;
@@ -123,6 +123,26 @@ fn forms_go_with_what_they_are_forms_of() {
     assert!(insert(&third, &form()));
     store.invalidate(&key);
     assert!(store.peek(at).is_none());
+}
+
+#[test]
+fn forms_stay_when_a_response_is_only_updated() {
+    let store = Store::new(1 << 20);
+    let first = put(&store, "http://a/", b"", b"");
+    let key = key(&store, "http://a/");
+    let [at, other, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+    let form = || Arc::new(entry(key, b"\0br", b"", 10));
+    store.insert_beside(&first, key.hash, key.hash, at, form());
+    let parts =
+        Parts { key, vary: b"", selected: b"", lines: b"A: c\r\n", status: Status::OK, policy: policy() };
+    let update = || Entry::new(&parts, Content::Of(first.owner().clone()));
+    store.insert(&key, update(), store.moment());
+    assert!(!first.is_live() && store.peek(at).is_some_and(|form| form.is_live()));
+    // One that was begun before.
+    store.insert_beside(&first, key.hash, key.hash, other, form());
+    assert!(store.peek(other).is_some());
+    put(&store, "http://a/", b"", b"");
+    assert!(store.peek(at).is_none() && store.peek(other).is_none());
 }
 
 #[test]
