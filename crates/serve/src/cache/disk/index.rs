@@ -1,19 +1,26 @@
 //! The index of the records on disk, and of what invalidates them.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::RandomState;
 
-use super::super::entry::Entry;
+use super::super::entry;
 use super::super::purge::Purge;
 use super::invalid::{Invalid, Order, State, is_of_all};
 
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
 const CHANGED_BITS: u64 = 8 << 20;
 
-/// The slots of a response, the same twice if it has one. A first variant is also listed under its own slot, so that it is found when
-/// another variant is the first.
-pub(super) type Slots = [u64; 2];
+/// Where a response is listed.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cache) struct Slots {
+    /// The hash of its key.
+    pub(in crate::cache) key: u64,
+    /// Its slots, the same twice if it has one. A first variant is also listed under its own slot, so that it is found when another variant
+    /// is the first.
+    pub(in crate::cache) at: [u64; 2],
+}
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +45,14 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
+    /// The last segment with a record of each key, listed or not: a restart may list it again.
+    keys: HashMap<u64, u32, RandomState>,
+    /// There may be records of other keys: a segment could not be read.
+    has_other_keys: bool,
+    /// How many responses of each key wait to be written.
+    waiting: HashMap<u64, usize, RandomState>,
+    /// The number of the first record of each segment.
+    firsts: BTreeMap<u32, u64>,
     invalid: Invalid,
     /// The number of the next record, as far as this process knows.
     next: u64,
@@ -57,6 +72,48 @@ impl Index {
     /// The segments are read from now on, or no longer.
     pub(super) fn set_reading(&mut self, is_reading: bool) {
         self.changed = is_reading.then(|| vec![0; CHANGED_BITS as usize / 64].into_boxed_slice());
+        let (keys, waiting) = (&self.keys, &self.waiting);
+        if !is_reading && !self.has_other_keys {
+            self.invalid.retain_keys(|hash| keys.contains_key(hash) || waiting.contains_key(hash));
+        }
+    }
+
+    /// Whether there may be records of a key, or will be.
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.changed.is_some()
+            || self.has_other_keys
+            || self.keys.contains_key(&hash)
+            || self.waiting.contains_key(&hash)
+    }
+
+    /// A response of this key is about to be queued.
+    pub(super) fn queue(&mut self, slots: Slots) {
+        self.supersede(slots);
+        *self.waiting.entry(slots.key).or_default() += 1;
+    }
+
+    /// A response of this key does not wait any more.
+    pub(super) fn unqueue(&mut self, hash: u64) {
+        if let Entry::Occupied(mut waiting) = self.waiting.entry(hash) {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
+        }
+    }
+
+    /// There is a record at this place, of this key if it is a response.
+    pub(super) fn note(&mut self, place: Place, key: Option<u64>) {
+        self.number_from(place.number + 1);
+        self.firsts.entry(place.segment).or_insert(place.number);
+        if let Some(key) = key {
+            self.keys.insert(key, place.segment);
+        }
+    }
+
+    /// Not all segments could be read.
+    pub(super) fn note_unread(&mut self) {
+        self.has_other_keys = true;
     }
 
     /// Lists a record that was read from a segment.
@@ -69,13 +126,12 @@ impl Index {
     }
 
     pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
-        self.next = self.next.max(place.number + 1);
         self.places.insert(slot, Kept { place, used_s });
     }
 
     /// Something newer was stored: the records in these slots are not valid any more, nor are those that are still to be read.
     pub(super) fn supersede(&mut self, slots: Slots) {
-        for slot in slots {
+        for slot in slots.at {
             self.places.remove(&slot);
             let (word, bit) = bit_of(slot);
             if let Some(word) = self.changed.as_mut().and_then(|words| words.get_mut(word)) {
@@ -120,6 +176,10 @@ impl Index {
 
     pub(super) fn remove_segment(&mut self, segment: u32) {
         self.places.retain(|_, kept| kept.place.segment != segment);
+        self.keys.retain(|_, last| *last != segment);
+        self.firsts.remove(&segment);
+        let first = self.firsts.values().next().copied();
+        self.invalid.prune(first.unwrap_or(self.next));
     }
 
     /// Adds a purge that is not on disk yet. It also applies to everything written before it. Returns the order to write it.
@@ -141,14 +201,26 @@ impl Index {
         self.invalid.forget_now(hash, self.next)
     }
 
-    /// Adds an invalidated key that is on disk with this number: by this order, or read from a segment.
-    pub(super) fn forget(&mut self, hash: u64, number: u64, order: Option<Order>) {
-        self.number_from(number + 1);
-        self.invalid.forget(hash, number, order);
+    /// Adds an invalidated key that was read from a segment and has this number.
+    pub(super) fn forget_read(&mut self, hash: u64, number: u64) {
+        // Without a record before it, it applies to nothing.
+        if self.keys.contains_key(&hash) {
+            self.invalid.forget(hash, number, None);
+        }
+    }
+
+    /// Gives an invalidated key this number. Returns whether it has to be written, because there are records of it.
+    pub(super) fn forget(&mut self, hash: u64, number: u64, order: Order) -> bool {
+        if !self.may_have(hash) {
+            self.invalid.lift(hash, order);
+            return false;
+        }
+        self.invalid.forget(hash, number, Some(order));
+        true
     }
 
     /// The state of a record whose key has this hash.
-    pub(super) fn state_of(&self, entry: &Entry, place: Place, hash: u64) -> State {
+    pub(super) fn state_of(&self, entry: &entry::Entry, place: Place, hash: u64) -> State {
         self.invalid.state_of(entry, place.number, hash)
     }
 }

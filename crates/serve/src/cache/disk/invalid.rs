@@ -1,17 +1,18 @@
 //! What makes records on disk invalid: purges and invalidated keys.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash};
 
 use foldhash::fast::RandomState;
 
 use super::super::entry::Entry;
 use super::super::purge::{Purge, What};
 
-/// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
+/// Purges by prefix or tag that are kept individually; beyond that, everything written before the oldest one is invalid.
 const PURGES_MAX: usize = 1024;
 
-/// Invalidated keys that are kept individually; beyond that, the same applies.
-const FORGOTTEN_MAX: usize = 64 << 10;
+/// Invalidated keys with records on disk, and purged URLs, that are kept individually. Beyond that, everything written so far is invalid.
+const FORGOTTEN_MAX: usize = 256 << 10;
 
 /// An order of the writer: to append a purge, or an invalidated key.
 pub(super) type Order = u64;
@@ -53,7 +54,11 @@ impl Bar {
 #[derive(Default)]
 pub(super) struct Invalid {
     purges: VecDeque<(Purge, Bar)>,
+    /// Purged URLs by their hash, and whether softly.
+    urls: HashMap<(u64, bool), Bar, RandomState>,
     forgotten: HashMap<u64, Bar, RandomState>,
+    /// Hashes URLs.
+    hashes: RandomState,
     /// Records with smaller numbers are invalid.
     floor: u64,
     orders: Order,
@@ -82,6 +87,10 @@ impl Invalid {
     }
 
     fn change_purge(&mut self, purge: &Purge, next: u64, change: impl FnOnce(&mut Bar)) {
+        if let What::Url(url) = &purge.what {
+            let key = (self.hashes.hash_one(url.as_bytes()), purge.is_soft);
+            return change_in(&mut self.urls, key, &mut self.floor, next, change);
+        }
         if let Some((_, bar)) = self.purges.iter_mut().find(|(known, _)| known == purge) {
             return change(bar);
         }
@@ -107,12 +116,27 @@ impl Invalid {
         self.change_forgotten(hash, number, |bar| bar.written(number, order));
     }
 
-    fn change_forgotten(&mut self, hash: u64, next: u64, change: impl FnOnce(&mut Bar)) {
-        if self.forgotten.len() >= FORGOTTEN_MAX && !self.forgotten.contains_key(&hash) {
-            self.floor = self.floor.max(next);
-            self.forgotten.clear();
+    /// There are no records of this key: this order does not have to be written.
+    pub(super) fn lift(&mut self, hash: u64, order: Order) {
+        if self.forgotten.get(&hash).is_some_and(|bar| bar.waits_for == Some(order)) {
+            self.forgotten.remove(&hash);
         }
-        change(self.forgotten.entry(hash).or_default());
+    }
+
+    /// Drops keys that are not kept.
+    pub(super) fn retain_keys(&mut self, is_kept: impl Fn(&u64) -> bool) {
+        self.forgotten.retain(|hash, _| is_kept(hash));
+    }
+
+    /// Drops what applies to no record any more: the first one that is left has this number.
+    pub(super) fn prune(&mut self, first: u64) {
+        self.purges.retain(|(_, bar)| bar.applies(first));
+        self.urls.retain(|_, bar| bar.applies(first));
+        self.forgotten.retain(|_, bar| bar.applies(first));
+    }
+
+    fn change_forgotten(&mut self, hash: u64, next: u64, change: impl FnOnce(&mut Bar)) {
+        change_in(&mut self.forgotten, hash, &mut self.floor, next, change);
     }
 
     /// The state of a record with this number, whose key has this hash.
@@ -121,7 +145,11 @@ impl Invalid {
         if number < self.floor || is_forgotten {
             return State::Gone;
         }
-        let mut state = State::Good;
+        let (is_gone, is_expired) = self.is_purged_by_url(entry, number);
+        if is_gone {
+            return State::Gone;
+        }
+        let mut state = if is_expired { State::Expired } else { State::Good };
         for (purge, bar) in &self.purges {
             if bar.applies(number) && purge.fits(entry) {
                 if !purge.is_soft {
@@ -132,6 +160,31 @@ impl Invalid {
         }
         state
     }
+
+    /// Whether a purge of its URL has removed it, and whether one has marked it stale.
+    fn is_purged_by_url(&self, entry: &Entry, number: u64) -> (bool, bool) {
+        if self.urls.is_empty() {
+            return (false, false);
+        }
+        let hash = self.hashes.hash_one(entry.url());
+        let is_purged = |is_soft| self.urls.get(&(hash, is_soft)).is_some_and(|bar| bar.applies(number));
+        (is_purged(false), is_purged(true))
+    }
+}
+
+/// Changes what applies to a key, or a URL.
+fn change_in<K: Eq + Hash>(
+    bars: &mut HashMap<K, Bar, RandomState>,
+    key: K,
+    floor: &mut u64,
+    next: u64,
+    change: impl FnOnce(&mut Bar),
+) {
+    if bars.len() >= FORGOTTEN_MAX && !bars.contains_key(&key) {
+        *floor = next.max(*floor);
+        bars.clear();
+    }
+    change(bars.entry(key).or_default());
 }
 
 /// Whether it removes everything.
@@ -199,6 +252,35 @@ mod tests {
             assert!(gone(&both, 21) && !gone(&both, 25), "{purge:?}");
             assert!(gone(&[Now, Written(20, 1), Read(5)], 19), "{purge:?}: an older record of it");
         }
-        assert_eq!(state(&after(Some("soft all"), &[Now, Read(5)]), 19), State::Expired);
+        for soft in ["soft all", "soft url http://a/"] {
+            assert_eq!(state(&after(Some(soft), &[Now, Read(5)]), 19), State::Expired);
+        }
+    }
+
+    #[test]
+    fn what_applies_to_nothing_is_dropped() {
+        let mut invalid = Invalid::default();
+        for (at, text) in ["hard url http://a/", "hard tag x"].iter().enumerate() {
+            invalid.purge(&Purge::from_text(text).unwrap(), 5 + at as u64, None);
+        }
+        invalid.forget(HASH, 7, None);
+        invalid.prune(6);
+        assert_eq!((invalid.urls.len(), invalid.purges.len(), invalid.forgotten.len()), (0, 0, 1));
+        let order = invalid.forget_now(HASH, 8);
+        invalid.prune(100);
+        assert_eq!(state(&invalid, 100), State::Gone);
+        invalid.lift(HASH, order - 1);
+        assert_eq!(state(&invalid, 100), State::Gone);
+        invalid.lift(HASH, order);
+        assert_eq!(state(&invalid, 100), State::Good);
+    }
+
+    #[test]
+    fn many_purged_urls_do_not_purge_others() {
+        let mut invalid = Invalid::default();
+        for at in 0..2 * PURGES_MAX {
+            invalid.purge(&Purge::from_text(&format!("hard url http://b/{at}")).unwrap(), 10, None);
+        }
+        assert_eq!(state(&invalid, 1), State::Good);
     }
 }

@@ -12,6 +12,8 @@
 
 mod index;
 mod invalid;
+#[cfg(test)]
+mod older_tests;
 mod record;
 mod segments;
 #[cfg(test)]
@@ -33,7 +35,8 @@ use flatout_engine::say;
 use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
-use index::{Index, Place, Slots};
+pub(super) use index::Slots;
+use index::{Index, Place};
 use invalid::State;
 use segments::{Record, Segments};
 use writer::{Forgotten, Write};
@@ -140,22 +143,21 @@ impl Disk {
 
     /// The same, without counting what is not taken.
     pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
-        self.shared.index().supersede(slots);
         let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
-        if bytes > QUEUE_BYTES_MAX {
-            return Offered::Refused;
-        }
-        if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
-            queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Offered::Full;
-        }
-        let refused = match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
-            Ok(()) => return Offered::Taken,
-            Err(TrySendError::Full(_)) => Offered::Full,
-            Err(TrySendError::Disconnected(_)) => Offered::Refused,
+        self.shared.index().queue(slots);
+        let is_full = queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX;
+        let offered = match is_full {
+            true if bytes > QUEUE_BYTES_MAX => Offered::Refused,
+            true => Offered::Full,
+            false => match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
+                Ok(()) => return Offered::Taken,
+                Err(TrySendError::Full(_)) => Offered::Full,
+                Err(TrySendError::Disconnected(_)) => Offered::Refused,
+            },
         };
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        refused
+        self.shared.index().unqueue(slots.key);
+        offered
     }
 
     /// Reads the response in a slot, unless that would block.
@@ -188,7 +190,13 @@ impl Disk {
 
     /// Invalidates a key with all variants.
     pub(super) fn forget(&self, key: &Key<'_>) {
-        let order = self.shared.index().forget_now(key.hash);
+        let mut index = self.shared.index();
+        // Most requests with unsafe methods are for what was never stored.
+        if !index.may_have(key.hash) {
+            return;
+        }
+        let order = index.forget_now(key.hash);
+        drop(index);
         let (bytes, url_ends) = ([key.url, key.rest].concat(), key.url.len());
         let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
         // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.

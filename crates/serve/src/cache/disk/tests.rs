@@ -13,12 +13,11 @@ use super::super::entry::{Entry, Parts};
 use super::super::key::Key;
 use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
-use super::index::{Index, Place};
-use super::{DiskPlan, QUEUE_BYTES_MAX};
+use super::DiskPlan;
 
-const NOW_MS: u64 = 784_111_777_000;
+pub(super) const NOW_MS: u64 = 784_111_777_000;
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy { stored_ms: NOW_MS, initial_age: 2, lifetime: 60, ..Policy::default() }
 }
 
@@ -74,7 +73,7 @@ pub(super) fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: 
     });
 }
 
-fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
+pub(super) fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
     get_at(store, url, selected, NOW_MS)
 }
 
@@ -152,116 +151,6 @@ fn purges_and_invalidations_outlast_a_restart() {
     drop(store);
     let store = dir.open();
     assert!(urls.iter().all(|url| body(&store, url).is_none()));
-}
-
-#[test]
-fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
-    let dir = Dir::new("everywhere");
-    let store = dir.open();
-    for (url, selected) in
-        [("http://a/1", &b""[..]), ("http://a/2", b",1\n"), ("http://a/2", b",2\n"), ("http://a/3", b"")]
-    {
-        put(&store, url, if selected.is_empty() { b"" } else { b"\nx" }, selected, b"old");
-    }
-    purge(&store, "soft tag none");
-    let first = get(&store, "http://a/1", b"").unwrap();
-    with_key(&store, "http://a/1", |key| store.remove_everywhere(&key, key.hash, &first));
-    let variant = get(&store, "http://a/2", b",2\n").unwrap();
-    with_key(&store, "http://a/2", |key| {
-        store.remove_everywhere(&key, store.slot_of(key.hash, b",2\n"), &variant);
-    });
-    let stale = get(&store, "http://a/3", b"").unwrap();
-    store.expire_everywhere(&stale);
-    assert!(get(&store, "http://a/3", b"").unwrap().is_expired());
-    with_key(&store, "http://a/3", |key| store.remove(key.hash, &stale));
-    let has = |store: &Store, url, selected| get(store, url, selected).is_some();
-    let check = |store: &Store| {
-        assert!(!has(store, "http://a/1", b"") && !has(store, "http://a/2", b",2\n"));
-        assert!(!has(store, "http://a/3", b""), "a fresh record of a stale entry");
-    };
-    check(&store);
-    assert!(has(&store, "http://a/2", b",1\n"), "another variant stays in memory");
-    drop(store);
-    check(&dir.open());
-}
-
-/// Removes from memory only.
-fn evict(store: &Store, url: &str, selected: &'static [u8]) {
-    with_key(store, url, |key| {
-        for slot in [key.hash, store.slot_of(key.hash, selected)] {
-            store.peek(slot).into_iter().for_each(|entry| store.remove(slot, &entry));
-        }
-    });
-}
-
-#[test]
-fn what_is_not_written_hides_what_is_older() {
-    let dir = Dir::new("skipped");
-    let store = dir.open();
-    let urls = ["http://a/1", "http://a/2"];
-    urls.iter().for_each(|url| put(&store, url, b"", b"", b"old"));
-    purge(&store, "soft tag none");
-    let queued_bytes = &store.disk().unwrap().shared.queued_bytes;
-    queued_bytes.fetch_add(QUEUE_BYTES_MAX, Ordering::Relaxed);
-    put(&store, urls[0], b"", b"", b"new");
-    queued_bytes.fetch_sub(QUEUE_BYTES_MAX, Ordering::Relaxed);
-    assert_eq!(body(&store, urls[0]).unwrap(), b"new");
-    evict(&store, urls[0], b"");
-    assert_eq!(body(&store, urls[0]), None);
-    // Its text is longer than that of a record may be.
-    with_key(&store, urls[1], |key| {
-        let lines = [&b"A: "[..], &[b'x'; 2 << 20], b"\r\n"].concat();
-        let parts =
-            Parts { key, vary: b"", selected: b"", lines: &lines, status: Status::OK, policy: policy() };
-        store.insert(&key, Entry::new(&parts, b"new".to_vec()), store.moment());
-    });
-    purge(&store, "soft tag none");
-    evict(&store, urls[1], b"");
-    assert_eq!(body(&store, urls[1]), None);
-}
-
-#[test]
-fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
-    let mut index = Index::default();
-    let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
-    index.set_reading(true);
-    index.supersede([1, 2]);
-    (1..4).for_each(|slot| index.insert_read(slot, place, 0));
-    assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
-    index.set_reading(false);
-    index.insert_read(1, place, 0);
-    assert_eq!(index.get(1), Some(place));
-}
-
-#[test]
-fn a_variant_that_was_first_is_found_in_its_last_version() {
-    let dir = Dir::new("variants");
-    let (url, one, two) = ("http://a/", b",1\n", b",2\n");
-    let store = dir.open();
-    put(&store, url, b"\nx", one, b"old");
-    drop(store);
-    let store = dir.open();
-    assert_eq!(get(&store, url, one).unwrap().body(), b"old");
-    put(&store, url, b"\nx", one, b"new");
-    purge(&store, "soft tag none");
-    evict(&store, url, one);
-    put(&store, url, b"\nx", two, b"other");
-    purge(&store, "soft tag none");
-    evict(&store, url, two);
-    assert_eq!(get(&store, url, two).unwrap().body(), b"other");
-    assert_eq!(get(&store, url, one).unwrap().body(), b"new");
-}
-
-/// A request that comes while a purge goes through the memory must not bring what it purges from disk.
-#[test]
-fn a_purge_applies_to_the_disk_before_it_counts() {
-    let dir = Dir::new("begun");
-    let store = dir.open();
-    put(&store, "http://a/", b"", b"", b"old");
-    purge(&store, "soft tag none");
-    evict(&store, "http://a/", b"");
-    store.begin_purge(&Purge::from_text("hard url http://a/").unwrap());
-    assert_eq!(body(&store, "http://a/"), None);
 }
 
 #[test]

@@ -62,6 +62,7 @@ impl Shared {
             let key = if head.is_custom { text.rest.to_vec() } else { [text.url, text.rest].concat() };
             let key_hash = hash(&key);
             let mut index = self.index();
+            index.note(place, (head.kind == Kind::Entry).then_some(key_hash));
             match head.kind {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
@@ -71,7 +72,7 @@ impl Shared {
                         index.insert_read(key_hash, place, now_s);
                     }
                 }
-                Kind::Forget => index.forget(key_hash, head.number, None),
+                Kind::Forget => index.forget_read(key_hash, head.number),
                 Kind::Purge => {
                     if let Ok(purge) = Purge::from_text(&String::from_utf8_lossy(text.lines)) {
                         index.purge(&purge, head.number, None);
@@ -81,6 +82,7 @@ impl Shared {
         });
         if let Err(error) = read {
             self.failed("read", &error);
+            self.index().note_unread();
         }
         self.index().number_from(last + 1);
         last + 1
@@ -106,7 +108,9 @@ impl Shared {
             }
             Write::Forget(forgotten) => {
                 let Forgotten { bytes: key, url_ends, hash, is_custom, order } = forgotten;
-                self.index().forget(*hash, number, Some(*order));
+                if !self.index().forget(*hash, number, *order) {
+                    return;
+                }
                 let (url, rest) = key.split_at_checked(*url_ends).unwrap_or((key, b""));
                 let text = Text { url, rest, ..Text::default() };
                 record::write(Kind::Forget, number, *is_custom, text, None, &mut bytes);
@@ -124,7 +128,9 @@ impl Shared {
                 written
             }
             Write::Reclaim => {
-                let removed = self.segments.remove_oldest(|segment| self.index().has_segment(segment));
+                let is_used = |segment| self.index().has_segment(segment);
+                let removed =
+                    self.segments.remove_oldest(is_used, |segment| self.index().remove_segment(segment));
                 // It says nothing of whether writes succeed.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
@@ -156,10 +162,12 @@ impl Shared {
     /// Lists a response where it was written. If it was not, what is listed there is older.
     fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
         let mut index = self.index();
+        index.unqueue(slots.key);
+        place.into_iter().for_each(|place| index.note(place, Some(slots.key)));
         // It may have been purged or replaced while it was written. Whoever replaces it takes this lock afterwards.
         match place.filter(|_| !entry.is_dead()) {
             Some(place) => {
-                slots.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
+                slots.at.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
                 self.tally.written.fetch_add(1, Ordering::Relaxed);
             }
             None => index.supersede(slots),
@@ -176,6 +184,9 @@ impl Shared {
     }
 
     fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<Place> {
-        self.segments.append(bytes, body_bytes, number, |segment| self.index().remove_segment(segment))
+        let removed = |segment| self.index().remove_segment(segment);
+        let place = self.segments.append(bytes, body_bytes, number, removed)?;
+        self.index().note(place, None);
+        Ok(place)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{Moment, Store};
+use crate::cache::disk::Slots;
 use crate::cache::entry::Entry;
 use crate::cache::key::Key;
 
@@ -30,11 +31,12 @@ impl Store {
     }
 
     /// The slots of an entry on disk, which is in `slot` here.
-    pub(super) fn slots_on_disk(&self, entry: &Entry, hash: u64, slot: u64) -> [u64; 2] {
-        match slot == hash && !entry.selected().is_empty() {
-            true => [slot, self.slot_of(hash, entry.selected())],
-            false => [slot, slot],
-        }
+    pub(super) fn slots_on_disk(&self, entry: &Entry, hash: u64, slot: u64) -> Slots {
+        let own = match slot == hash && !entry.selected().is_empty() {
+            true => self.slot_of(hash, entry.selected()),
+            false => slot,
+        };
+        Slots { key: hash, at: [slot, own] }
     }
 
     /// Takes an entry that was on disk into memory, in the same way. Returns the slot that it stands in.

@@ -1,0 +1,183 @@
+//! What was replaced, removed or purged does not come back from disk.
+
+use std::sync::atomic::Ordering;
+
+use flatout_wire::Status;
+
+use super::super::entry::{Entry, Parts};
+use super::super::purge::Purge;
+use super::super::store::Store;
+use super::index::{Index, Place};
+use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
+use super::{QUEUE_BYTES_MAX, Slots};
+
+#[test]
+fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
+    let dir = Dir::new("everywhere");
+    let store = dir.open();
+    for (url, selected) in
+        [("http://a/1", &b""[..]), ("http://a/2", b",1\n"), ("http://a/2", b",2\n"), ("http://a/3", b"")]
+    {
+        put(&store, url, if selected.is_empty() { b"" } else { b"\nx" }, selected, b"old");
+    }
+    purge(&store, "soft tag none");
+    let first = get(&store, "http://a/1", b"").unwrap();
+    with_key(&store, "http://a/1", |key| store.remove_everywhere(&key, key.hash, &first));
+    let variant = get(&store, "http://a/2", b",2\n").unwrap();
+    with_key(&store, "http://a/2", |key| {
+        store.remove_everywhere(&key, store.slot_of(key.hash, b",2\n"), &variant);
+    });
+    let stale = get(&store, "http://a/3", b"").unwrap();
+    store.expire_everywhere(&stale);
+    assert!(get(&store, "http://a/3", b"").unwrap().is_expired());
+    with_key(&store, "http://a/3", |key| store.remove(key.hash, &stale));
+    let has = |store: &Store, url, selected| get(store, url, selected).is_some();
+    let check = |store: &Store| {
+        assert!(!has(store, "http://a/1", b"") && !has(store, "http://a/2", b",2\n"));
+        assert!(!has(store, "http://a/3", b""), "a fresh record of a stale entry");
+    };
+    check(&store);
+    assert!(has(&store, "http://a/2", b",1\n"), "another variant stays in memory");
+    drop(store);
+    check(&dir.open());
+}
+
+/// Removes from memory only.
+fn evict(store: &Store, url: &str, selected: &'static [u8]) {
+    with_key(store, url, |key| {
+        for slot in [key.hash, store.slot_of(key.hash, selected)] {
+            store.peek(slot).into_iter().for_each(|entry| store.remove(slot, &entry));
+        }
+    });
+}
+
+#[test]
+fn what_is_not_written_hides_what_is_older() {
+    let dir = Dir::new("skipped");
+    let store = dir.open();
+    let urls = ["http://a/1", "http://a/2"];
+    urls.iter().for_each(|url| put(&store, url, b"", b"", b"old"));
+    purge(&store, "soft tag none");
+    let queued_bytes = &store.disk().unwrap().shared.queued_bytes;
+    queued_bytes.fetch_add(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    put(&store, urls[0], b"", b"", b"new");
+    queued_bytes.fetch_sub(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    assert_eq!(body(&store, urls[0]).unwrap(), b"new");
+    evict(&store, urls[0], b"");
+    assert_eq!(body(&store, urls[0]), None);
+    // Its text is longer than that of a record may be.
+    with_key(&store, urls[1], |key| {
+        let lines = [&b"A: "[..], &[b'x'; 2 << 20], b"\r\n"].concat();
+        let parts =
+            Parts { key, vary: b"", selected: b"", lines: &lines, status: Status::OK, policy: policy() };
+        store.insert(&key, Entry::new(&parts, b"new".to_vec()), store.moment());
+    });
+    purge(&store, "soft tag none");
+    evict(&store, urls[1], b"");
+    assert_eq!(body(&store, urls[1]), None);
+}
+
+#[test]
+fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
+    let mut index = Index::default();
+    let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
+    index.set_reading(true);
+    index.supersede(Slots { key: 1, at: [1, 2] });
+    (1..4).for_each(|slot| index.insert_read(slot, place, 0));
+    assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
+    index.set_reading(false);
+    index.insert_read(1, place, 0);
+    assert_eq!(index.get(1), Some(place));
+}
+
+#[test]
+fn a_variant_that_was_first_is_found_in_its_last_version() {
+    let dir = Dir::new("variants");
+    let (url, one, two) = ("http://a/", b",1\n", b",2\n");
+    let store = dir.open();
+    put(&store, url, b"\nx", one, b"old");
+    drop(store);
+    let store = dir.open();
+    assert_eq!(get(&store, url, one).unwrap().body(), b"old");
+    put(&store, url, b"\nx", one, b"new");
+    purge(&store, "soft tag none");
+    evict(&store, url, one);
+    put(&store, url, b"\nx", two, b"other");
+    purge(&store, "soft tag none");
+    evict(&store, url, two);
+    assert_eq!(get(&store, url, two).unwrap().body(), b"other");
+    assert_eq!(get(&store, url, one).unwrap().body(), b"new");
+}
+
+/// A request that comes while a purge goes through the memory must not bring what it purges from disk.
+#[test]
+fn a_purge_applies_to_the_disk_before_it_counts() {
+    let dir = Dir::new("begun");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"old");
+    purge(&store, "soft tag none");
+    evict(&store, "http://a/", b"");
+    store.begin_purge(&Purge::from_text("hard url http://a/").unwrap());
+    assert_eq!(body(&store, "http://a/"), None);
+}
+
+#[test]
+fn what_was_never_stored_is_not_forgotten() {
+    let dir = Dir::new("never");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"x");
+    let disk = store.disk().unwrap();
+    // Waits until everything before it is written, and writes as much each time.
+    let growth = || {
+        let before = disk.size().1;
+        purge(&store, "soft tag none");
+        disk.size().1 - before
+    };
+    growth();
+    let usual = growth();
+    for at in 0..1000 {
+        with_key(&store, &format!("http://b/{at}"), |key| store.invalidate(&key));
+    }
+    assert_eq!(growth(), usual);
+    with_key(&store, "http://a/", |key| store.invalidate(&key));
+    assert!(growth() > usual && body(&store, "http://a/").is_none());
+}
+
+/// Its record is not listed any more, but still there.
+#[test]
+fn what_is_invalidated_after_it_was_inactive_does_not_come_back() {
+    let dir = Dir::new("unlisted");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"old");
+    purge(&store, "soft tag none");
+    assert_eq!(store.sweep(NOW_MS + 60_000, 10, 1), 1);
+    with_key(&store, "http://a/", |key| store.invalidate(&key));
+    drop(store);
+    assert_eq!(body(&dir.open(), "http://a/"), None);
+}
+
+#[test]
+fn a_key_is_known_as_long_as_a_segment_has_records_of_it() {
+    let place = |segment, number| Place { segment, at: 0, bytes: 1, body_bytes: 0, number };
+    let mut index = Index::default();
+    index.note(place(1, 1), Some(7));
+    index.note(place(2, 2), Some(7));
+    let order = index.forget_now(7);
+    assert!(index.forget(7, 3, order));
+    index.remove_segment(1);
+    assert!(index.may_have(7) && !index.may_have(8));
+    index.remove_segment(2);
+    assert!(!index.may_have(7));
+    let slots = Slots { key: 7, at: [7, 7] };
+    index.queue(slots);
+    index.queue(slots);
+    index.unqueue(7);
+    assert!(index.may_have(7), "one is to be written");
+    index.unqueue(7);
+    assert!(!index.may_have(7));
+    index.set_reading(true);
+    index.forget_now(7);
+    assert!(index.may_have(7), "nobody knows yet");
+    index.set_reading(false);
+    assert!(!index.may_have(7));
+}
