@@ -2,12 +2,13 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
 use super::super::entry;
 use super::super::purge::Purge;
-use super::invalid::{Invalid, Order, State, is_of_all};
+use super::invalid::{Invalid, Order, Purges, State, is_of_all};
 
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
 const CHANGED_BITS: u64 = 8 << 20;
@@ -140,11 +141,16 @@ impl Index {
         }
     }
 
+    /// The place of a record that is requested now.
+    pub(super) fn get_used(&mut self, slot: u64, used_s: u32) -> Option<Place> {
+        let kept = self.places.get_mut(&slot)?;
+        kept.used_s = kept.used_s.max(used_s);
+        Some(kept.place)
+    }
+
     /// Updates the time of the last request of a record, if there is one.
     pub(super) fn used(&mut self, slot: u64, used_s: u32) {
-        if let Some(kept) = self.places.get_mut(&slot) {
-            kept.used_s = kept.used_s.max(used_s);
-        }
+        self.get_used(slot, used_s);
     }
 
     /// Removes records that were not requested in `inactive_s` seconds. Returns how many.
@@ -219,8 +225,8 @@ impl Index {
         true
     }
 
-    /// The state of a record whose key has this hash.
-    pub(super) fn state_of(&self, entry: &entry::Entry, place: Place, hash: u64) -> State {
+    /// The state of a record whose key has this hash, but for the purges that are returned with it.
+    pub(super) fn state_of(&self, entry: &entry::Entry, place: Place, hash: u64) -> (State, Arc<Purges>) {
         self.invalid.state_of(entry, place.number, hash)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
@@ -50,10 +51,31 @@ impl Bar {
     }
 }
 
+/// Purges by prefix or tag, or of everything, the oldest first.
+#[derive(Default, Clone)]
+pub(super) struct Purges(VecDeque<(Purge, Bar)>);
+
+impl Purges {
+    /// The state of a record with this number, which was in `state` before these.
+    pub(super) fn state_of(&self, entry: &Entry, number: u64, state: State) -> State {
+        let mut state = state;
+        for (purge, bar) in &self.0 {
+            if state == State::Gone {
+                break;
+            }
+            if bar.applies(number) && purge.fits(entry) {
+                state = if purge.is_soft { State::Expired } else { State::Gone };
+            }
+        }
+        state
+    }
+}
+
 /// Purges and invalidated keys.
 #[derive(Default)]
 pub(super) struct Invalid {
-    purges: VecDeque<(Purge, Bar)>,
+    /// Shared with those that compare a record with them.
+    purges: Arc<Purges>,
     /// Purged URLs by their hash, and whether softly.
     urls: HashMap<(u64, bool), Bar, RandomState>,
     forgotten: HashMap<u64, Bar, RandomState>,
@@ -82,7 +104,7 @@ impl Invalid {
         self.change_purge(purge, number, |bar| bar.written(number, order));
         if is_of_all(purge) {
             self.floor = self.floor.max(number);
-            self.purges.retain(|(_, bar)| bar.applies(number));
+            Arc::make_mut(&mut self.purges).0.retain(|(_, bar)| bar.applies(number));
         }
     }
 
@@ -91,14 +113,15 @@ impl Invalid {
             let key = (self.hashes.hash_one(url.as_bytes()), purge.is_soft);
             return change_in(&mut self.urls, key, &mut self.floor, next, change);
         }
-        if let Some((_, bar)) = self.purges.iter_mut().find(|(known, _)| known == purge) {
+        let Purges(purges) = Arc::make_mut(&mut self.purges);
+        if let Some((_, bar)) = purges.iter_mut().find(|(known, _)| known == purge) {
             return change(bar);
         }
         let mut bar = Bar::default();
         change(&mut bar);
-        self.purges.push_back((purge.clone(), bar));
-        if self.purges.len() > PURGES_MAX
-            && let Some((_, oldest)) = self.purges.pop_front()
+        purges.push_back((purge.clone(), bar));
+        if purges.len() > PURGES_MAX
+            && let Some((_, oldest)) = purges.pop_front()
         {
             self.floor = self.floor.max(if oldest.waits_for.is_some() { next } else { oldest.number });
         }
@@ -130,7 +153,7 @@ impl Invalid {
 
     /// Drops what applies to no record any more: the first one that is left has this number.
     pub(super) fn prune(&mut self, first: u64) {
-        self.purges.retain(|(_, bar)| bar.applies(first));
+        Arc::make_mut(&mut self.purges).0.retain(|(_, bar)| bar.applies(first));
         self.urls.retain(|_, bar| bar.applies(first));
         self.forgotten.retain(|_, bar| bar.applies(first));
     }
@@ -139,26 +162,17 @@ impl Invalid {
         change_in(&mut self.forgotten, hash, &mut self.floor, next, change);
     }
 
-    /// The state of a record with this number, whose key has this hash.
-    pub(super) fn state_of(&self, entry: &Entry, number: u64, hash: u64) -> State {
+    /// The state of a record with this number, whose key has this hash, but for the purges that are returned with it. Comparing it with
+    /// those takes long, and needs no lock.
+    pub(super) fn state_of(&self, entry: &Entry, number: u64, hash: u64) -> (State, Arc<Purges>) {
         let is_forgotten = self.forgotten.get(&hash).is_some_and(|bar| bar.applies(number));
-        if number < self.floor || is_forgotten {
-            return State::Gone;
-        }
         let (is_gone, is_expired) = self.is_purged_by_url(entry, number);
-        if is_gone {
-            return State::Gone;
-        }
-        let mut state = if is_expired { State::Expired } else { State::Good };
-        for (purge, bar) in &self.purges {
-            if bar.applies(number) && purge.fits(entry) {
-                if !purge.is_soft {
-                    return State::Gone;
-                }
-                state = State::Expired;
-            }
-        }
-        state
+        let state = match number < self.floor || is_forgotten || is_gone {
+            true => State::Gone,
+            false if is_expired => State::Expired,
+            false => State::Good,
+        };
+        (state, self.purges.clone())
     }
 
     /// Whether a purge of its URL has removed it, and whether one has marked it stale.
@@ -207,7 +221,9 @@ mod tests {
         let key = Key { url: b"http://a/", rest: b"", is_custom: false, hash: HASH };
         let policy = Policy::default();
         let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy };
-        invalid.state_of(&Entry::new(&parts, Vec::new()), number, HASH)
+        let entry = Entry::new(&parts, Vec::new());
+        let (state, purges) = invalid.state_of(&entry, number, HASH);
+        purges.state_of(&entry, number, state)
     }
 
     /// A purge, or a key, in the order in which it becomes known.
@@ -265,7 +281,7 @@ mod tests {
         }
         invalid.forget(HASH, 7, None);
         invalid.prune(6);
-        assert_eq!((invalid.urls.len(), invalid.purges.len(), invalid.forgotten.len()), (0, 0, 1));
+        assert_eq!((invalid.urls.len(), invalid.purges.0.len(), invalid.forgotten.len()), (0, 0, 1));
         let order = invalid.forget_now(HASH, 8);
         invalid.prune(100);
         assert_eq!(state(&invalid, 100), State::Gone);

@@ -47,6 +47,10 @@ const QUEUE_MAX: usize = 4096;
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
+/// Longer records are not read on a worker: a copy and a checksum of that many bytes take as long as many requests. A slice of 1 MiB
+/// with its fields is shorter.
+const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
+
 /// How long a purge may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -162,8 +166,11 @@ impl Disk {
 
     /// Reads the response in a slot, unless that would block.
     pub(super) fn look(&self, slot: u64, key: &Key<'_>, now_ms: u64) -> Looked {
-        let Some(place) = self.shared.place(slot) else { return Looked::Nothing };
-        self.used(slot, seconds(now_ms));
+        let place = self.shared.when_ready(|index| index.get_used(slot, seconds(now_ms)));
+        let Some(place) = place else { return Looked::Nothing };
+        if place.bytes > READ_NOW_BYTES_MAX {
+            return Looked::Cold;
+        }
         match self.shared.segments.read_now(place) {
             Ok(Some(record)) => {
                 self.shared.checked(slot, place, record, key).map_or(Looked::Nothing, Looked::Here)
@@ -178,7 +185,7 @@ impl Disk {
 
     /// Reads the response in a slot, waiting for the disk.
     pub(super) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
-        let place = self.shared.place(slot)?;
+        let place = self.shared.when_ready(|index| index.get(slot))?;
         match self.shared.segments.read(place) {
             Ok(record) => self.shared.checked(slot, place, record, key),
             Err(error) => {
@@ -293,8 +300,8 @@ impl Shared {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, slot: u64) -> Option<Place> {
-        self.is_ready.load(Ordering::Acquire).then(|| self.index().get(slot)).flatten()
+    fn when_ready<T>(&self, act: impl FnOnce(&mut Index) -> Option<T>) -> Option<T> {
+        self.is_ready.load(Ordering::Acquire).then(|| act(&mut self.index())).flatten()
     }
 
     /// The entry of a record, if it is complete, has this key, and was not purged.
@@ -309,17 +316,15 @@ impl Shared {
         if !entry.is_of(key) {
             return None;
         }
-        let mut index = self.index();
-        let state = index.state_of(&entry, place, key.hash);
-        match state {
+        let (state, purges) = self.index().state_of(&entry, place, key.hash);
+        match purges.state_of(&entry, place.number, state) {
             State::Gone => {
-                index.remove(slot, place);
+                self.index().remove(slot, place);
                 return None;
             }
             State::Expired => entry.expire(),
             State::Good => {}
         }
-        drop(index);
         self.tally.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
     }

@@ -6,10 +6,11 @@ use flatout_wire::Status;
 
 use super::super::entry::{Entry, Parts};
 use super::super::purge::Purge;
-use super::super::store::Store;
+use super::super::store::{Brought, Store};
 use super::index::{Index, Place};
+use super::invalid::State;
 use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
-use super::{QUEUE_BYTES_MAX, Slots};
+use super::{QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Slots};
 
 #[test]
 fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
@@ -127,20 +128,23 @@ fn what_was_never_stored_is_not_forgotten() {
     let store = dir.open();
     put(&store, "http://a/", b"", b"", b"x");
     let disk = store.disk().unwrap();
-    // Waits until everything before it is written, and writes as much each time.
-    let growth = || {
+    // The purge waits until everything before it is written, and takes as much itself each time.
+    let growth = |act: &dyn Fn()| {
         let before = disk.size().1;
+        act();
         purge(&store, "soft tag none");
         disk.size().1 - before
     };
-    growth();
-    let usual = growth();
-    for at in 0..1000 {
-        with_key(&store, &format!("http://b/{at}"), |key| store.invalidate(&key));
-    }
-    assert_eq!(growth(), usual);
-    with_key(&store, "http://a/", |key| store.invalidate(&key));
-    assert!(growth() > usual && body(&store, "http://a/").is_none());
+    growth(&|| ());
+    let usual = growth(&|| ());
+    let never = || {
+        for at in 0..1000 {
+            with_key(&store, &format!("http://b/{at}"), |key| store.invalidate(&key));
+        }
+    };
+    assert_eq!(growth(&never), usual);
+    assert!(growth(&|| with_key(&store, "http://a/", |key| store.invalidate(&key))) > usual);
+    assert_eq!(body(&store, "http://a/"), None);
 }
 
 /// Its record is not listed any more, but still there.
@@ -180,4 +184,37 @@ fn a_key_is_known_as_long_as_a_segment_has_records_of_it() {
     assert!(index.may_have(7), "nobody knows yet");
     index.set_reading(false);
     assert!(!index.may_have(7));
+}
+
+#[test]
+fn a_long_record_is_not_read_on_a_worker() {
+    let dir = Dir::new("long");
+    let store = dir.open();
+    let url = "http://a/";
+    put(&store, url, b"", b"", &vec![b'x'; READ_NOW_BYTES_MAX as usize]);
+    purge(&store, "soft tag none");
+    evict(&store, url, b"");
+    with_key(&store, url, |key| {
+        let brought = store.bring(&key, key.hash, NOW_MS, |_, _| ());
+        assert!(matches!(brought, Brought::Cold(slot) if slot == key.hash));
+        let read = store.bring_slowly(&key, key.hash, NOW_MS, store.moment());
+        assert!(read.is_none_or(|entry| entry.body().len() == READ_NOW_BYTES_MAX as usize));
+    });
+}
+
+/// A snapshot that a reader has does not change, and the next reader sees the purge.
+#[test]
+fn a_reader_compares_with_the_purges_that_there_were() {
+    let store = Store::new(1 << 20);
+    with_key(&store, "http://a/", |key| {
+        let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy: policy() };
+        let entry = Entry::new(&parts, Vec::new());
+        let (mut index, place) =
+            (Index::default(), Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 });
+        let (before, purges) = index.state_of(&entry, place, key.hash);
+        index.purge_now(&Purge::from_text("hard prefix http://a/").unwrap());
+        assert_eq!(purges.state_of(&entry, place.number, before), State::Good);
+        let (after, purges) = index.state_of(&entry, place, key.hash);
+        assert_eq!(purges.state_of(&entry, place.number, after), State::Gone);
+    });
 }
