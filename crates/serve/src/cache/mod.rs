@@ -137,6 +137,17 @@ impl Cache {
     pub fn purge(&self, purge: &Purge) -> usize {
         self.store.purge(purge)
     }
+
+    /// The same, but does not wait for the disk: after a restart at once, some of what was purged may be found again. For threads that must
+    /// not block.
+    pub fn purge_soon(&self, purge: &Purge) -> usize {
+        self.store.purge_soon(purge)
+    }
+
+    /// Waits until purges that did not wait are on disk, at most 30 seconds.
+    pub fn wait_for_purges(&self) {
+        self.store.wait_for_purges();
+    }
 }
 
 impl Source for Cache {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::super::purge::Purge;
 use super::super::store::Store;
 use super::tests::{Dir, body, purge, put, with_key};
 
@@ -119,4 +120,26 @@ fn a_folder_that_is_never_free_keeps_nobody() {
         std::thread::yield_now();
     }
     assert!(former.disk().is_some());
+}
+
+#[test]
+fn a_purge_of_another_server_does_not_wait_for_the_folder() {
+    let dir = Dir::new("soon");
+    let former = dir.open();
+    for url in ["http://a/1", "http://a/2"] {
+        put(&former, url, b"", b"", b"old");
+    }
+    let latter = waiting(&dir);
+    latter.purge_soon(&Purge::from_text("hard url http://a/1").unwrap());
+    assert!(latter.has_purges_to_write(), "it waits for the folder, in the background");
+    former.leave_folder();
+    wait_until_taken(&latter);
+    assert_eq!(body(&latter, "http://a/1"), None);
+    latter.purge_soon(&Purge::from_text("hard url http://a/2").unwrap());
+    assert_eq!(body(&latter, "http://a/2"), None);
+    latter.wait_for_purges();
+    assert!(!latter.has_purges_to_write());
+    latter.leave_folder();
+    let again = dir.open();
+    assert_eq!((body(&again, "http://a/1"), body(&again, "http://a/2")), (None, None));
 }

@@ -7,6 +7,7 @@
 mod admitting;
 mod bringing;
 mod joining;
+mod later;
 mod removing;
 mod table;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use super::tally::{Tally, Totals};
 pub(super) use bringing::Brought;
 use joining::Flights;
 pub(super) use joining::Joined;
+use later::Later;
 use table::{Table, table};
 use tier::Tier;
 
@@ -64,6 +66,7 @@ pub(super) struct Store {
     memory_bytes: AtomicU64,
     pub(super) tally: Tally,
     tier: Tier,
+    later: Later,
     /// Removes what is inactive, if that is wanted.
     pub(super) sweeper: Mutex<Option<Sweeper>>,
     /// Makes compressed forms of entries.
@@ -132,6 +135,7 @@ impl Store {
             memory_bytes: AtomicU64::new(memory_bytes),
             tally,
             tier: Tier::default(),
+            later: Later::default(),
             sweeper: Mutex::default(),
             maker: Maker::default(),
             has_forms: AtomicBool::new(false),

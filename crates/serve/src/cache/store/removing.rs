@@ -73,6 +73,13 @@ impl Store {
 
     /// Removes entries, or marks them stale. Costs a look at each entry there is.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
+        let count = self.purge_memory(purge);
+        self.purge_disk(purge);
+        count
+    }
+
+    /// The same, but on disk it is only marked.
+    pub(super) fn purge_memory(&self, purge: &Purge) -> usize {
         self.begin_purge(purge);
         let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
         let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
@@ -82,7 +89,6 @@ impl Store {
                 false => self.remove(*slot, entry),
             }
         }
-        self.purge_disk(purge);
         self.tally.purged(found.len());
         found.len()
     }

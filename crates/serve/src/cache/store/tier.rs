@@ -78,6 +78,11 @@ impl Store {
         self.tier.disk.get().filter(|disk| !disk.is_closed())
     }
 
+    /// Whether there is a folder, or will be.
+    pub(super) fn has_folder(&self) -> bool {
+        self.disk().is_some() || self.missing().is_some()
+    }
+
     /// Uses a folder, with the size of the plan. If another process has it, a thread waits for it. If it cannot be used, that is
     /// reported, and tried again the next time.
     pub(in crate::cache) fn use_folder(self: &Arc<Store>, plan: &DiskPlan) {
