@@ -18,6 +18,7 @@ mod flight;
 mod follow;
 mod forms;
 mod front;
+mod heir;
 mod invalidate;
 mod key;
 mod label;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use flatout_engine::Worker;
 
+pub(crate) use heir::Invalidated;
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
 pub use tally::Figures;

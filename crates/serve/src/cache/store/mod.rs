@@ -16,6 +16,7 @@ mod tier;
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, RwLock};
 
 use foldhash::fast::RandomState;
@@ -23,6 +24,7 @@ use quick_cache::sync::Cache as Numbers;
 
 use super::entry::Entry;
 use super::forms::Maker;
+use super::heir::Invalidated;
 use super::key::Key;
 use super::purge::Log;
 use super::sweep::Sweeper;
@@ -67,6 +69,8 @@ pub(super) struct Store {
     pub(super) tally: Tally,
     tier: Tier,
     later: Later,
+    /// Gets the keys that are invalidated, once another process replaces this one.
+    pub(super) heir: Mutex<Option<SyncSender<Invalidated>>>,
     /// Removes what is inactive, if that is wanted.
     pub(super) sweeper: Mutex<Option<Sweeper>>,
     /// Makes compressed forms of entries.
@@ -136,6 +140,7 @@ impl Store {
             tally,
             tier: Tier::default(),
             later: Later::default(),
+            heir: Mutex::default(),
             sweeper: Mutex::default(),
             maker: Maker::default(),
             has_forms: AtomicBool::new(false),

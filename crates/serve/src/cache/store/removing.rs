@@ -55,6 +55,7 @@ impl Store {
         self.forget_on_disk(key);
         self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
         change();
+        self.pass_on(key);
     }
 
     /// What has been purged and invalidated so far.
