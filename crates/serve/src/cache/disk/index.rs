@@ -11,7 +11,7 @@ use super::super::purge::Purge;
 use super::invalid::{Invalid, Order, Purges, State, is_of_all};
 
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
-const CHANGED_BITS: u64 = 8 << 20;
+pub(super) const CHANGED_BITS: u64 = 8 << 20;
 
 /// Where a response is listed.
 #[derive(Debug, Clone, Copy)]
@@ -121,8 +121,10 @@ impl Index {
     pub(super) fn insert_read(&mut self, slot: u64, place: Place, used_s: u32) {
         let (word, bit) = bit_of(slot);
         let word = self.changed.as_ref().and_then(|words| words.get(word));
-        if word.is_none_or(|word| word & bit == 0) {
-            self.insert(slot, place, used_s);
+        match word.is_none_or(|word| word & bit == 0) {
+            true => self.insert(slot, place, used_s),
+            // Also if only another slot with the same bit has changed: the record that is listed is older than this one.
+            false => self.remove_slot(slot),
         }
     }
 

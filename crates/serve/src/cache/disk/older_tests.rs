@@ -7,7 +7,7 @@ use flatout_wire::Status;
 use super::super::entry::{Entry, Parts};
 use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
-use super::index::{Index, Place};
+use super::index::{CHANGED_BITS, Index, Place};
 use super::invalid::State;
 use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
 use super::{QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Slots};
@@ -86,6 +86,10 @@ fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
     index.supersede(Slots { key: 1, at: [1, 2] });
     (1..4).for_each(|slot| index.insert_read(slot, place, 0));
     assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
+    // Another slot with the same bit.
+    index.supersede(Slots { key: 1, at: [3 + CHANGED_BITS; 2] });
+    index.insert_read(3, Place { number: 2, ..place }, 0);
+    assert_eq!(index.get(3), None, "an older record");
     index.set_reading(false);
     index.insert_read(1, place, 0);
     assert_eq!(index.get(1), Some(place));
