@@ -57,7 +57,7 @@ impl Authority {
         fs::set_permissions(self.path(&format!("{file}.key")), Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Says that a certificate is good, in an OCSP response beside it: `FILE.pem.ocsp`.
+    /// Writes an OCSP response that says that a certificate is good, to `FILE.pem.ocsp` beside it.
     pub fn staple(&self, file: &str) {
         let output = Command::new("openssl")
             .args(["x509", "-noout", "-serial", "-in", &self.path(&format!("{file}.pem"))])
@@ -82,7 +82,7 @@ impl Authority {
     /// Requests a name that resolves to this machine, with curl. Returns the body, or curl's exit code.
     pub fn curl(&self, name: &str, port: u16, target: &str, more: &[&str]) -> Result<String, i32> {
         let output = Command::new("curl")
-            .args(["--silent", "--max-time", "10", "--cacert", &self.path("ca.pem")])
+            .args(["--silent", "--max-time", "30", "--cacert", &self.path("ca.pem")])
             .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
             .args(more)
             .arg(format!("https://{name}:{port}{target}"))

@@ -1,4 +1,5 @@
-//! What tests of the response cache share: an origin whose bodies can be checked, and requests for all of them.
+//! Shared by tests of the response cache: an origin whose bodies can be checked, and requests for all of
+//! them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{Server, program};
 
-/// An origin: each path has a body of its own. Returns how often it was asked.
+/// An origin with a different body for each path. Returns its request counter.
 pub fn origin() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -45,7 +46,7 @@ fn serve(mut stream: TcpStream, count: &AtomicUsize) {
     }
 }
 
-/// What there is at a path: long enough for several pages of a file, and different everywhere.
+/// The body of a path: long enough for several pages of a file, and different for each path.
 pub fn body_of(path: &str) -> Vec<u8> {
     let mut state = path.bytes().fold(7u32, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
     let mut next = || {
@@ -55,12 +56,12 @@ pub fn body_of(path: &str) -> Vec<u8> {
     (0..9000).map(|_| next()).collect()
 }
 
-/// What [`check_all`] asks for.
+/// The paths requested by [`check_all`].
 pub fn paths() -> impl Iterator<Item = String> {
     (0..12).map(|at| format!("/path/{at}"))
 }
 
-/// Asks for everything; how many came from the cache. Every body is the origin's, whatever happened before.
+/// Requests all paths. Returns how many responses came from the cache. Every body must be the origin's.
 ///
 /// # Panics
 /// If one is not.
@@ -75,7 +76,7 @@ pub fn check_all(server: &Server) -> usize {
         .count()
 }
 
-/// Has the server with this admin listener purge: what it says.
+/// Runs `flatout purge` with the server of this admin listener. Returns its output.
 ///
 /// # Panics
 /// If it does not.

@@ -20,7 +20,7 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
 /// The timeout of everything in a test.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server process, killed when it is dropped.
 pub struct Server {

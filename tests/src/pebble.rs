@@ -154,7 +154,7 @@ impl Pebble {
 
     fn get(&self, url: &str) -> Option<String> {
         let output = Command::new("curl")
-            .args(["--silent", "--fail", "--max-time", "10", "--cacert", &self.authority.path("ca.pem"), url])
+            .args(["--silent", "--fail", "--max-time", "30", "--cacert", &self.authority.path("ca.pem"), url])
             .output()
             .expect("curl");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

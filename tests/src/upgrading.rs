@@ -1,7 +1,6 @@
-//! What tests of `flatout upgrade` share: a program that can be replaced, and the process that has taken over.
+//! Shared by tests of `flatout upgrade`: a program that can be replaced, and the process that has taken over.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,11 +8,11 @@ use rustix::process::{Pid, kill_process};
 
 use crate::{Folder, Signal, program};
 
-/// A process that took another's place and is nobody's child any more; ended when it is dropped.
+/// A process that replaced another one and is not a child of the test; killed on drop.
 pub struct Orphan(Pid);
 
 impl Orphan {
-    /// Whether it has not ended. Nobody may have asked yet how it did.
+    /// Whether it is still running; a zombie counts as ended.
     pub fn is_there(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -34,10 +33,10 @@ impl Drop for Orphan {
     }
 }
 
-/// What `flatout upgrade` says, good or bad.
+/// The output of `flatout upgrade`.
 ///
 /// # Errors
-/// It says why not.
+/// Its error message.
 pub fn upgrade(admin: &Path) -> Result<String, String> {
     let mut command = Command::new(program("flatout"));
     let output =
@@ -46,7 +45,7 @@ pub fn upgrade(admin: &Path) -> Result<String, String> {
     if output.status.success() { Ok(said) } else { Err(said) }
 }
 
-/// The process that has taken over, by what was said.
+/// The process that has taken over, from the output of the upgrade.
 pub fn orphan(said: &str) -> Orphan {
     let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
     Orphan(pid.unwrap_or_else(|| panic!("{said}")))
@@ -56,7 +55,7 @@ pub fn orphan(said: &str) -> Orphan {
 pub struct Installed(pub PathBuf);
 
 impl Installed {
-    /// A path of its own, with the program as it was built.
+    /// A new path, hard-linked to the built program.
     pub fn new() -> Installed {
         let original = program("flatout");
         // Beside it, so that no copy of its bytes is needed.
@@ -69,8 +68,11 @@ impl Installed {
     /// Puts a script in its place.
     pub fn replace(&self, script: &str) {
         fs::remove_file(&self.0).unwrap();
-        fs::write(&self.0, script).unwrap();
-        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by a process of its own: a program that another test starts meanwhile would have this file open for
+        // writing for a moment, and then nobody can run it.
+        let write = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let written = Command::new("sh").args(["-c", write]).arg(&self.0).arg(script).status().unwrap();
+        assert!(written.success());
     }
 }
 

@@ -1,11 +1,15 @@
 //! `flatout bench`, the real binary, with the real engine and with servers that misbehave.
 
+#[path = "../../crates/engine/tests/support/attempts.rs"]
+mod attempts;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use attempts::attempts;
 use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, PATIENCE, Server, Signal, program};
 use rustix::process::{Pid, kill_process};
@@ -76,6 +80,10 @@ fn the_engine_is_measured() {
 /// Programs read these names: none may be removed or change its meaning.
 #[test]
 fn json_has_its_fields() {
+    attempts(fields_of_json);
+}
+
+fn fields_of_json() {
     let server = Server::json();
     let found = json(&[&url(&server, "/json"), "-R", "500", "-d", "200ms"]);
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
@@ -294,7 +302,7 @@ fn errors_decide_the_exit_status() {
 }
 
 #[test]
-fn wrong_usage_is_told() {
+fn wrong_usage_is_reported() {
     for (arguments, expected) in [
         (&[][..], "required arguments were not provided"),
         (&["http://"], "has no host"),
@@ -319,7 +327,7 @@ fn wrong_usage_is_told() {
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn a_missing_server_is_reported() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let output = bench(&[&format!("http://{free}/")]);
     assert_eq!(output.status.code(), Some(1));

@@ -22,7 +22,7 @@ use listeners::{Listener, Place, WAYS, Way, check};
 fn pusher(folder: &Folder, name: &str, bus: &str) -> Server {
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "--push", "/live", "--push-token", "secret", "--push-history", "20000"]);
-    // Readers that are behind are not what is looked at.
+    // Slow readers are not tested here.
     command.args(["--push-lag", "100000", "--listen", "127.0.0.1:0", "--workers", "2", "--bus", bus]);
     command.arg("--admin").arg(format!("unix:{}", folder.0.join(name).display()));
     Server::start(command)
@@ -53,7 +53,7 @@ fn texts(publisher: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn messages_are_delivered_everywhere_once_and_in_order() {
+fn messages_are_delivered_once_and_in_order_on_every_server() {
     const COUNT: usize = 3000;
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b", "c"].map(|name| pusher(&folder, name, &nats.url()));
@@ -93,7 +93,7 @@ fn messages_are_delivered_everywhere_once_and_in_order() {
 }
 
 #[test]
-fn groups_on_one_bus_do_not_hear_each_other() {
+fn groups_on_one_bus_are_isolated() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let here = pusher(&folder, "a", &format!("{} group=here", nats.url()));
     let there = pusher(&folder, "b", &format!("{} group=there", nats.url()));
@@ -106,9 +106,10 @@ fn groups_on_one_bus_do_not_hear_each_other() {
     check(&listeners[0].wait(10), &[("two", 10)], "another group");
 }
 
-/// What is published while the bus is away is delivered here at once, and everywhere when the bus is back.
+/// Messages published while the bus is disconnected are delivered locally at once, and on the other servers
+/// after the reconnect.
 #[test]
-fn a_bus_that_was_lost_is_joined_again() {
+fn a_lost_bus_is_rejoined() {
     let (folder, mut nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -134,7 +135,8 @@ fn a_bus_that_was_lost_is_joined_again() {
     servers.iter().for_each(|server| wait_joined(server, 2));
     place(here).publish("a", &texts("one", 200..300));
     for listener in &listeners {
-        // Who comes back first sends what it has; subscribers of who comes back later are told that something is missing.
+        // The server that reconnects first sends its queue; subscribers of a server that reconnects later get
+        // a gap.
         until("the last message, and all or a gap", || {
             let heard = listener.heard();
             let has_last = heard.iter().any(|text| text == "one 299");
@@ -148,9 +150,10 @@ fn a_bus_that_was_lost_is_joined_again() {
     }
 }
 
-/// More than there is room for is published while the bus is away: the oldest is dropped, counted and told, and others are told of the gap.
+/// The queue overflows while the bus is disconnected: the oldest messages are dropped, counted and logged,
+/// and receivers report a gap.
 #[test]
-fn what_there_is_no_room_for_is_dropped_and_told() {
+fn a_full_queue_drops_messages_and_reports_gaps() {
     const ROOM: usize = 65_536;
     const COUNT: usize = 70_000;
     let (folder, mut nats) = (Folder::new(), Nats::start());
@@ -178,9 +181,10 @@ fn what_there_is_no_room_for_is_dropped_and_told() {
     check_rest(&listener.heard(), &[("one", COUNT + 2)]);
 }
 
-/// A bus that stands still for a moment loses nothing; neither does one that is given up and comes back with what it had.
+/// A bus that stalls briefly loses nothing. Neither does one that stalls until the connection is given up,
+/// and then continues.
 #[test]
-fn a_bus_that_stands_still_loses_nothing() {
+fn a_stalled_bus_loses_no_messages() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -206,7 +210,8 @@ fn a_bus_that_stands_still_loses_nothing() {
     }
 }
 
-/// Checks that these are messages of these publishers, each at most once and in their order, and all of them unless a gap was told.
+/// Checks that these messages are from these publishers, each at most once and in order, and complete unless
+/// a gap was reported.
 fn check_rest(heard: &[String], publishers: &[(&str, usize)]) {
     let has_gap = heard.iter().any(|text| text == "gap");
     let texts: Vec<String> = heard.iter().filter(|text| *text != "gap").cloned().collect();
@@ -220,7 +225,7 @@ fn check_rest(heard: &[String], publishers: &[(&str, usize)]) {
     }
 }
 
-/// An origin that counts how often it was asked, and says so.
+/// An origin that counts its requests, and responds with the count.
 fn origin() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -269,7 +274,7 @@ fn status(server: &Server, path: &str) -> String {
 }
 
 #[test]
-fn a_purge_at_one_server_is_one_at_all() {
+fn a_purge_applies_to_all_servers() {
     let (folder, mut nats) = (Folder::new(), Nats::start());
     let (origin, _) = origin();
     let servers = ["a", "b"].map(|name| cacher(&folder, name, &origin, &nats.url()));
@@ -292,13 +297,13 @@ fn a_purge_at_one_server_is_one_at_all() {
     let answer = purge(&folder, "a", &["http://t/y"]);
     assert_eq!(
         answer,
-        "purged 1 stored responses; the bus is away, and the other servers get it when it is back\n"
+        "purged 1 stored responses; the bus is disconnected; other servers get it when it is joined again\n"
     );
     assert_eq!(["/x/1", "/y"].map(|path| status(&servers[0], path)), ["HIT", "MISS"]);
     assert_eq!(status(&servers[1], "/y"), "HIT");
     nats.restart();
     servers.iter().for_each(|server| wait_joined(server, 2));
-    // Nobody knows what was purged meanwhile: all that was stored before is asked about.
+    // Purges may have been missed: all stored responses are validated.
     until("the purge", || {
         status(&servers[1], "/y") == "HIT" && figure(&folder.0.join("a"), "flatout_bus_queued") == 0.0
     });
@@ -308,7 +313,8 @@ fn a_purge_at_one_server_is_one_at_all() {
     }
 }
 
-/// Answers each connection with these bytes, and counts them. With `goes_on`, without an end.
+/// Sends these bytes on each connection, and counts the connections. With `goes_on`, it sends them without
+/// end.
 fn liar(says: &'static [u8], goes_on: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -327,7 +333,7 @@ fn liar(says: &'static [u8], goes_on: bool) -> (u16, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn servers_that_are_no_bus_do_no_harm() {
+fn servers_that_do_not_speak_nats_are_rejected() {
     let lies: [(&[u8], bool); 9] = [
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", false),
         (b"INFO {}\r\n-ERR\r\n", false),
@@ -352,7 +358,7 @@ fn servers_that_are_no_bus_do_no_harm() {
     }
     wait_joined(&server, 1);
     assert_eq!(
-        has_said(&server, "cannot be joined: it is no NATS server: it says `HTTP/1.1 400 Bad Request`"),
+        has_said(&server, "cannot be joined: not a NATS server: it sent `HTTP/1.1 400 Bad Request`"),
         1
     );
     assert_eq!(has_said(&server, "cannot be joined"), 1, "{:?}", server.said());
@@ -364,14 +370,14 @@ fn servers_that_are_no_bus_do_no_harm() {
 }
 
 #[test]
-fn credentials_let_in_and_are_not_shown() {
+fn credentials_are_used_and_never_printed() {
     let nats = Nats::with("authorization { user: \"app\", password: \"hidden-right\" }");
     let folder = Folder::new();
     let place_of = nats.url().replace("nats://", "");
     let wrong = pusher(&folder, "a", &format!("nats://app:hidden-wrong@{place_of}"));
-    until("that it is refused", || has_said(&wrong, "it refuses the credentials") == 1);
+    until("that it is refused", || has_said(&wrong, "it refused the credentials") == 1);
     let without = pusher(&folder, "b", &nats.url());
-    until("that it is refused", || has_said(&without, "it wants credentials") == 1);
+    until("that it is refused", || has_said(&without, "it requires credentials") == 1);
     folder.write("credentials", "app:hidden-right\n");
     let file = folder.0.join("credentials");
     let right = pusher(&folder, "c", &format!("{} auth={}", nats.url(), file.display()));
@@ -385,9 +391,9 @@ fn credentials_let_in_and_are_not_shown() {
     }
 }
 
-/// A user who may not use the group's subjects is told so, and not asked for messages for ever.
+/// A user without permission for the group's subjects is reported.
 #[test]
-fn a_user_without_rights_is_told() {
+fn missing_permissions_are_reported() {
     let config =
         "authorization { users: [{ user: app, password: word, permissions: { subscribe: \"other\" } }] }";
     let (folder, nats) = (Folder::new(), Nats::with(config));
@@ -397,7 +403,7 @@ fn a_user_without_rights_is_told() {
 }
 
 #[test]
-fn mistakes_are_told_without_secrets() {
+fn errors_do_not_contain_secrets() {
     let folder = Folder::new();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(program("flatout"));
@@ -420,7 +426,8 @@ fn mistakes_are_told_without_secrets() {
     assert!(text.contains("nats://********@h"), "{text}");
 }
 
-/// What a long poll gets behind this position: texts, with `gap` where something is missing, and the next position.
+/// The response to a long poll after this position: texts, with `gap` for lost messages, and the next
+/// position.
 fn poll(server: &Server, channel: &str, position: &str) -> (Vec<String>, String) {
     let field = format!("Last-Event-ID: {position}\r\n");
     let answer = server.get(&format!("/live/{channel}?poll=1"), &field);
@@ -433,7 +440,7 @@ fn poll(server: &Server, channel: &str, position: &str) -> (Vec<String>, String)
 }
 
 #[test]
-fn a_client_goes_on_at_another_server() {
+fn a_client_can_resume_on_another_server() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &nats.url()));
     servers.iter().for_each(|server| wait_joined(server, 1));
@@ -452,7 +459,7 @@ fn a_client_goes_on_at_another_server() {
     place(here).publish("a", &texts("one", 30..40));
     listener.wait(40);
     assert_eq!(poll(here, "a,b", &next).0, texts("one", 30..40));
-    // Where the order may differ, the client is told, and gets all that there is.
+    // If the order may differ, the client gets a gap and the whole history.
     place(there).publish("a", &texts("two", 0..5));
     until("those of the other", || poll(here, "a", "all").0.len() == 35);
     let (_, mixed) = poll(here, "a", "all");
@@ -465,7 +472,7 @@ fn a_client_goes_on_at_another_server() {
 }
 
 #[test]
-fn a_new_server_has_what_the_bus_has_kept() {
+fn a_new_server_reads_the_history() {
     let (folder, mut nats) = (Folder::new(), Nats::keeping());
     let bus = format!("{} history=1h", nats.url());
     let mut here = pusher(&folder, "a", &bus);
@@ -479,7 +486,7 @@ fn a_new_server_has_what_the_bus_has_kept() {
     assert!(here.wait().success());
     nats.restart();
     let there = pusher(&folder, "b", &bus);
-    // What is kept is there before anybody is served.
+    // The history is read before the first client is served.
     check(&poll(&there, "NBA.1", "all").0, &[("one", 50)], "kept");
     assert_eq!(poll(&there, "NBA.1", &position).0, texts("one", 30..50), "neither more nor less");
     place(&there).publish("NBA.1", &texts("two", 0..5));
@@ -488,9 +495,9 @@ fn a_new_server_has_what_the_bus_has_kept() {
     check(&poll(&again, "NBA.1", "all").0, &[("one", 50), ("two", 5)], "kept of both");
 }
 
-/// With a history nothing is lost while the bus is away, whoever comes back first.
+/// With a history nothing is lost while the bus is disconnected, whichever server reconnects first.
 #[test]
-fn what_the_bus_keeps_is_not_lost() {
+fn a_history_prevents_loss_while_disconnected() {
     let (folder, mut nats) = (Folder::new(), Nats::keeping());
     let bus = format!("{} history=1h", nats.url());
     let servers = ["a", "b"].map(|name| pusher(&folder, name, &bus));
@@ -515,15 +522,15 @@ fn what_the_bus_keeps_is_not_lost() {
 }
 
 #[test]
-fn a_bus_that_cannot_keep_messages_says_so() {
+fn a_bus_without_jetstream_is_reported() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let server = pusher(&folder, "a", &format!("{} history=1h", nats.url()));
-    until("the reason", || has_said(&server, "cannot be joined: messages cannot be kept by JetStream") == 1);
+    until("the reason", || has_said(&server, "cannot be joined: JetStream cannot store messages") == 1);
 }
 
 /// A new process takes a server's place while others publish: its subscribers get each message once.
 #[test]
-fn an_upgrade_loses_nothing_of_the_bus() {
+fn an_upgrade_loses_no_messages_of_the_bus() {
     let (folder, nats) = (Folder::new(), Nats::start());
     let admin = folder.0.join("admin");
     folder.write(
@@ -567,7 +574,7 @@ fn an_upgrade_loses_nothing_of_the_bus() {
     }
 }
 
-/// A process that took another's place and is nobody's child; ended when it is dropped.
+/// A process that replaced another one and is not a child of the test; killed on drop.
 struct Orphan(Pid);
 
 impl Drop for Orphan {
@@ -576,9 +583,9 @@ impl Drop for Orphan {
     }
 }
 
-/// The link to one server is cut: both go on, and agree again afterwards.
+/// The link to one server is cut: both sides continue, and agree again afterwards.
 #[test]
-fn a_cut_link_is_noticed_and_mended() {
+fn a_broken_link_is_detected_and_recovered() {
     let Some(link) = Link::new() else { return };
     let (folder, nats) = (Folder::new(), Nats::at("198.18.9.1", ""));
     let here = pusher(&folder, "a", &nats.url());
@@ -619,7 +626,7 @@ fn left_out(reason: &str) {
     eprintln!("left out: {reason}");
 }
 
-/// A network of its own, joined to this one by a link; gone with the test.
+/// A network namespace joined to this one by a veth pair; removed on drop.
 struct Link(String);
 
 impl Link {

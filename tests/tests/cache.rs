@@ -33,7 +33,7 @@ fn sized(origin: SocketAddr, dir: &Path, strace: &[&str], size: &str) -> Command
 }
 
 #[test]
-fn what_is_stored_survives_a_restart_and_purges_do_too() {
+fn stored_responses_and_purges_survive_a_restart() {
     let (origin, count) = origin();
     let folder = Folder::new();
     let mut server = Server::start(command(origin, &folder.0, &[]));
@@ -193,7 +193,7 @@ fn a_disk_that_fails_fails_no_request() {
 
 /// Also where a read fails: the upstream has it.
 #[test]
-fn a_disk_that_cannot_be_read_fails_no_request() {
+fn read_errors_of_the_disk_fail_no_request() {
     let (origin, count) = origin();
     let folder = Folder::new();
     let mut server = Server::start(command(origin, &folder.0, &[]));
@@ -218,7 +218,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_damaged_on_disk_is_not_served() {
+fn damaged_records_are_not_served() {
     let (origin, _) = origin();
     let folder = Folder::new();
     for round in 0..5 {
@@ -321,7 +321,7 @@ fn a_key_does_not_depend_on_the_case_of_a_fields_name() {
 
 /// Two routes that rewrite to the same path ask one upstream for two sites.
 #[test]
-fn routes_that_send_different_hosts_share_no_responses() {
+fn routes_with_different_upstream_hosts_share_no_responses() {
     let (origin, count) = origin();
     let folder = Folder::new();
     let route = |name: &str, host: &str| {

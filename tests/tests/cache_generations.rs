@@ -72,13 +72,13 @@ fn has_said(server: &Server, what: &str) -> bool {
 
 const TAKEN: &str = "is free and is used from now on";
 
-/// Waits until what is in the folder was read. Nothing is stored by that.
+/// Waits until the folder was read, without storing anything.
 fn wait_until_read(server: &Server) {
     let is_found = || server.get("/path/0", "Cache-Control: only-if-cached\r\n").status == 200;
     until("what is on disk is found", is_found);
 }
 
-/// The process that has taken over, as far as that was said.
+/// The process that has taken over, from the log.
 fn successor(server: &Server) -> Orphan {
     until("the upgrade", || has_said(server, "has taken over"));
     let said = server.said().into_iter().find(|line| line.contains("has taken over")).unwrap();
@@ -94,7 +94,7 @@ fn restarted(site: &Site) -> Server {
 }
 
 #[test]
-fn a_reload_with_other_settings_keeps_what_is_stored() {
+fn a_reload_with_other_settings_keeps_stored_responses() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let mut server = site.start(&program("flatout"));
@@ -105,7 +105,7 @@ fn a_reload_with_other_settings_keeps_what_is_stored() {
         assert_eq!(check_all(&server), 12, "{settings}");
     }
     assert_eq!(count.load(Ordering::SeqCst), 12);
-    // What is stored after the reload is on disk too: the purge is written behind it.
+    // Responses stored after the reload are on disk too: the purge is written after them.
     assert_eq!(server.get("/more", "").field("X-Cache-Status"), Some("MISS"));
     purge(&site.folder.0, &["--soft", "--tag", "none"]);
     server.signal(Signal::KILL);
@@ -139,7 +139,7 @@ fn a_reload_applies_the_new_settings() {
 }
 
 #[test]
-fn a_folder_that_is_not_used_any_more_is_free() {
+fn an_unused_folder_is_released() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let server = site.start(&program("flatout"));
@@ -155,7 +155,7 @@ fn a_folder_that_is_not_used_any_more_is_free() {
 }
 
 #[test]
-fn an_upgrade_hands_the_folder_over() {
+fn an_upgrade_hands_over_the_folder() {
     let (origin, count) = origin();
     let site = Site::new(origin);
     let mut server = site.start(&program("flatout"));
@@ -184,7 +184,7 @@ fn an_upgrade_hands_the_folder_over() {
 
 /// The new process is killed as it tries to lock the folder, and as it writes to it for the first time.
 #[test]
-fn a_kill_of_the_new_process_leaves_the_folder_whole() {
+fn killing_the_new_process_leaves_the_folder_intact() {
     let (origin, _) = origin();
     for (call, takes_over) in [("flock", false), ("pwrite64", true)] {
         let (site, copy) = (Site::new(origin), Installed::new());
@@ -206,7 +206,7 @@ fn a_kill_of_the_new_process_leaves_the_folder_whole() {
             let _ = stream.read_to_end(&mut Vec::new());
             until("it is killed", || !next.is_there());
         } else {
-            // The former process goes on, and has the folder still.
+            // The old process continues, and still has the folder.
             assert_eq!(check_all(&server), 12);
             purge(&site.folder.0, &["http://t/path/3"]);
             assert_eq!(check_all(&server), 11);
@@ -220,7 +220,7 @@ fn a_kill_of_the_new_process_leaves_the_folder_whole() {
 
 /// The former process is killed as soon as the new one serves: whether it has freed the folder by then or not.
 #[test]
-fn a_kill_of_the_former_process_leaves_the_folder_to_the_new_one() {
+fn killing_the_old_process_leaves_the_folder_to_the_new_one() {
     let (origin, _) = origin();
     for _ in 0..3 {
         let site = Site::new(origin);
@@ -243,7 +243,7 @@ fn a_kill_of_the_former_process_leaves_the_folder_to_the_new_one() {
 
 /// The former process is killed before the new one has anything: that one gives up, and the folder is free.
 #[test]
-fn a_kill_in_the_middle_of_an_upgrade_leaves_the_folder_whole() {
+fn killing_the_old_process_during_an_upgrade_leaves_the_folder_intact() {
     let (origin, _) = origin();
     let (site, copy) = (Site::new(origin), Installed::new());
     let mut server = site.start(&copy.0);
@@ -256,7 +256,8 @@ fn a_kill_in_the_middle_of_an_upgrade_leaves_the_folder_whole() {
     assert_eq!(check_all(&restarted(&site)), 12);
 }
 
-/// Two servers with one folder: the second one has it when the first one is gone, and what it was told meanwhile holds.
+/// Two servers with one folder: the second one gets it when the first one has ended, and purges made
+/// meanwhile are applied.
 #[test]
 fn a_second_server_waits_for_the_folder() {
     let (origin, _) = origin();

@@ -115,12 +115,12 @@ fn a_certificate_is_gotten_by_dns_for_all_names_below() {
 }
 
 #[test]
-fn a_ca_that_is_down_stops_nobody() {
+fn an_unreachable_ca_does_not_stop_the_server() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::prepare(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &["--https-redirect", "off"]);
     assert_eq!(server.get("/", "").text(), "hello");
-    assert!(says(&server, "TLS connections to it are refused until the CA has given one"));
+    assert!(says(&server, "TLS connections to it are refused until the CA has issued one"));
     let untrusting = Authority::new();
     assert_eq!(untrusting.curl(NAME, ports.tls, "/", &["--insecure"]), Err(35), "no handshake");
     wait_for(&server, "the CA cannot be reached");
@@ -182,7 +182,7 @@ fn a_certificate_is_renewed_under_load_and_nothing_is_lost() {
 }
 
 #[test]
-fn an_upgrade_in_the_middle_of_an_order_begins_it_again_and_loses_nothing() {
+fn an_upgrade_during_an_order_restarts_the_order() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let admin = state.0.join("admin.sock");
@@ -201,7 +201,7 @@ fn an_upgrade_in_the_middle_of_an_order_begins_it_again_and_loses_nothing() {
     assert!(server.wait().success(), "it has nothing else to do, and leaves its order as it is");
     until("the new process answers for it", || server.get(&asked, "").status == 200);
     until("there is a certificate", || pebble.curl(NAME, ports.tls, "/").as_deref() == Ok("hello"));
-    // One that is there is used by whoever comes next, from its first connection on.
+    // A later process uses the existing certificate from its first connection on.
     let is_over = AtomicBool::new(false);
     let _third = std::thread::scope(|scope| {
         let newcomers = scope.spawn(|| {
@@ -221,7 +221,7 @@ fn an_upgrade_in_the_middle_of_an_order_begins_it_again_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refused() {
+fn broken_state_files_are_replaced_and_readable_ones_refused() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &[]);
@@ -234,7 +234,7 @@ fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refus
     let server = served(&site, &pebble, ports, &state.0, &[]);
     wait_for(&server, "got a certificate");
     until("it is used", || pebble.curl(NAME, ports.tls, "/").as_deref() == Ok("hello"));
-    for said in ["no certificate in it", "the ACME account is broken", "sessions begin anew"] {
+    for said in ["no certificate in it", "the ACME account is broken", "earlier sessions cannot be resumed"] {
         assert!(says(&server, said), "{said}: {:?}", server.said());
     }
     ended(server);
@@ -254,9 +254,9 @@ fn what_is_broken_in_the_state_folder_is_replaced_and_what_others_may_read_refus
 fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
-    // The CA validates the name at a port where nobody listens.
+    // The CA validates the name at a port without a listener.
     let server = served(&site, &pebble, Ports::free(), &state.0, &["--acme-challenge", "http-01"]);
-    wait_for(&server, "no certificate for www.flatout.test: the CA refuses: ");
+    wait_for(&server, "no certificate for www.flatout.test: refused by the CA: ");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://localhost:{}/dir", silent.local_addr().unwrap().port());
     let state = Folder::new();
@@ -267,7 +267,7 @@ fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
         command.arg("--state").arg(&state.0);
         command
     });
-    wait_for(&server, "a public CA will give no certificate: nobody can own names that end in `test`");
+    wait_for(&server, "public CAs do not issue a certificate for it: names that end in `test` are reserved");
     let _asked = silent.accept().unwrap();
     assert_eq!(server.get("/", "").text(), "hello");
     server.signal(Signal::TERM);
@@ -346,7 +346,7 @@ fn sessions_outlive_a_restart_with_a_state_folder() {
 }
 
 #[test]
-fn browsers_are_told_to_use_https_over_https_only() {
+fn hsts_is_sent_over_https_only() {
     let (site, authority) = (site(), Authority::new());
     authority.sign("a", "a.test");
     let mut command = Command::new(program("flatout"));
@@ -372,7 +372,7 @@ fn browsers_are_told_to_use_https_over_https_only() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_bound() {
+fn mistakes_are_reported_before_binding() {
     for (flags, expected) in [
         (&["--domain", "1.2.3.4"][..], "certificates for addresses are not supported"),
         (&["--domain", "a b"], "need a domain such as example.org"),

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatout_tests::{Folder, Server, Signal, answers, program, read_to_close};
+use flatout_tests::{Folder, Server, Signal, answers, program, read_to_close, until};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
@@ -22,7 +22,7 @@ fn site(flags: &[&str]) -> (Folder, Server) {
 const AT_ONCE: usize = 4;
 
 /// Sends pipelined requests until the server closes; returns the number of complete responses.
-fn load(mut stream: TcpStream, stop: &AtomicBool) -> usize {
+fn load(mut stream: TcpStream, stop: &AtomicBool, begun: &AtomicUsize) -> usize {
     let request = "GET / HTTP/1.1\r\nHost: t\r\n\r\n".repeat(AT_ONCE);
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 64 << 10];
@@ -32,7 +32,10 @@ fn load(mut stream: TcpStream, stop: &AtomicBool) -> usize {
         }
         match stream.read(&mut buffer) {
             Ok(0) | Err(_) => break,
-            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Ok(read) => {
+                begun.fetch_add(usize::from(bytes.is_empty()), Ordering::Relaxed);
+                bytes.extend_from_slice(&buffer[..read]);
+            }
         }
     }
     let whole = bytes.windows(8).rposition(|window| window == b"\r\n\r\nhome").map_or(0, |at| at + 8);
@@ -42,12 +45,15 @@ fn load(mut stream: TcpStream, stop: &AtomicBool) -> usize {
 #[test]
 fn a_drain_under_load_answers_what_was_read() {
     let (_folder, mut server) = site(&["--workers", "2"]);
-    let stop = AtomicBool::new(false);
+    let (stop, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut idle = server.connect();
     let (counts, status) = std::thread::scope(|scope| {
-        let clients: Vec<_> =
-            (0..8).map(|_| server.connect()).map(|stream| scope.spawn(|| load(stream, &stop))).collect();
-        std::thread::sleep(Duration::from_millis(300));
+        let clients: Vec<_> = (0..8)
+            .map(|_| server.connect())
+            .map(|stream| scope.spawn(|| load(stream, &stop, &begun)))
+            .collect();
+        until("all are served", || begun.load(Ordering::Relaxed) == 8);
+        std::thread::sleep(Duration::from_millis(100));
         server.signal(Signal::TERM);
         let status = server.wait();
         stop.store(true, Ordering::Relaxed);
@@ -84,11 +90,11 @@ fn a_request_in_flight_finishes_and_a_second_signal_ends_at_once() {
         stream.write_all(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
         stream.read_exact(&mut [0; 1000]).unwrap();
         server.signal(signal);
-        std::thread::sleep(Duration::from_millis(200));
+        until("it drains", || TcpStream::connect(server.address).is_err());
         let began = Instant::now();
         server.signal(signal);
         assert_eq!(server.wait().code(), Some(0));
-        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(began.elapsed() < Duration::from_secs(15), "a drain has 30 seconds");
     }
 }
 
@@ -103,7 +109,7 @@ fn a_drain_has_a_deadline() {
     let began = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
-    assert!((400..4000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!((400..15_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn wrong_usage_is_told_and_ends_with_2() {
+fn wrong_usage_is_reported_with_status_2() {
     for (arguments, expected) in [
         (&["sreve"][..], "a similar subcommand exists: 'serve'"),
         (&["serve", "/nonexistent-folder"], "is not a folder"),

@@ -252,7 +252,7 @@ fn files_replaced_under_load_are_always_one_whole_version() {
 }
 
 #[test]
-fn what_comes_and_goes_is_noticed() {
+fn created_and_removed_files_are_noticed() {
     for watch in ["inotify", "sweep=200ms"] {
         let folder = filled();
         let server = site(&folder, &["--changes", watch, "--listing"]);
@@ -521,7 +521,7 @@ fn a_file_that_grows_while_it_is_sent_is_sent_whole() {
 }
 
 #[test]
-fn what_its_user_may_not_read_is_not_served() {
+fn unreadable_files_are_not_served() {
     if !rustix::process::geteuid().is_root() {
         let _ = writeln!(std::io::stderr(), "skipped: only root can become another user");
         return;

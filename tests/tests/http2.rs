@@ -307,7 +307,7 @@ fn subscribers_get_events_over_streams() {
 
 /// A browser opens its WebSocket on the connection that it has (RFC 8441): of a channel, and of an upstream that knows HTTP/1 alone.
 #[test]
-fn a_browser_opens_websockets_over_it() {
+fn browsers_open_websockets_over_http2() {
     let upstream = {
         let mut command = Command::new(program("flatout"));
         command.args(["serve", "--push", "/live", "--push-token", "secret", "--listen", "127.0.0.1:0"]);
@@ -321,7 +321,7 @@ fn a_browser_opens_websockets_over_it() {
     let own = serve(&certified, &[&["--push", "/live", "--push-token", "secret"], &logged[..]].concat());
     for server in [&own, &proxied] {
         let Some(mut browser) = Browser::start(800, false) else { return };
-        // The page is no page; what counts is its origin.
+        // Any document will do: only its origin matters.
         browser.visit(&urls(server, "/live/a?presence=1")[1]);
         browser.evaluate(
             "window.said = ''; window.socket = new WebSocket(`wss://${location.host}/live/a`);
@@ -347,7 +347,7 @@ fn a_browser_opens_websockets_over_it() {
     });
 }
 
-/// Requests by both protocols stand in the access log with their protocol.
+/// The access log has requests of both protocols, with the protocol.
 #[test]
 fn the_log_names_the_protocol() {
     let (folder, logs) = (folder(), Folder::new());

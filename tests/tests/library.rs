@@ -1,7 +1,7 @@
 //! The library's documentation: every public item has an example, and the names on the pages for users of other
 //! frameworks exist.
 //!
-//! A type, a trait or a function has an example of its own. A method is called in an example of its file. rustdoc
+//! A type, a trait or a function has its own example. A method is called in an example of its file. rustdoc
 //! checks that the examples compile.
 
 use std::collections::BTreeSet;

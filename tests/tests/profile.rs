@@ -113,7 +113,7 @@ fn the_end_of_the_server_is_the_end_of_the_sampling() {
 }
 
 #[test]
-fn what_cannot_be_sampled_is_told() {
+fn failures_to_sample_are_reported() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (arguments, code, expected) in [
         (&["--port", &free.to_string()][..], 1, "listens on port"),
@@ -128,7 +128,7 @@ fn what_cannot_be_sampled_is_told() {
 }
 
 #[test]
-fn files_that_are_no_profiles_are_told() {
+fn files_other_than_profiles_are_reported() {
     let folder = Folder::new();
     let path = |name: &str| folder.0.join(name).to_string_lossy().into_owned();
     for content in ["", "{", "[]", "{\"format\":\"flatout-profile-1\"}", "\u{0}\u{1}"] {
@@ -224,7 +224,7 @@ fn a_server_in_another_network_is_named() {
 
 /// Root can become nobody, who may not sample another user's process.
 #[test]
-fn no_permission_is_told_with_what_to_do() {
+fn missing_permissions_are_reported_with_advice() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Packages that could be published: what a registry shows of them is there.
+//! Packages that could be published have the metadata that a registry shows.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn every_package_has_what_a_registry_shows() {
+fn every_package_has_registry_metadata() {
     let licences = ["LICENSE-MIT", "LICENSE-APACHE"];
     let texts = licences.map(|name| std::fs::read_to_string(root().join(name)).unwrap());
     let mut count = 0;

@@ -97,7 +97,7 @@ fn unread_bytes(port: u16) -> u64 {
 
 /// The counts of `flatout bench` for each transport equal what was published.
 #[test]
-fn bench_counts_what_subscribers_receive() {
+fn bench_counts_received_messages() {
     let folder = Folder::new();
     let socket = folder.0.join("admin.sock");
     let mut command = Command::new(program("flatout"));

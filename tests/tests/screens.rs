@@ -64,7 +64,7 @@ fn bench_is_live_and_gives_the_terminal_back() {
     let url = format!("http://{}/json", server.address);
     // Its own end, a key, Ctrl-C, and a signal.
     for (duration, ending) in
-        [("1500ms", None), ("60s", Some("q")), ("60s", Some("\x03")), ("60s", Some("signal"))]
+        [("4s", None), ("60s", Some("q")), ("60s", Some("\x03")), ("60s", Some("signal"))]
     {
         let mut terminal = Terminal::start(flatout(&["bench", &url, "-c4", "-d", duration]));
         terminal.wait_for("p99.9");

@@ -80,7 +80,7 @@ fn certificates_that_change_are_taken_on() {
     assert_eq!(authority.curl("old.test", port, "/", &[]), Err(60));
 }
 
-/// What openssl says of a connection. It sends `sent`, and reads until the server closes.
+/// The output of openssl for a connection. It sends `sent`, and reads until the server closes.
 fn connected(port: u16, arguments: &[&str], sent: &str) -> String {
     let mut child = Command::new("openssl")
         .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-servername", "a.test", "-ign_eof"])
@@ -121,14 +121,18 @@ fn listening() -> (SocketAddr, Receiver<String>) {
 }
 
 #[test]
-fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
+fn must_staple_certificates_are_sent_with_an_ocsp_response() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign_with("a", "a.test", "tlsfeature=status_request\n");
     authority.sign("other", "a.test");
     let (server, port) = served(&site.0, &["--tls", &authority.path("a.pem"), &authority.path("a.key")]);
     let says = |what: &str| server.said().iter().any(|line| line.contains(what));
-    assert!(says("asks for an OCSP response") && says("a.pem.ocsp: cannot be read"), "{:?}", server.said());
+    assert!(
+        says("requires a stapled OCSP response") && says("a.pem.ocsp: cannot be read"),
+        "{:?}",
+        server.said()
+    );
     assert!(connected(port, &["-status"], LAST).contains("OCSP response: no response sent"));
     authority.staple("other");
     std::fs::rename(authority.path("other.pem.ocsp"), authority.path("a.pem.ocsp")).unwrap();
@@ -147,7 +151,7 @@ fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
 }
 
 #[test]
-fn early_data_is_served_where_it_may_be_repeated() {
+fn early_data_is_served_for_safe_requests() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign("a", "a.test");
@@ -168,7 +172,7 @@ fn early_data_is_served_where_it_may_be_repeated() {
         connected(port, &[], &post).contains("HTTP/1.1 405"),
         "without early data it is for the site to say"
     );
-    // Through a proxy the server behind it is told.
+    // A proxy sends `Early-Data: 1` to its upstream.
     let (upstream, heads) = listening();
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--tls", &certificate, &key, "--early-data", "on"]);
@@ -258,7 +262,7 @@ fn mistakes_are_found_before_anything_is_bound() {
 
 /// Upstreams learn what was verified of a client, also where an auth service is asked first, and nothing that it claims itself.
 #[test]
-fn upstreams_get_the_fields_of_a_clients_certificate() {
+fn upstreams_get_fields_of_the_client_certificate() {
     let (authority, folder) = (Authority::new(), Folder::new());
     authority.sign("server", "a.test");
     authority.sign("client", "ann.test");

@@ -32,7 +32,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A tree of files that stands for a host.
+/// A tree of files that represents a host.
 struct Machine(Folder, Folder);
 
 impl Machine {
@@ -232,7 +232,7 @@ fn a_killed_run_is_undone() {
 }
 
 #[test]
-fn what_somebody_else_changed_stays() {
+fn foreign_changes_stay() {
     let machine = Machine::new();
     assert!(machine.tune(&["apply", "somaxconn"]).status.success());
     machine.0.write("proc/sys/net/core/somaxconn", "777\n");
@@ -247,7 +247,7 @@ fn what_somebody_else_changed_stays() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_the_rest_put_back() {
+fn damaged_records_are_reported_and_the_rest_restored() {
     let machine = Machine::new();
     let before = machine.snapshot();
     assert!(machine.tune(&["apply", "somaxconn", "rmem-max"]).status.success());
@@ -260,7 +260,7 @@ fn a_damaged_record_is_told_and_the_rest_put_back() {
 }
 
 #[test]
-fn risk_is_asked_about_and_mistakes_are_told() {
+fn risks_need_consent_and_mistakes_are_reported() {
     let machine = Machine::new();
     let before = machine.snapshot();
     for (arguments, status, expected) in [

@@ -1,5 +1,5 @@
-//! What `flatout climb` finds automatically: in the configuration of other servers, and on a path between two
-//! networks.
+//! Changes that `flatout climb` finds automatically: in the configuration of other servers, and on a path
+//! between two networks.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

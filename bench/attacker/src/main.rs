@@ -1,7 +1,8 @@
 //! Runs one of the known attacks on HTTP/2 against a server for a while.
 //!
-//! `attacker --list` prints their names. `attacker ADDRESS SECONDS CONNECTIONS NAME` runs one: a flood comes over so many connections at
-//! a time, one after the other as the server ends them; other attacks hold so many.
+//! `attacker --list` prints their names. `attacker ADDRESS SECONDS CONNECTIONS NAME` runs one. A flood uses
+//! this many concurrent connections, and replaces those that the server closes. Other attacks hold this many
+//! connections open.
 #![forbid(unsafe_code)]
 
 #[path = "../../../crates/engine/tests/support/attacks.rs"]

@@ -1,4 +1,4 @@
-//! What a round trip to an upstream costs: once through guests of the lane, once through tokio.
+//! The cost of a round trip to an upstream: through guests of the lane, and through tokio.
 //!
 //! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request sends a fixed question to the upstream on
 //! a persistent connection, and responds with the reply. `guest echo ADDRESS` is such an upstream, and `guest origin

@@ -57,7 +57,7 @@ pub fn how_to_trust(state: &State) -> String {
     let path = authority_path(state);
     format!(
         "sudo cp {} /usr/local/share/ca-certificates/flatout-local-ca.crt && sudo update-ca-certificates \
-         (Debian; browsers with a store of their own import that file)",
+         (Debian; browsers with their own store have to import that file)",
         path.display()
     )
 }
@@ -81,7 +81,8 @@ pub fn ensure(state: &State, names: &[String], now: SystemTime, say: Say) -> Res
     if !is_new && is_good(state, &wanted, now)? {
         return Ok(false);
     }
-    let text = sign(&authority, &wanted, now).map_err(|error| format!("a local certificate: {error}"))?;
+    let text = sign(&authority, &wanted, now)
+        .map_err(|error| format!("cannot create a local certificate: {error}"))?;
     state.write_checked(SERVER, &text, |draft| Certificate::load(draft, draft).map(drop))?;
     Ok(true)
 }
@@ -123,9 +124,10 @@ fn authority(state: &State, now: SystemTime, say: Say) -> Result<(Issuer<'static
             }
         }
     }
-    let key = KeyPair::generate().map_err(|error| format!("a key of the local CA: {error}"))?;
+    let key =
+        KeyPair::generate().map_err(|error| format!("cannot create the key of the local CA: {error}"))?;
     let params = authority_params(&key, now);
-    let made = params.self_signed(&key).map_err(|error| format!("a local CA: {error}"))?;
+    let made = params.self_signed(&key).map_err(|error| format!("cannot create a local CA: {error}"))?;
     state.write_public(AUTHORITY, &made.pem())?;
     state.write(AUTHORITY_KEY, &key.serialize_pem())?;
     Ok((Issuer::new(params, key), true))

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_read_is_refused() {
+    fn files_readable_by_others_are_refused() {
         let folder = tempfile::TempDir::new().unwrap();
         let state = State::at(folder.path().join("state"));
         state.write("key", "text").unwrap();

@@ -35,7 +35,7 @@ impl KeptTickets {
         if let Err(wrong) = &result
             && self.wrong.as_ref() != Some(wrong)
         {
-            (self.say)(format_args!("keys of session tickets are not kept: {wrong}"));
+            (self.say)(format_args!("session ticket keys are not stored: {wrong}"));
         }
         self.wrong = result.err();
     }
@@ -52,7 +52,10 @@ impl KeptTickets {
             && let Err(why) = self.tickets.add(text, now)
         {
             let path = self.state.path(NAME);
-            (self.say)(format_args!("{}: {why}; it is replaced, sessions begin anew", path.display()));
+            (self.say)(format_args!(
+                "{}: {why}; it is replaced, and earlier sessions cannot be resumed",
+                path.display()
+            ));
         }
         // After loading the keys of others: otherwise each process would make a new one.
         self.tickets.turn(now);

@@ -137,28 +137,28 @@ fn nonsense_is_reported_at_every_step() {
     let many: &'static str = many.leak();
     let ok = "200 OK\r\nLocation: https://localhost/1";
     let cases = [
-        ("/dir", "200 OK", "nonsense", "makes no sense"),
-        ("/dir", "200 OK", "{}", "makes no sense"),
+        ("/dir", "200 OK", "nonsense", "invalid response"),
+        ("/dir", "200 OK", "{}", "invalid response"),
         ("/dir", "200 OK", huge, "cannot be reached"),
         ("/dir", "200 OK\r\nContent-Length: 100", "{", "cannot be reached"),
         ("/dir", "nonsense", "", "cannot be reached"),
-        ("/nonce", "200 OK\r\nNo-Nonce: 1", "", "makes no sense"),
-        ("/nonce", "500 No", "", "makes no sense"),
-        ("/account", "200 OK", r#"{"status":"valid"}"#, "makes no sense"),
-        ("/account", "500 No", "<html>", "makes no sense"),
+        ("/nonce", "200 OK\r\nNo-Nonce: 1", "", "invalid response"),
+        ("/nonce", "500 No", "", "invalid response"),
+        ("/account", "200 OK", r#"{"status":"valid"}"#, "invalid response"),
+        ("/account", "500 No", "<html>", "invalid response"),
         (
             "/account",
             "429 No",
             r#"{"type":"urn:ietf:params:acme:error:rateLimited","detail":"x"}"#,
-            "has a limit",
+            "rate limit",
         ),
-        ("/order", ok, "[]", "makes no sense"),
+        ("/order", ok, "[]", "invalid response"),
         ("/order", ok, many, "cannot be reached"),
         (
             "/order",
             ok,
             r#"{"status":"pending","authorizations":["http://localhost/x"],"finalize":"y"}"#,
-            "no https address",
+            "not an https address",
         ),
         (
             "/proof",
@@ -170,9 +170,9 @@ fn nonsense_is_reported_at_every_step() {
             "/proof",
             "200 OK",
             r#"{"status":"pending","identifier":{"type":"dns","value":"a"},"challenges":[{"type":"http-01","url":"https://localhost/x","token":"../../x","status":"pending"}]}"#,
-            "a token that is none",
+            "an invalid token",
         ),
-        ("/ready", "200 OK\r\nRetry-After: 18446744073709551615", "x", "makes no sense"),
+        ("/ready", "200 OK\r\nRetry-After: 18446744073709551615", "x", "invalid response"),
     ];
     std::thread::scope(|scope| {
         for (number, (path, head, body, expected)) in cases.into_iter().enumerate() {

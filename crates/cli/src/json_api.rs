@@ -97,7 +97,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "metrics",
         value: "",
         default: "",
-        help: "count requests, for nobody: what that costs is measured",
+        help: "count requests as metrics that nothing reads, to measure their cost",
         set: |options, _| {
             options.metrics = true;
             Ok(())

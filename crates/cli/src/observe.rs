@@ -106,13 +106,13 @@ impl Observing {
         self.push = Some(hub.clone());
     }
 
-    /// Has the bus to other servers shown.
+    /// Shows the bus to other servers.
     pub(crate) fn watch_bus(&mut self, relay: &Arc<Relay>) {
         self.add(relay.clone());
         self.bus = Some(relay.clone());
     }
 
-    /// Has the upstreams shown of what is served. Returns what workers count them with; `None` where nobody looks.
+    /// Shows the upstreams. Returns the counters for workers; `None` if metrics are disabled.
     pub(crate) fn watch_upstreams(&mut self, live: Live) -> Option<Figures> {
         let metrics = self.observers.metrics.as_ref()?;
         let figures = Figures::default();

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (arguments, expected) in [
             (&[][..], "give --pid or --port"),
             (&["8080"], "unexpected argument '8080'"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_what_the_help_says() {
+    fn defaults_match_the_help() {
         for (name, check) in [
             ("duration", (|options: &Options| format!("{:?}", options.time)) as fn(&Options) -> String),
             ("frequency", |options| options.plan.rate_hz.to_string()),

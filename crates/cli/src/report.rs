@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (arguments, expected) in [
             (&[][..], "required arguments were not provided"),
             (&["a.json", "b.json"], "unexpected argument 'b.json'"),

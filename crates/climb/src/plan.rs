@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         let set = Variant { set: Some("true".to_owned()), ..Variant::default() };
         let whole = Variant { unset: Some("true".to_owned()), ..set.clone() };
         let other = Variant { server_command: Some("x".to_owned()), ..Variant::default() };

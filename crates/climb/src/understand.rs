@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
+    fn unknown_output_is_reported() {
         for text in ["", "hello", "{}", "{\"metrics\":{}}", "NaN", "-1", "inf", "{", "Requests/sec: x"] {
             let message = understand(text).unwrap_err();
             assert!(message.contains("not understood"), "{text}: {message}");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_not_shown() {
+    fn credentials_are_hidden() {
         for (line, shown) in [
             ("bus \"nats://us:pw@h:1,tls://t@g\" grup=a", "bus \"nats://*****@h:1,tls://*@g\" grup=a"),
             ("bus nats://u:p://é@h", "bus nats://*******@h"),

@@ -122,7 +122,7 @@ impl Listening {
         cpus: Vec<Option<usize>>,
         inherited: Vec<Inherited>,
     ) -> Result<(Listening, Vec<Vec<Listener>>), Error> {
-        let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
+        let refused = |error| Error::System("sockets inherited by LISTEN_FDS".to_owned(), error);
         let handed_over = match plan.takes_handed_over {
             true if inherited.is_empty() => process::listen_fds().map_err(refused)?,
             _ => Vec::new(),
@@ -257,7 +257,7 @@ impl Listening {
 
     /// Takes over a listener of another flatout process.
     fn inherit(&mut self, inherited: Inherited, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System("a socket handed over by the former process".to_owned(), error);
+        let refused = |error| Error::System("a socket inherited from the old process".to_owned(), error);
         let Inherited { asked, is_secure, sockets } = inherited;
         let (had, has) = (sockets.len(), self.cpus.len());
         if had != has {
@@ -306,7 +306,7 @@ impl Listening {
     }
 
     fn adopt(&mut self, socket: OwnedFd, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
+        let refused = |error| Error::System("a socket inherited by LISTEN_FDS".to_owned(), error);
         let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
         let address = address_of(address);
         let has_proxy_header = plan.proxy_protocol.is_at(None);
@@ -381,7 +381,8 @@ impl Listening {
     /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
     fn shared(&self, socket: &OwnedFd) -> Result<Vec<OwnedFd>, Error> {
         let copies = self.cpus.iter().map(|_| socket.try_clone()).collect::<Result<_, _>>();
-        copies.map_err(|error| Error::System("a listener for each worker".to_owned(), error))
+        copies
+            .map_err(|error| Error::System("cannot duplicate the listener for each worker".to_owned(), error))
     }
 }
 

@@ -172,8 +172,9 @@ pub struct Limits {
     pub http2: bool,
     /// Concurrent requests of one HTTP/2 connection; above, a stream is refused.
     pub streams_max: u32,
-    /// Whether clients are told that a stream of HTTP/2 can become a WebSocket (RFC 8441). A service then sees a request for one as it is
-    /// in HTTP/1, but without a key. Browsers use it where it is offered, so it must not be where the service cannot take it.
+    /// Whether WebSockets over HTTP/2 (RFC 8441) are offered to clients. A service sees such a request as in
+    /// HTTP/1, but without a key. Browsers use it if it is offered, so it must be off if the service does not
+    /// support it.
     pub http2_websockets: bool,
 }
 
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_cannot_be_is_told() {
+    fn invalid_plans_are_reported() {
         assert_eq!(Plan::default().check(), Ok(()));
         let broken = Plan { workers: Some(0), ..Plan::default() };
         assert!(broken.check().unwrap_err().contains("got 0"));

@@ -182,7 +182,7 @@ impl Bound {
                     // Workers that are already running would serve without a server.
                     handle.stop();
                     threads.into_iter().for_each(|thread| drop(thread.join()));
-                    return Err(Error::System(format!("a thread for worker {index}"), error));
+                    return Err(Error::System(format!("cannot start the thread of worker {index}"), error));
                 }
             }
         }

@@ -211,7 +211,8 @@ impl Transport {
         }
     }
 
-    /// Has the kernel end the connection where its peer acknowledges nothing for so long.
+    /// Lets the kernel end the connection if its peer acknowledges nothing for this time
+    /// (`TCP_USER_TIMEOUT`).
     pub(crate) fn give_up_after(&self, time: Duration) {
         match self {
             Transport::Plain(socket) => socket::give_up_after(socket.as_fd(), time),

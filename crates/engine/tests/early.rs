@@ -1,4 +1,5 @@
-//! Early data (0-RTT): requests that come with a hello, over both protocols, and what a service is told of them.
+//! Early data (0-RTT): requests sent with the ClientHello, over HTTP/1 and HTTP/2, and how a service sees
+//! them.
 
 mod support;
 
@@ -15,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection};
 use support::get;
 use support::secure::Certified;
 
-/// Says whether a request was early when it was called.
+/// Responds with whether the request was early when the service was called.
 struct Says;
 
 impl Service for Says {
@@ -64,7 +65,7 @@ impl Test {
             session.early_data().expect("a ticket allows it").write_all(early).unwrap();
         }
         let socket = TcpStream::connect(self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut client = Client { session, socket, plain: Vec::new() };
         client.send();
         client
@@ -121,7 +122,7 @@ impl Client {
 }
 
 #[test]
-fn a_request_is_served_before_its_handshake_is_over() {
+fn requests_are_served_during_the_handshake() {
     let test = Test::new(b"http/1.1", Limits::default());
     let request = get("/");
     test.meet(request.as_bytes());
@@ -134,7 +135,7 @@ fn a_request_is_served_before_its_handshake_is_over() {
 }
 
 #[test]
-fn a_request_whose_body_comes_later_is_known_by_then() {
+fn a_request_whose_body_follows_the_handshake_is_not_early() {
     let test = Test::new(b"http/1.1", Limits::default());
     test.meet(get("/").as_bytes());
     let mut client = test.connect(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nbo");
@@ -148,7 +149,7 @@ fn a_request_whose_body_comes_later_is_known_by_then() {
 }
 
 #[test]
-fn streams_are_served_before_the_handshake_is_over() {
+fn http2_streams_are_served_during_the_handshake() {
     let test = Test::new(b"h2", Limits::default());
     // Settings, and the head of a GET for `/` of `a`, by the static table.
     let begin = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
@@ -162,8 +163,8 @@ fn streams_are_served_before_the_handshake_is_over() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_handshake_is_closed_like_an_idle_one() {
-    let limits = Limits { idle_time_max: Duration::from_secs(1), ..Limits::default() };
+fn an_unfinished_handshake_is_closed_at_the_idle_timeout() {
+    let limits = Limits { idle_time_max: Duration::from_secs(4), ..Limits::default() };
     let test = Test::new(b"http/1.1", limits);
     test.meet(get("/").as_bytes());
     let mut client = test.connect(get("/").as_bytes());

@@ -43,7 +43,7 @@ fn server(form: PathForm) -> Running {
 }
 
 #[test]
-fn a_service_says_which_form_of_paths_it_takes() {
+fn a_service_selects_its_form_of_paths() {
     let (strict, forward) = (server(PathForm::Strict), server(PathForm::Forward));
     for (target, strictly, forwarded) in [
         ("/plain?a=//..", Some("/plain"), Some("/plain")),

@@ -68,7 +68,7 @@ fn goaway(bytes: &[u8]) -> Option<(u8, String)> {
     Some((payload[7], String::from_utf8_lossy(&payload[8..]).into_owned()))
 }
 
-/// Floods the server until it closes, beside a client that is to be served all the while. What it has said.
+/// Floods the server until it closes, while another client must be served. Returns the server's bytes.
 fn flood(running: &Running, make: &fn(u32) -> Vec<u8>) -> Vec<u8> {
     let mut honest = H2Client::new(running.connect());
     let mut socket = begin(running);
@@ -92,7 +92,7 @@ fn flood(running: &Running, make: &fn(u32) -> Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn floods_end_by_a_limit_that_has_a_name() {
+fn each_flood_is_stopped_by_its_limit() {
     for Flood { name, reason, make } in FLOODS {
         let answers = flood(&serving(), make);
         let (_, said) = goaway(&answers).unwrap_or_else(|| panic!("{name}: no GOAWAY"));
@@ -101,9 +101,10 @@ fn floods_end_by_a_limit_that_has_a_name() {
     }
 }
 
-/// Those that send nothing more are held to the times of slow clients (h2.rs); meanwhile others are served.
+/// Silent connections are subject to the timeouts of slow clients (h2.rs); other clients are served
+/// meanwhile.
 #[test]
-fn connections_that_are_held_hold_up_nobody() {
+fn stalled_connections_do_not_block_others() {
     let running = serving();
     let held: Vec<TcpStream> = HOLDS
         .iter()
@@ -131,7 +132,7 @@ fn all(running: &Running, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_breaks_a_limit_ends_the_connection() {
+fn exceeding_a_limit_ends_the_connection() {
     let running = serving();
     for (name, bytes) in [
         ("a window that is too large", frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])),

@@ -106,7 +106,7 @@ fn listeners_come_and_go_and_connections_stay() {
 }
 
 #[test]
-fn what_cannot_be_bound_changes_nothing() {
+fn failed_binds_change_nothing() {
     let running = Running::new(&plan(&["127.0.0.1:0"]));
     let before = running.handle.addresses();
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -233,7 +233,7 @@ fn a_client_that_leaves_takes_its_pipes_along() {
         drop(stream);
     }
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    for _ in 0..100 {
+    for _ in 0..600 {
         if descriptors() < 120 {
             break;
         }

@@ -72,7 +72,7 @@ fn main() -> std::process::ExitCode {
         .get("/ticks", ticks)
         .after(|answered, response| {
             let (status, method) = (response.status().code(), answered.method.name());
-            // Not `eprintln!`: where nobody reads stderr any more it panics.
+            // Not `eprintln!`, which panics if stderr is closed.
             let _ = writeln!(std::io::stderr(), "{status} {method} {}", answered.path);
         })
         .listen("127.0.0.1:8080")

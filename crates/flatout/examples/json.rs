@@ -10,7 +10,7 @@ struct Hello {
 fn main() -> std::process::ExitCode {
     let app = App::new()
         .get("/json", || Json(Hello { message: "Hello, World!" }))
-        // What an async handler costs that is ready at once.
+        // To measure the cost of an async handler that is ready at once.
         .get("/json-async", async || Json(Hello { message: "Hello, World!" }))
         .get("/plaintext", || "Hello, World!")
         .listen("127.0.0.1:8080")

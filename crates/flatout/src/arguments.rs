@@ -42,14 +42,14 @@ mod tests {
     }
 
     #[test]
-    fn flags_replace_what_the_program_said() {
+    fn flags_override_the_program() {
         let plan = read_all(&["--listen", "127.0.0.1:0", "--listen=unix:/a", "--workers", "2"]).unwrap();
         assert_eq!((plan.listen.len(), plan.workers), (2, Some(2)));
         assert_eq!(read_all(&[]).unwrap().listen.len(), 1);
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn mistakes_are_reported() {
         for arguments in
             [&["--listen"][..], &["--listen", "x"], &["--workers", "two"], &["--port", "1"], &["x"]]
         {

@@ -14,8 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::middleware::Tracing;
 use crate::{Error, Result};
 
-/// Sends the spans of requests to a collector of OpenTelemetry, in batches, from a thread of its own. Spans that the collector
-/// does not take in time are dropped: no request waits for it. Clones are the same.
+/// Sends the spans of requests to an OpenTelemetry collector, in batches, from a separate thread. Spans that
+/// the collector does not accept in time are dropped: no request waits for it. Clones share it.
 ///
 /// ```no_run
 /// use flatout::{App, Otlp};
@@ -40,7 +40,7 @@ impl Otlp {
     /// To the collector at this address, such as `http://127.0.0.1:4318`, as the service of this name.
     ///
     /// # Errors
-    /// An address that is none.
+    /// The address is invalid.
     pub fn to(collector: &str, service: &str) -> Result<Otlp> {
         let endpoint = format!("{}/v1/traces", collector.trim_end_matches('/'));
         let exporter = SpanExporter::builder().with_http().with_endpoint(endpoint).build();

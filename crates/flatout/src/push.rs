@@ -45,7 +45,7 @@ impl Publisher {
         Publisher::with(Plan::default())
     }
 
-    /// Channels with settings of their own. The prefix follows from the route.
+    /// Channels with their own settings. The prefix follows from the route.
     pub fn with(plan: Plan) -> Publisher {
         Publisher { hub: Hub::new(Limits::default()), plan: Arc::new(plan) }
     }

@@ -173,7 +173,7 @@ impl WorkerLocal {
         self.own.upgrade().expect("it is borrowed from its owner")
     }
 
-    /// `None` where there is no server, but a test.
+    /// `None` in a test without a server.
     pub(crate) fn lane(&self) -> Option<&Lane> {
         self.worker.as_ref().map(|worker| &worker.lane)
     }

@@ -291,7 +291,7 @@ fn middleware_runs_in_order_around_now_and_later() {
 }
 
 #[test]
-fn routes_that_contradict_are_told() {
+fn conflicting_routes_are_reported() {
     for app in [
         App::new().get("/a", || "1").get("/a", || "2"),
         App::new().get("/{a}", || "1").get("/{b}", || "2"),

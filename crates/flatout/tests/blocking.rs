@@ -57,7 +57,7 @@ fn a_panic_costs_one_connection() {
 }
 
 #[test]
-fn who_waits_beyond_the_limit_is_turned_away() {
+fn requests_above_the_queue_limit_are_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (open, gate) = mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));

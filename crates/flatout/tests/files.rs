@@ -76,7 +76,7 @@ fn files_leave_by_a_socket_behind_middleware_and_with_ranges() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_told_at_the_start() {
+fn a_missing_folder_is_reported_at_startup() {
     let Err(error) = Client::new(App::new().files("/", "/no/such/folder")) else { panic!("it has started") };
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! What runs before, beside and after the workers.
+//! Functions and tasks before, during and after the run of the workers.
 
 mod socket;
 
@@ -64,7 +64,7 @@ fn a_start_that_fails_ends_the_start() {
 }
 
 #[test]
-fn a_task_that_does_not_end_is_dropped_at_the_deadline_and_one_that_panics_harms_nobody() {
+fn tasks_are_dropped_at_the_deadline_and_their_panics_are_contained() {
     let (note, heard) = log();
     let server = App::new()
         .background(async |_| std::future::pending::<()>().await)

@@ -1,5 +1,7 @@
 //! WebSockets with a plain function, tested with another implementation's client.
 
+#[path = "../../engine/tests/support/attempts.rs"]
+mod attempts;
 mod socket;
 
 use std::time::Duration;
@@ -132,13 +134,18 @@ fn a_client_that_reads_nothing_is_not_read_either() {
 
 #[test]
 fn a_client_that_is_silent_is_asked_and_then_ended() {
+    // Its client has a second for each response.
+    attempts::attempts(a_polite_client_and_a_silent_one);
+}
+
+fn a_polite_client_and_a_silent_one() {
     let server = echo(WebSocketPlan { heartbeat: Duration::from_secs(1), ..WebSocketPlan::default() });
     run(async {
         let mut polite = open(&server, "/echo").await;
         for _ in 0..3 {
             assert_eq!(polite.next().await.unwrap().unwrap(), Message::Ping("".into()));
         }
-        // Nobody reads its pings, so none is answered.
+        // This client does not read its pings, so it sends no pongs.
         let mut silent = open(&server, "/echo").await.into_inner();
         let mut bytes = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut bytes).await.unwrap();
@@ -147,7 +154,7 @@ fn a_client_that_is_silent_is_asked_and_then_ended() {
 }
 
 #[test]
-fn what_is_no_websocket_is_refused() {
+fn invalid_websocket_requests_are_refused() {
     let server = echo(WebSocketPlan::default());
     assert!(ask(&server, &socket::get("/echo")).starts_with("HTTP/1.1 426 "));
     let handshake = "GET /echo HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n";
@@ -162,7 +169,7 @@ fn what_is_no_websocket_is_refused() {
 }
 
 #[test]
-fn draining_says_goodbye() {
+fn draining_closes_websockets() {
     let mut served = echo(WebSocketPlan::default());
     let server = served.server.take().unwrap();
     run(async {

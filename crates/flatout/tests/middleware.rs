@@ -406,7 +406,7 @@ fn passwords_and_tokens_are_asked_for() {
 }
 
 #[test]
-fn clients_that_send_too_much_are_told_when_to_come_again() {
+fn rate_limited_clients_get_retry_after() {
     let limit = RateLimit::per_minute(1.0).burst(3).by(|context| context.header("x-key").map(<[u8]>::to_vec));
     let client = client(App::new().with(limit).get("/", || "in"));
     let ask = |key| client.get("/").header("X-Key", key).send();
@@ -424,7 +424,7 @@ fn clients_that_send_too_much_are_told_when_to_come_again() {
 
 #[cfg(feature = "compression")]
 #[test]
-fn text_is_compressed_for_who_takes_it() {
+fn text_is_compressed_if_the_client_accepts_it() {
     use std::io::Read;
 
     use flatout::middleware::Compression;

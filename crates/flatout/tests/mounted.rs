@@ -84,7 +84,7 @@ fn head_never_claims_that_get_would_be_empty() {
 }
 
 #[test]
-fn a_body_that_is_not_as_long_as_said_is_cut() {
+fn bodies_with_a_wrong_length_are_cut() {
     let app = App::new()
         .mount("/exact", streaming("20", TEXT))
         .mount("/short", streaming("30", TEXT))

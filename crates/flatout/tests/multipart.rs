@@ -95,7 +95,7 @@ fn names_that_are_paths_lose_their_folders() {
 }
 
 #[test]
-fn what_is_no_form_is_refused() {
+fn invalid_forms_are_refused() {
     let folder = folder("multipart-bad");
     let client = Client::new(app(folder.clone())).unwrap();
     let typed =
@@ -137,7 +137,7 @@ fn head(path: &str, framing: &str) -> String {
 }
 
 #[test]
-fn files_are_saved_and_what_breaks_off_is_removed() {
+fn files_are_saved_and_incomplete_ones_removed() {
     let folder = folder("multipart-save");
     let server = serve(app(folder.clone()));
     let body = part("name=\"f\"; filename=\"whole.bin\"", &"x".repeat(3_000_000)) + "--x--\r\n";

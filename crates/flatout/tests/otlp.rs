@@ -75,6 +75,6 @@ fn spans_of_requests_arrive_with_the_clients_trace() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused() {
+fn invalid_addresses_are_refused() {
     assert!(Otlp::to("not an address", "x").is_err());
 }

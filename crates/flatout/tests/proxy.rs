@@ -31,7 +31,7 @@ fn address(server: &socket::Served) -> String {
 }
 
 #[test]
-fn what_has_no_route_is_passed_on() {
+fn requests_without_a_route_are_forwarded() {
     let behind = serve(upstream());
     let inner = App::new().get("/own", || "inner").proxy("/old", &*address(&behind));
     let app = App::new()
@@ -59,7 +59,7 @@ fn what_has_no_route_is_passed_on() {
             "{path}: {answer}"
         );
     }
-    // What the client claims of itself is replaced.
+    // The client's own claims are replaced.
     let claimed = "GET /x HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close\r\n\r\n";
     assert!(ask(&front, claimed).ends_with("/x t 127.0.0.1"));
 }
@@ -84,7 +84,7 @@ fn what_is_said_in_its_place_is_a_problem() {
     };
     let behind = serve(upstream());
     let quick = Proxy::to(&address(&behind))
-        .upstream(|upstream| upstream.read_time_max = std::time::Duration::from_millis(100));
+        .upstream(|upstream| upstream.read_time_max = std::time::Duration::from_secs(2));
     let client = Client::over_socket(App::new().proxy("/dead", &*dead).proxy("/quick", quick)).unwrap();
     for (path, status) in [("/dead/x", Status::BAD_GATEWAY), ("/quick/slow", Status::GATEWAY_TIMEOUT)] {
         let answer = client.get(path).send();
@@ -117,7 +117,7 @@ fn middleware_may_refuse_and_one_that_waits_cannot_be_in_front() {
 }
 
 #[test]
-fn a_server_that_is_none_is_found_at_the_start() {
+fn an_invalid_server_is_reported_at_startup() {
     for server in ["ftp://a", "http://a/b", ""] {
         let Err(error) = Client::over_socket(App::new().proxy("/", server)) else { panic!("{server}") };
         assert!(error.to_string().contains("proxy: got"), "{error}");
@@ -146,7 +146,7 @@ fn responses_are_kept_until_they_are_purged() {
 }
 
 #[test]
-fn an_application_keeps_responses_of_all_its_proxies() {
+fn proxies_of_an_application_share_its_cache() {
     let count = Arc::new(AtomicU32::new(0));
     let asked = count.clone();
     let behind = serve(
@@ -179,7 +179,7 @@ fn an_application_keeps_responses_of_all_its_proxies() {
     assert_eq!((body("/b/x"), body("/b/x")), ("b 1".to_owned(), "b 1".to_owned()));
     let third = body("/c/x");
     assert!(third.ends_with(" 2") && body("/c/x") == third, "{third}");
-    // Caches of their own.
+    // Each proxy with its own cache.
     assert_eq!((body("/own/x"), body("/other/x")), ("t 3".to_owned(), "t 3".to_owned()));
     assert_eq!(outer.purge(&Purge { what: What::All, is_soft: false }), 3);
     assert_eq!((body("/a/x"), body("/other/x")), ("t 4".to_owned(), "t 3".to_owned()));
@@ -188,7 +188,7 @@ fn an_application_keeps_responses_of_all_its_proxies() {
 }
 
 #[test]
-fn rules_of_a_cache_that_only_site_files_can_fill_in_are_found_at_the_start() {
+fn cache_rules_of_site_files_are_refused_at_startup() {
     let cache = Cache::open(Plan { memory_bytes: 1 << 20, ..Plan::default() });
     let rules = || Rules { key: Some(Default::default()), ..Rules::default() };
     for app in [

@@ -4,6 +4,6 @@
 //! them.
 
 #[test]
-fn mistakes_are_told_in_words_of_this_library() {
+fn compiler_errors_name_types_of_this_library() {
     trybuild::TestCases::new().compile_fail("tests/refused/*.rs");
 }

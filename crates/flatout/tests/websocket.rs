@@ -247,7 +247,7 @@ fn middleware_that_does_not_wait_lets_them_pass_and_other_middleware_says_that_i
 /// RFC 8441: a WebSocket of the application itself is a stream of its client's connection. Where a mounted service would need a whole
 /// connection, it is not offered, so that browsers open one.
 #[test]
-fn own_websockets_are_streams_of_http2() {
+fn websockets_work_over_http2() {
     let own = || App::new().websocket("/echo", |socket, message| socket.send(message));
     let served = serve(own());
     let mut client = h2::H2Client::new(connect(&served));

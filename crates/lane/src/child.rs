@@ -260,7 +260,7 @@ mod tests {
 
     /// More than the pipes hold, in both directions at once, and to a program that does not read its input.
     #[test]
-    fn large_inputs_and_outputs_block_nobody() {
+    fn large_inputs_and_outputs_do_not_block() {
         let input = vec![b'x'; 300_000];
         let found = ran("cat; head -c 200000 /dev/zero >&2", &input);
         assert_eq!((found.stdout.len(), found.stderr.len()), (input.len(), 200_000));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_or_is_stopped_is_killed_with_its_children() {
+    fn timeouts_and_stops_kill_all_children() {
         let begun = Instant::now();
         let late = run(&mut shell("sleep 60 & sleep 60"), b"", Duration::from_millis(50), None);
         assert!(matches!(late, Err(Unfinished::Late)), "{late:?}");
@@ -280,7 +280,7 @@ mod tests {
 
     /// It holds the pipe open, but the command's own output is available.
     #[test]
-    fn what_is_left_in_the_background_holds_nobody_up() {
+    fn background_processes_do_not_block_the_caller() {
         let mut group_of = shell("sleep 20 & echo $$");
         let found = run(&mut group_of, b"", PATIENCE, None).unwrap();
         let group: u32 = found.stdout.trim().parse().unwrap();

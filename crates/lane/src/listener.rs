@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_told_unless_it_is_shared() {
+    fn a_used_port_is_an_error_unless_it_is_shared() {
         let shared = ListenOptions { share_port: true, ..OPTIONS };
         let (actual, _sockets) = bind_tcp("127.0.0.1:0".parse().unwrap(), 2, &shared).unwrap();
         let error = bind_tcp(actual, 2, &OPTIONS).unwrap_err();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_sockets_replace_only_what_is_dead() {
+    fn unix_sockets_replace_only_dead_ones() {
         let folder = std::env::temp_dir().join(format!("flatout-lane-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_is_seen_or_the_refusal_is_told() {
+    fn a_busy_thread_is_sampled_or_the_refusal_reported() {
         let event = Event { clock: Clock::CpuTime, scope: Scope::Thread(0), rate_hz: 1000, kernel: false };
         let mut ring = match open(event) {
             Ok(ring) => ring,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_there_is_told() {
+    fn a_missing_thread_is_an_error() {
         let scope = Scope::Thread(u32::MAX >> 1);
         assert!(open(Event { clock: Clock::CpuTime, scope, rate_hz: 1, kernel: false }).is_err());
     }

@@ -134,7 +134,7 @@ impl Ready {
 
     /// The end in both directions, of which a layer above sockets knows.
     pub fn gone(token: u64) -> Ready {
-        Ready { token, flags: EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP }
+        Ready { token, flags: EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::HUP }
     }
 
     /// The same, with room to send and something to read.

@@ -118,7 +118,7 @@ pub fn become_user(name: &str) -> io::Result<()> {
     succeed(unsafe { libc::setgid(gid) })?;
     // SAFETY: as above.
     succeed(unsafe { libc::setuid(uid) })?;
-    // SAFETY: as above; that it fails is the proof that there is no way back.
+    // SAFETY: as above; its failure proves that the process cannot become root again.
     if uid != 0 && unsafe { libc::setuid(0) } == 0 {
         return Err(io::Error::other("the process can still become root again"));
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_user_is_told_and_changes_nothing() {
+    fn an_unknown_user_is_an_error_and_changes_nothing() {
         let error = become_user("no-such-user-here").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

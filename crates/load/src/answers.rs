@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_the_connection_are_told_apart() {
+    fn ends_of_the_connection_are_distinguished() {
         let end = |text: &str| read(text, 7, &Expect::default());
         assert_eq!(end(&SIZED[..20]).1, Err(ErrorKind::Closed));
         assert_eq!(end(&SIZED[..SIZED.len() - 1]).1, Err(ErrorKind::ShortBody));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_malformed() {
+    fn invalid_responses_are_malformed() {
         for text in [
             "220 smtp.example.org ESMTP\r\n".to_owned(),
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n".to_owned(),

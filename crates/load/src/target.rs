@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (url, expected) in [
             ("", "need a URL"),
             ("localhost:80", "need a URL"),

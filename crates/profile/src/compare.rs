@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_told() {
+    fn incomparable_profiles_are_reported() {
         let some = profile(Some(1.0), &[("x", 1)]);
         let empty = profile(Some(1.0), &[]);
         assert!(compare(&some, &empty).unwrap_err().to_string().contains("`after` has no samples"));

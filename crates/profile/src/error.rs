@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_says_what_to_do() {
+    fn each_refusal_gives_advice() {
         let told = |code| Error::of_open(io::Error::from_raw_os_error(code)).to_string();
         assert!(told(13).contains("run as root"), "{}", told(13));
         assert!(told(1).contains("run as root"), "{}", told(1));

@@ -99,7 +99,7 @@ fn compared(comparison: &Opponent, fields: &mut Map<String, Value>) {
     let verdict = match comparison.verdict.word {
         Word::Faster => "faster",
         Word::Slower => "slower",
-        Word::NotToldApart => "no significant difference",
+        Word::NoDifference => "no significant difference",
     };
     fields.insert("ratio".to_owned(), json!(comparison.verdict.ratio));
     fields.insert("ratio_low".to_owned(), json!(comparison.verdict.low));

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_no_markup() {
+    fn text_is_escaped() {
         assert_eq!(escape("<a href=\"x\" id='y'>&"), "&lt;a href=&quot;x&quot; id=&#39;y&#39;&gt;&amp;");
     }
 }

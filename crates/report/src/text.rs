@@ -238,7 +238,7 @@ fn compared(out: &mut String, url: &str, comparison: &Opponent) {
     let sentence = match word {
         Word::Faster => "is faster than",
         Word::Slower => "is slower than",
-        Word::NotToldApart => "does not differ significantly from",
+        Word::NoDifference => "does not differ significantly from",
     };
     let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
     let _ = writeln!(

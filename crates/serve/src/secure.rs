@@ -1,5 +1,5 @@
-//! What is looked at before a site where there is TLS: requests that come without it are redirected, authorities that check a name
-//! are answered (RFC 8555, section 8.3), and of early data only what may be repeated is served (RFC 8470).
+//! Checks before a site with TLS: requests without TLS are redirected, challenges of CAs are served (RFC
+//! 8555, section 8.3), and only safe requests are served as early data (RFC 8470).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_early_data_only_what_may_be_repeated_is_served() {
+    fn only_safe_requests_are_served_as_early_data() {
         let service = Secured::new(Before { early_data: true, ..Before::default() }, Inner);
         let asked = |method: &str, fields: &str, tls| {
             let text = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");

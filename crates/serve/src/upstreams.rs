@@ -79,16 +79,13 @@ fn families(upstreams: &[Upstream], into: &mut Vec<Family>) {
     let gauge = |name, help| Family::new(name, Kind::Gauge, help);
     let counter = |name, help| Family::new(name, Kind::Counter, help);
     let mut states =
-        gauge("flatout_upstream_server_state", "1 for the state that a server is in, 0 for the others");
+        gauge("flatout_upstream_server_state", "1 for the current state of a server, 0 for the others");
     let mut active = gauge("flatout_upstream_active_requests", "Requests that a server is serving");
     let mut connections = gauge("flatout_upstream_connections", "Open connections to a server");
-    let mut requests = counter("flatout_upstream_requests", "Requests that a server was sent");
+    let mut requests = counter("flatout_upstream_requests", "Requests sent to a server");
     let mut failures =
         counter("flatout_upstream_failures", "Requests and attempts to connect that failed at a server");
-    let mut retries = counter(
-        "flatout_upstream_retries",
-        "Requests that were sent once more after they had failed at a server",
-    );
+    let mut retries = counter("flatout_upstream_retries", "Requests retried after a failure at a server");
     let mut times = Family::new(
         "flatout_upstream_response_duration_seconds",
         Kind::Histogram,
@@ -96,11 +93,9 @@ fn families(upstreams: &[Upstream], into: &mut Vec<Family>) {
     );
     let mut queued = gauge("flatout_upstream_queued_requests", "Requests that wait for a connection");
     let mut refused =
-        counter("flatout_upstream_refused_requests", "Requests that no server was asked for, by reason");
-    let mut no_budget = counter(
-        "flatout_upstream_refused_retries",
-        "Retries that were not made because their budget was used up",
-    );
+        counter("flatout_upstream_refused_requests", "Requests not sent to any server, by reason");
+    let mut no_budget =
+        counter("flatout_upstream_refused_retries", "Retries not made because the budget was used up");
     for upstream in upstreams {
         let name = upstream.name.as_str();
         for server in &upstream.servers {

@@ -37,7 +37,7 @@ fn a_fresh_response_is_given_again() {
 }
 
 #[test]
-fn what_a_client_has_is_not_sent_again() {
+fn conditional_requests_get_304() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\n");
     let server = Cached::of(one(address));
     // The cache requests the complete response, whatever its client has.
@@ -60,7 +60,7 @@ fn what_a_client_has_is_not_sent_again() {
 }
 
 #[test]
-fn what_is_one_persons_is_not_given_to_others() {
+fn private_responses_are_not_shared() {
     for head in [
         "Cache-Control: private, max-age=60\r\n",
         "Cache-Control: no-store\r\n",
@@ -159,7 +159,7 @@ fn a_herd_makes_one_request() {
     });
     let server = Cached::of(one(address));
     let mut streams: Vec<TcpStream> = (0..100).map(|_| server.send(&last("/"))).collect();
-    // All of them get the first half before the upstream sends the other: nobody waits for the end.
+    // All of them get the first half before the upstream sends the second: no client waits for the end.
     let mut begun: Vec<Vec<u8>> = Vec::new();
     for stream in &mut streams {
         let mut bytes = vec![0; 50_000];
@@ -249,7 +249,7 @@ fn collapsed(server: &Cached) -> u64 {
 }
 
 #[test]
-fn what_breaks_off_is_not_stored() {
+fn incomplete_responses_are_not_stored() {
     let count = AtomicUsize::new(0);
     let address = upstream(move |_, mut stream| {
         if read_request(&mut stream).is_none() {
@@ -369,8 +369,8 @@ fn a_stale_response_is_given_while_it_is_refreshed() {
     let stale = server.get("/", "");
     assert!(is(&stale, "UPDATING") && body_of(&stale) == "body 0000", "{stale}");
     assert_eq!(
-        asked.recv_timeout(Duration::from_secs(5)).is_ok(),
-        asked.recv_timeout(Duration::from_secs(5)).is_ok()
+        asked.recv_timeout(Duration::from_secs(30)).is_ok(),
+        asked.recv_timeout(Duration::from_secs(30)).is_ok()
     );
     // The request behind it has arrived by now, or will soon.
     while body_of(&server.get("/", "")) == "body 0000" {
@@ -379,7 +379,7 @@ fn a_stale_response_is_given_while_it_is_refreshed() {
 }
 
 #[test]
-fn an_unsafe_request_removes_what_it_changes() {
+fn unsafe_requests_invalidate() {
     let (address, _asked) =
         numbering("Cache-Control: max-age=60\r\nLocation: /moved\r\nContent-Location: http://u/far\r\n");
     let server = Cached::of(one(address));
@@ -430,7 +430,7 @@ fn purges_under_load_leave_nothing_old() {
 
 /// Each response is written while it is purged, and read again.
 #[test]
-fn purges_under_load_leave_nothing_old_on_disk() {
+fn purges_under_load_leave_no_old_response_on_disk() {
     let dir = std::env::temp_dir().join(format!("flatout-purges-{}", std::process::id()));
     let disk = DiskPlan { dir: dir.clone(), bytes_max: 16 << 20 };
     no_purge_leaves_anything_old(Plan { memory_bytes: 1 << 20, disk: Some(disk), ..Plan::default() });
@@ -485,7 +485,7 @@ fn no_purge_leaves_anything_old(plan: Plan) {
 }
 
 #[test]
-fn what_clients_choose_does_not_change_what_others_get() {
+fn requests_do_not_change_responses_of_other_clients() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
     let server = Cached::of(one(address));
     let evil = "X-Forwarded-Host: evil\r\nX-Original-URL: /evil\r\nX_Rewrite_Url: /evil\r\nX-HTTP-Method-Override: POST\r\n\
@@ -502,9 +502,9 @@ fn what_clients_choose_does_not_change_what_others_get() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_removed() {
+fn inactive_responses_are_removed() {
     let (address, _asked) = numbering("Cache-Control: max-age=60\r\n");
-    let plan = Plan { memory_bytes: 4 << 20, inactive: Some(Duration::from_secs(1)), ..Plan::default() };
+    let plan = Plan { memory_bytes: 4 << 20, inactive: Some(Duration::from_secs(4)), ..Plan::default() };
     let server = Cached::with_plan(one(address), Rules::default(), plan);
     assert!(is(&server.get("/", ""), "MISS") && server.cache.figures().memory_entries == 1);
     while server.cache.figures().memory_entries > 0 {
@@ -526,7 +526,7 @@ fn one_clients_fault_is_not_stored() {
 }
 
 #[test]
-fn rules_speak_for_responses_that_say_nothing() {
+fn rules_apply_to_responses_without_cache_control() {
     let (address, _asked) = numbering("");
     let valid = vec![Validity { statuses: vec![200..=200], time: Duration::from_secs(60) }];
     let rules = Rules { valid, uses_min: 2, ..Rules::default() };

@@ -1,4 +1,4 @@
-//! The response cache with a folder: what the upstream replaces is not read from disk again.
+//! The response cache with a folder: replaced responses are not read from disk again.
 
 mod support;
 
@@ -53,7 +53,7 @@ const OLD: &str =
 const NEW: &str = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 3\r\n\r\nnew";
 
 #[test]
-fn what_was_replaced_by_a_response_that_is_not_stored_is_gone() {
+fn entries_replaced_by_an_unstored_response_are_not_read_from_disk() {
     let not_modified = "HTTP/1.1 304 Not Modified\r\nCache-Control: no-store\r\n\r\n";
     for (name, responses) in [("replaced", &[OLD, NEW, NEW]), ("withdrawn", &[OLD, not_modified, NEW])] {
         let dir = Dir::new(name);
@@ -69,7 +69,7 @@ fn what_was_replaced_by_a_response_that_is_not_stored_is_gone() {
 }
 
 #[test]
-fn what_a_head_has_made_stale_is_not_fresh_on_disk() {
+fn entries_that_a_head_has_expired_are_not_fresh_on_disk() {
     let dir = Dir::new("compared");
     let changed = "HTTP/1.1 200 OK\r\nETag: \"b\"\r\nContent-Length: 3\r\n\r\n";
     let server = scripted(&dir, &[OLD, changed, NEW]);

@@ -80,9 +80,9 @@ fn a_form_is_made_once_and_goes_with_its_response() {
     }
 }
 
-/// A response that the upstream confirms keeps its compressed forms.
+/// A response keeps its compressed forms when the upstream confirms it.
 #[test]
-fn a_form_stays_with_a_response_that_is_confirmed() {
+fn forms_stay_with_a_confirmed_response() {
     let address = upstream(move |_, mut stream| {
         while let Some(request) = read_request(&mut stream) {
             let head = "Cache-Control: max-age=60\r\nETag: \"a\"\r\n";

@@ -14,7 +14,7 @@ use support::cached::{Cached, is, numbering};
 use support::{body_of, one, read_request, rest, upstream};
 
 #[test]
-fn what_an_upstream_sends_beyond_its_length_is_nobodys_response() {
+fn bytes_beyond_the_length_are_not_a_response() {
     let address = upstream(|_, mut stream| {
         while read_request(&mut stream).is_some() {
             let poison = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\nevil";
@@ -68,7 +68,7 @@ fn a_client_that_leaves_spoils_nothing_for_the_next_one() {
 }
 
 #[test]
-fn what_varies_by_everything_is_kept_apart() {
+fn responses_that_vary_by_everything_are_not_shared() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: *\r\n");
     let server = Cached::of(one(address));
     for _ in 0..5 {
@@ -117,9 +117,9 @@ fn what_varies_by_everything_is_kept_apart() {
     }
 }
 
-/// Responses of which the end, or what they are, cannot be relied on: nothing of them is stored, and no client takes them for whole.
+/// Responses with unreliable ends or framing are not stored, and no client takes them for complete.
 #[test]
-fn a_response_that_lies_about_its_length_is_not_stored() {
+fn responses_with_a_wrong_length_are_not_stored() {
     const GOOD: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ngood";
     for (lie, is_begun) in [
         ("Content-Length: 10\r\n\r\nshort", true),
@@ -158,9 +158,9 @@ fn a_response_that_lies_about_its_length_is_not_stored() {
     }
 }
 
-/// Whether a response is stored follows from what it says, not from what a path looks like.
+/// Whether a response is stored depends on its fields, not on the look of its path.
 #[test]
-fn the_ending_of_a_path_makes_nothing_public() {
+fn a_path_suffix_does_not_make_a_response_public() {
     let paths = [
         "/account/x.css",
         "/account;x.css",
@@ -194,9 +194,9 @@ fn the_ending_of_a_path_makes_nothing_public() {
     assert!(is(&server.get("/account/x.css", ""), "MISS"));
 }
 
-/// What a client says of the request itself is in the key, or does not reach the upstream, or keeps the response out of the cache.
+/// Request fields are part of the key, or are not forwarded to the upstream, or prevent storing the response.
 #[test]
-fn what_a_client_says_of_the_request_poisons_nothing() {
+fn request_fields_cannot_poison_the_cache() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
     let server = Cached::of(one(address));
     let poison = |request: &str| {
@@ -206,7 +206,7 @@ fn what_a_client_says_of_the_request_poisons_nothing() {
     // The target names another host than the field: the key and the upstream have the target's.
     let (_, seen) = poison("GET http://evil/ HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     assert!(!seen.contains("Host: t\r\n"), "{seen}");
-    // A body in a GET may change the response: it is not stored, and answered by the upstream.
+    // A body in a GET may change the response: it is forwarded, and the response is not stored.
     let fat = "GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil";
     for _ in 0..2 {
         assert!(is(&poison(fat).0, "BYPASS"));
@@ -233,9 +233,10 @@ fn what_a_client_says_of_the_request_poisons_nothing() {
     }
 }
 
-/// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
+/// The upstream sends slowly, and readers leave early: those that stay get the whole response, and its memory
+/// is released.
 #[test]
-fn readers_that_leave_before_a_slow_upstream_has_sent_all() {
+fn a_slow_response_is_stored_after_its_readers_have_left() {
     const PARTS: usize = 12;
     let (send, may_send) = channel::<()>();
     let may_send = Mutex::new(may_send);
@@ -290,7 +291,7 @@ fn stored(server: &Cached) -> u64 {
 
 /// Clients ask for large responses and do not read them: what they keep in memory counts as long as they are there.
 #[test]
-fn readers_that_do_not_read_cannot_fill_the_memory() {
+fn clients_that_do_not_read_cannot_fill_the_memory() {
     // More than the buffers of a connection.
     const BODY_BYTES: usize = 16_000_000;
     let address = upstream(move |_, mut stream| {

@@ -233,7 +233,7 @@ fn what_a_client_has_not_taken_when_it_leaves_is_given_back() {
     for _ in 0..4 {
         let mut leaving = proxy.connect();
         leaving.write_all(&h2_request_with_small_windows()).unwrap();
-        let waiting = async { tokio::time::timeout(Duration::from_secs(10), sent.notified()).await };
+        let waiting = async { tokio::time::timeout(Duration::from_secs(30), sent.notified()).await };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(waiting).expect("as much is sent as to the first client");
     }
@@ -514,7 +514,8 @@ fn a_silent_server_is_given_up() {
         }
         say_path(asked).await;
     });
-    let plan = Upstream { read_time_max: Duration::from_millis(500), retries_max: 0, ..upstream.upstream() };
+    // The other requests are served within that, also on a slow machine.
+    let plan = Upstream { read_time_max: Duration::from_secs(4), retries_max: 0, ..upstream.upstream() };
     let proxy = Running::to(plan);
     let mut silent = proxy.connect();
     silent.write_all(last("/silent").as_bytes()).unwrap();
@@ -549,7 +550,7 @@ fn streams_are_as_many_as_is_said() {
 
 /// An upstream that sends many small frames at once does not make as many chunks of them.
 #[test]
-fn small_frames_that_come_together_go_on_together() {
+fn small_frames_are_forwarded_in_few_writes() {
     const FRAMES: usize = 1000;
     let go = Arc::new(Notify::new());
     let waits = go.clone();

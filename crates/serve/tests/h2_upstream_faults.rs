@@ -77,14 +77,14 @@ fn a_server_that_speaks_http1_is_a_bad_gateway() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_too_slow() {
+fn a_silent_server_times_out() {
     let address = upstream(|_, mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let plan = Upstream { connect_time_max: Duration::from_millis(300), retries_max: 0, ..h2c(address) };
     assert_eq!(status(&Running::to(plan), last("/")), "504");
 }
 
 #[test]
-fn what_is_malformed_costs_its_stream_only() {
+fn malformed_responses_reset_only_their_stream() {
     let address = scripted(|id, number| match number {
         // `Transfer-Encoding`, a name in capitals, no status, content shorter than declared.
         0 => frame(HEADERS, 5, id, b"\x88\x00\x11transfer-encoding\x07chunked"),
@@ -194,7 +194,7 @@ fn health_is_asked_in_the_servers_language() {
     let active = Active {
         path: "/health".to_owned(),
         interval: Duration::from_millis(30),
-        time_max: Duration::from_secs(1),
+        time_max: Duration::from_secs(10),
         rise: 1,
         fall: 1,
         statuses: 200..=299,
@@ -203,7 +203,7 @@ fn health_is_asked_in_the_servers_language() {
     let wait_for = |expected: &str| {
         let began = Instant::now();
         while status(&proxy, last("/")) != expected {
-            assert!(began.elapsed() < Duration::from_secs(10), "{expected}");
+            assert!(began.elapsed() < Duration::from_secs(30), "{expected}");
             std::thread::sleep(Duration::from_millis(20));
         }
     };

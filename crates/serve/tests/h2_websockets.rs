@@ -13,7 +13,7 @@ use flatout_wire::websocket::accept_key;
 use h2_client::H2Client;
 use support::{Running, one, read_request, upstream};
 
-/// Agrees to a request with this value for its key, and repeats what comes until the end.
+/// Accepts a WebSocket with these fields for the request's key, and echoes all data.
 fn repeating(accept: impl Fn(&str) -> String + Send + Sync + 'static) -> (SocketAddr, Receiver<String>) {
     let (sender, asked) = channel();
     let sender = std::sync::Mutex::new(sender);
@@ -79,7 +79,7 @@ fn a_websocket_reaches_an_upstream_of_http1() {
 }
 
 #[test]
-fn an_upstream_that_does_not_know_the_key_is_no_websocket() {
+fn upstreams_without_a_valid_accept_field_are_refused() {
     for accept in ["", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"] {
         let (address, _asked) = repeating(move |_| accept.to_owned());
         let proxy = Running::to(one(address));
@@ -102,7 +102,7 @@ fn an_upstream_that_does_not_know_the_key_is_no_websocket() {
 
 /// The upstream's connection ends with the stream, and the stream with the upstream's connection.
 #[test]
-fn either_end_ends_the_tunnel() {
+fn either_side_closes_the_tunnel() {
     let (sender, ended) = channel();
     let sender = std::sync::Mutex::new(sender);
     let address = upstream(move |_, mut stream| {
@@ -123,12 +123,12 @@ fn either_end_ends_the_tunnel() {
     client.until(|client| client.got[&stream].status == 200);
     client.machine.release(stream, &mut client.out);
     client.send();
-    ended.recv_timeout(std::time::Duration::from_secs(5)).expect("the upstream's end");
+    ended.recv_timeout(std::time::Duration::from_secs(30)).expect("the upstream's end");
 }
 
-/// A client that others wrote.
+/// The client of the `h2` crate.
 #[test]
-fn another_client_gets_a_websocket() {
+fn the_h2_crate_can_open_a_websocket() {
     let (address, _asked) = repeating(accepted);
     let proxy = Running::to(one(address));
     support::h2::client(proxy.address, async |send| {

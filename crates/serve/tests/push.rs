@@ -1,5 +1,7 @@
 //! Channels over real sockets: all transports, reconnecting subscribers, slow subscribers.
 
+#[path = "../../engine/tests/support/attempts.rs"]
+mod attempts;
 #[path = "support/channels.rs"]
 mod channels;
 #[path = "../../engine/tests/support/client.rs"]
@@ -113,7 +115,7 @@ impl WebSocket {
 }
 
 #[test]
-fn all_transports_get_what_is_published() {
+fn all_transports_get_published_messages() {
     let server = Running::new(2, |_| ());
     let mut events = server.events("score", "");
     let mut websocket = server.websocket("/live/score", "");
@@ -155,7 +157,7 @@ fn all_transports_get_what_is_published() {
 }
 
 #[test]
-fn frames_that_are_none_end_the_connection_with_their_code() {
+fn invalid_frames_end_the_connection_with_their_code() {
     let server = Running::new(1, |_| ());
     for (bytes, code) in [
         (&[0x81, 0x01, b'x'][..], 1002),
@@ -174,7 +176,7 @@ fn frames_that_are_none_end_the_connection_with_their_code() {
 }
 
 #[test]
-fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
+fn reconnecting_subscribers_get_each_message_once() {
     const MESSAGES: usize = 10_000;
     let server = Running::new(2, |plan| plan.history.count = 2 * MESSAGES);
     let expected: Vec<String> = (0..MESSAGES).map(|n| format!("message {n}")).collect();
@@ -216,7 +218,7 @@ fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
 }
 
 #[test]
-fn a_gap_is_told() {
+fn a_gap_is_reported() {
     let server = Running::new(1, |_| ());
     let mut stream = server.events("a", "Last-Event-ID: 123-5\r\n");
     assert!(read_until(&mut stream, "\n\n").starts_with("event: gap\ndata: {\"gap\":true,"));
@@ -241,7 +243,8 @@ fn a_slow_reader_of_a_log_is_dropped_with_a_reason() {
     while server.hub.subscribers("a") == 2 {
         server.publish("a", &text);
         published += 1;
-        assert!(read_until(&mut quick, "\n\n").ends_with("x\n\n"));
+        // On a slow machine there may be a heartbeat before it.
+        while !read_until(&mut quick, "\n\n").ends_with("x\n\n") {}
         assert!(published < 5_000);
     }
     assert!(published > 50, "{published}");
@@ -364,6 +367,10 @@ fn joining_has_limits() {
 
 #[test]
 fn those_that_are_gone_are_noticed() {
+    attempts::attempts(a_polite_client_and_a_silent_one);
+}
+
+fn a_polite_client_and_a_silent_one() {
     let server = Running::new(1, |plan| plan.heartbeat = Duration::from_secs(1));
     let mut events = server.events("a", "");
     let mut silent = server.websocket("/live/a", "");
@@ -380,7 +387,7 @@ fn those_that_are_gone_are_noticed() {
 }
 
 #[test]
-fn a_drain_says_goodbye() {
+fn draining_notifies_subscribers() {
     let mut server = Running::new(2, |_| ());
     let mut events = server.events("a", "");
     let mut websocket = server.websocket("/live/a", "");
@@ -399,7 +406,7 @@ fn a_drain_says_goodbye() {
 
 /// Subscribers join and leave while a channel's list is walked; the others get each message once.
 #[test]
-fn who_comes_and_goes_does_not_disturb_the_others() {
+fn joining_and_leaving_does_not_disturb_others() {
     const SUBSCRIBERS: usize = 300;
     const MESSAGES: usize = 200;
     let server = Running::new(1, |_| ());

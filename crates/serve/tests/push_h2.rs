@@ -31,7 +31,7 @@ fn events(client: &mut H2Client, channel: &str) -> StreamId {
     stream
 }
 
-/// What a subscriber of events was sent behind the first line, as text.
+/// The text received by a subscriber of events, after the first line.
 fn said(client: &H2Client, stream: StreamId) -> String {
     let text = String::from_utf8(client.got[&stream].body.clone()).unwrap();
     text.split_once("\n\n").map(|(_, rest)| rest.to_owned()).unwrap_or_default()
@@ -43,7 +43,7 @@ fn websocket(client: &mut H2Client, channel: &str) -> StreamId {
     stream
 }
 
-/// What came in frames: whole messages, and pings as `ping`.
+/// The received frames: complete messages, and pings as `ping`.
 fn frames(client: &H2Client, stream: StreamId) -> Vec<String> {
     let (mut bytes, mut at, mut said) = (client.got[&stream].body.clone(), 0, Vec::new());
     let (mut reader, mut message) = (Reader::new(Role::Client, false), String::new());
@@ -72,7 +72,7 @@ fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn one_connection_has_many_subscribers_of_all_transports() {
+fn one_connection_carries_subscribers_of_all_transports() {
     let server = Running::new(1, |_| ());
     let mut client = connect(&server);
     let all_events: Vec<_> = (0..STREAMS).map(|_| events(&mut client, "score")).collect();
@@ -96,7 +96,7 @@ fn one_connection_has_many_subscribers_of_all_transports() {
         assert!(String::from_utf8_lossy(&got.body).contains("\"data\":\"one\""));
     }
     assert_eq!(frames(&client, sockets[0]).len(), 3);
-    // Clients say little, and are heard.
+    // Frames of clients are handled.
     client.say(sockets[0], &frame(Opcode::Ping, b"x"));
     client.until(|client| frames(client, sockets[0]).last().is_some_and(|last| last == "pong"));
     client.say(sockets[1], &frame(Opcode::Close, &[3, 232]));
@@ -117,9 +117,10 @@ fn one_connection_has_many_subscribers_of_all_transports() {
     server.has("score", 0);
 }
 
-/// A client that opens no window is remembered by how far it has come: it holds up nobody, and misses nothing that is kept.
+/// For a client that opens no window only the position is stored: it does not block others, and misses no
+/// message of the history.
 #[test]
-fn a_stream_without_a_window_holds_up_nobody() {
+fn a_stream_without_window_does_not_block_others() {
     let server = Running::new(1, |plan| plan.history.count = 1000);
     let mut client = H2Client::with(server.connect(), Limits { stream_window: 1000, ..Limits::default() });
     client.consumes = false;
@@ -157,21 +158,21 @@ fn a_stream_without_a_window_holds_up_nobody() {
 }
 
 #[test]
-fn heartbeats_come_on_streams() {
+fn heartbeats_are_sent_on_streams() {
     let server = Running::new(1, |plan| plan.heartbeat = Duration::from_secs(1));
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
     client.until(|client| said(client, one).ends_with(":\n\n"));
     client.until(|client| frames(client, other).contains(&"ping".to_owned()));
-    // Who does not say that it is still there has one more heartbeat.
+    // A client that does not respond is closed after one more heartbeat.
     client.until(|client| client.got[&other].is_over);
     server.has("a", 1);
     client.until(|client| said(client, one).matches(":\n\n").count() > 2);
 }
 
-/// Whoever drains says goodbye on each stream, with a time to come back, and by GOAWAY in two steps.
+/// Draining ends each stream with a reconnect delay, and sends GOAWAY in two steps.
 #[test]
-fn a_drain_ends_streams_with_a_word() {
+fn draining_ends_streams_with_code_1012() {
     let mut server = Running::new(1, |_| ());
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));

@@ -98,13 +98,13 @@ impl Running {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream
     }
 
     /// The next request that the upstream gets.
     fn sees(&self) -> String {
-        self.seen.recv_timeout(Duration::from_secs(10)).unwrap()
+        self.seen.recv_timeout(Duration::from_secs(30)).unwrap()
     }
 }
 
@@ -163,7 +163,7 @@ fn few() -> (Rules, Vec<Concurrency>) {
         key: Limited::Everyone,
         requests_max: 1,
         queue_max: 1,
-        queue_time_max: Duration::from_secs(10),
+        queue_time_max: Duration::from_secs(30),
         keys_max: 1,
     };
     (Rules { concurrency: vec![0], ..Rules::default() }, vec![few])

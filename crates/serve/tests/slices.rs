@@ -187,7 +187,7 @@ fn the_first_request_may_be_for_a_suffix() {
 }
 
 #[test]
-fn what_changes_in_the_middle_ends_the_response() {
+fn a_change_during_a_response_ends_it() {
     let (address, _asked) = serving(File { changes_at: 4, ..File::new() });
     let server = slicing(address);
     let cut = range(&server, "bytes=100-");
@@ -324,7 +324,7 @@ fn a_slice_that_breaks_off_is_not_stored() {
 }
 
 #[test]
-fn an_error_is_passed_to_those_who_ask() {
+fn errors_are_passed_to_clients() {
     let (sender, asked) = channel();
     let sender = Mutex::new(sender);
     let address = upstream(move |_, mut stream| {

@@ -27,7 +27,7 @@ fn send(proxy: &Running, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_hidden_in_a_request_reaches_nobody() {
+fn hidden_requests_reach_no_upstream() {
     let (address, asked) = recording();
     let proxy = proxy_to(address);
     let hidden = "GET /hidden HTTP/1.1\r\nHost: t\r\n\r\n";

@@ -40,7 +40,7 @@ fn three(balance: Balance) -> Upstream {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -93,7 +93,7 @@ fn a_server_that_is_not_well_gets_nothing() {
     let active = Active {
         path: "/health".to_owned(),
         interval: Duration::from_millis(30),
-        time_max: Duration::from_secs(1),
+        time_max: Duration::from_secs(10),
         rise: 2,
         fall: 2,
         statuses: 200..=299,
@@ -159,7 +159,7 @@ fn a_name_is_looked_up_again_when_its_time_has_passed() {
 }
 
 #[test]
-fn a_name_that_nobody_knows_is_502() {
+fn an_unknown_name_is_502() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = Upstream::new("t", vec![Server::new(Address::Name("nobody.test".to_owned(), 80))]);
     let resolver = Resolver::Servers(vec![nobody]);

@@ -34,8 +34,8 @@ pub struct Certificate {
     pub not_before: SystemTime,
     /// The end of its validity.
     pub not_after: SystemTime,
-    /// How its authority tells it from others, where it says who that is: the authority's key identifier and the certificate's
-    /// serial number, as they are encoded (RFC 9773, section 4.1).
+    /// How its CA identifies it, if it names the CA: the CA's key identifier and the certificate's serial
+    /// number, encoded (RFC 9773, section 4.1).
     pub issued_as: Option<(Vec<u8>, Vec<u8>)>,
     /// The OCSP response that is sent with it, if it asks for one.
     pub staple: Staple,
@@ -55,8 +55,7 @@ impl Certificate {
         let certified = CertifiedKey::from_der(chain.clone(), key_der, &crate::provider());
         let mut certified = certified.map_err(|error| match error {
             Error::InconsistentKeys(_) => format!(
-                "key {}: does not belong to the certificate in {}; the file of the certificate must begin with the \
-                 server's own, those of authorities follow",
+                "key {}: does not belong to the certificate in {}; the file must begin with the server's certificate, followed by intermediate ones",
                 key.display(),
                 certificate.display()
             ),
@@ -90,9 +89,9 @@ pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut store = RootCertStore::empty();
     for certificate in chain(path)? {
-        store
-            .add(certificate)
-            .map_err(|error| format!("certificate {}: cannot be an authority's: {error}", path.display()))?;
+        store.add(certificate).map_err(|error| {
+            format!("certificate {}: not usable as a CA certificate: {error}", path.display())
+        })?;
     }
     Ok(store)
 }

@@ -86,9 +86,9 @@ pub struct Channel {
     promised_bytes: usize,
     /// Bytes sent since something was received.
     burst_bytes: usize,
-    /// The handshake is over, or early data has come: bytes can be sent.
+    /// The handshake is complete, or early data has arrived: data can be sent.
     is_open: bool,
-    /// Somebody has asked and was told so.
+    /// The caller has been notified that it is open.
     was_told: bool,
     /// The peer has sent close_notify.
     has_ended: bool,
@@ -152,13 +152,13 @@ impl Channel {
         self.socket.as_fd()
     }
 
-    /// Whether bytes can be sent: the handshake is over, or early data has come.
+    /// Whether data can be sent: the handshake is complete, or early data has arrived.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether what was received so far is early data: the client has not yet proved that it is there, and somebody else may have
-    /// recorded these bytes and sent them again. Once the handshake is over, what came before it is known to be the client's.
+    /// Whether the data received so far is early data: it could be a replay by an attacker. Once the
+    /// handshake is complete, earlier data is known to be from the client.
     pub fn is_early(&self) -> bool {
         self.is_open && self.session.is_handshaking()
     }

@@ -162,8 +162,7 @@ fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     });
     if store.is_empty() {
         return Err(
-            "this system has no certificates of authorities; install ca-certificates, or name a file \
-                    with those to trust"
+            "this system has no CA certificates; install ca-certificates, or name a file with trusted ones"
                 .to_owned(),
         );
     }

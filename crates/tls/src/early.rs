@@ -1,27 +1,28 @@
-//! Sessions of a server that takes early data (0-RTT, RFC 8446 section 8.1): they are kept here, and each is good for one connection.
-//! Whoever records a hello with early data and sends it again finds its session gone.
+//! Sessions of a server that accepts early data (0-RTT, RFC 8446 section 8.1). They are stored here, and each
+//! is valid for one connection: a replayed ClientHello with early data does not find its session.
 //!
-//! A ticket that only the server can read, as without early data, could be used any number of times.
+//! Encrypted tickets, as used without early data, could be replayed any number of times.
 
 use std::fmt;
 use std::sync::Arc;
 
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 
-/// Bytes that a client may send before its handshake is over: heads of requests.
+/// Maximum early data of a connection: enough for heads of requests.
 pub(crate) const EARLY_BYTES_MAX: u32 = 16 << 10;
 
-/// Sessions that are kept; a handshake makes two. Older ones make room.
+/// Maximum number of sessions. A handshake creates two. Above it, older ones are dropped.
 const SESSIONS_MAX: usize = 16 << 10;
 
-/// Bytes of a session. One of a client with a certificate has that in it; a larger one is not kept.
+/// Maximum size of a session, which contains the client's certificate, if any. Larger ones are not stored.
 const SESSION_BYTES_MAX: usize = 4 << 10;
 
-/// Sessions of a server that trusts these clients. Clones are the same.
+/// The stored sessions of a server. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Kept {
     sessions: Arc<ServerSessionMemoryCache>,
-    /// What the server's trust in clients depends on: a session that goes on is not checked again.
+    /// A hash of the requirements for client certificates: they are not checked again when a session is
+    /// resumed.
     pub(crate) trust: Vec<u8>,
 }
 
@@ -36,7 +37,7 @@ impl StoresServerSessions for Kept {
         session.len() <= SESSION_BYTES_MAX && self.sessions.put(id, session)
     }
 
-    /// TLS 1.2, which has no early data.
+    /// Used for TLS 1.2, which has no early data.
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
         self.sessions.get(id)
     }

@@ -35,8 +35,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Protocol(error) => protocol(error, f),
-            Fault::Truncated => f.write_str("the connection was closed in the middle"),
-            Fault::Flood => f.write_str("the peer sends records without contents"),
+            Fault::Truncated => f.write_str("the connection was closed without close_notify"),
+            Fault::Flood => f.write_str("the peer sends too many empty records"),
             Fault::TooLarge => f.write_str("a message of the handshake is too large"),
             Fault::Broken => f.write_str("the connection was reset"),
         }
@@ -52,7 +52,7 @@ fn protocol(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("the peer refused the handshake: no common version or cipher suite")
         }
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            f.write_str("the peer wants a client certificate")
+            f.write_str("the peer requires a client certificate")
         }
         Error::AlertReceived(alert) => write!(f, "the peer refused with the alert {alert:?}"),
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
@@ -63,8 +63,8 @@ fn protocol(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             | PeerIncompatible::Tls12NotOfferedOrEnabled
             | PeerIncompatible::ServerDoesNotSupportTls12Or13
             | PeerIncompatible::SupportedVersionsExtensionRequired,
-        ) => f.write_str("the peer has no version of TLS that is allowed here"),
-        Error::NoCertificatesPresented => f.write_str("the peer showed no certificate"),
+        ) => f.write_str("the peer supports no allowed TLS version"),
+        Error::NoCertificatesPresented => f.write_str("the peer sent no certificate"),
         error => write!(f, "{error}"),
     }
 }
@@ -75,11 +75,9 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
             f.write_str("its certificate has expired")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            f.write_str("its certificate is not valid yet; compare the clocks")
+            f.write_str("its certificate is not valid yet; check the clocks")
         }
-        CertificateError::UnknownIssuer => {
-            f.write_str("its certificate is not from an authority that is trusted here")
-        }
+        CertificateError::UnknownIssuer => f.write_str("its certificate was not issued by a trusted CA"),
         CertificateError::NotValidForName => f.write_str("its certificate is for another name"),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let names: Vec<&str> = presented.iter().map(|name| bare(name)).collect();
@@ -87,9 +85,9 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
             write!(f, "its certificate is for another name: got {names}; need {}", expected.to_str())
         }
         CertificateError::Revoked => f.write_str("its certificate was revoked"),
-        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => f.write_str(
-            "its certificate is an authority's own (self-signed); it needs one that the authority has signed",
-        ),
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            f.write_str("its certificate is that of a CA (self-signed); it needs one issued by the CA")
+        }
         error => write!(f, "its certificate cannot be used: {error}"),
     }
 }

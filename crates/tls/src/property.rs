@@ -1,4 +1,4 @@
-//! What a certificate says, as text for other programs, in the forms of nginx's `$ssl_client_…` variables.
+//! Fields of a certificate as text for other programs, in the format of nginx's `$ssl_client_…` variables.
 
 use std::fmt::Write;
 
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_are_visible_ascii() {
+    fn properties_are_printable_ascii() {
         let certificate = certificate("J\u{f6}rg\r\nX-Admin: 1");
         let subject = Property::Subject.of(&certificate).unwrap();
         assert_eq!(subject, "CN=J\\c3\\b6rg\\0d\\0aX-Admin: 1,O=Example\\, Inc.");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_certificates_have_no_names() {
+    fn malformed_certificates_yield_no_names() {
         let certificate = certificate("a");
         for end in 0..certificate.len() {
             let cut = certificate.get(..end).unwrap();

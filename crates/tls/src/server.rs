@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::names::Names;
 use crate::proofs::{PROTOCOL, Proofs};
 use crate::session::Session;
-use crate::staple;
+use crate::staple::{self, Staple};
 use crate::tickets::{Bound, Tickets};
 
 /// The settings of a server.
@@ -27,20 +27,20 @@ use crate::tickets::{Bound, Tickets};
 pub struct ServerPlan {
     /// Its certificates. The first is for clients that request no name, or an unknown one.
     pub identities: Vec<Identity>,
-    /// Certificates obtained and renewed by another program: files with both the certificate and its key, which may
+    /// Certificates obtained and renewed separately: files with both the certificate and its key, which may
     /// not exist yet. Until one exists, handshakes are refused.
     pub awaited: Vec<PathBuf>,
-    /// Whether CAs that validate a name get the server's [proofs](Acceptor::proofs).
+    /// Whether the server presents its [proofs](Acceptor::proofs) to CAs that validate a name.
     pub proves_names: bool,
     /// The oldest allowed TLS version.
     pub min_version: MinVersion,
     /// Client authentication, if any.
     pub clients: Option<ClientCertificates>,
-    /// The protocols that it speaks (ALPN), those that it likes best first.
+    /// The supported protocols (ALPN), in order of preference.
     pub protocols: Vec<Vec<u8>>,
-    /// Whether clients that come back may send before their handshake is over (0-RTT, TLS 1.3). What they send then could have been
-    /// recorded by somebody else, who sends it again: see [`Channel::is_early`]. Sessions are kept in memory, and tickets are good for one
-    /// connection; keys of [`Tickets`] are not used.
+    /// Whether returning clients may send early data (0-RTT, TLS 1.3), before the handshake is complete. An
+    /// attacker could replay it: see [`Channel::is_early`]. Sessions are stored in memory and each is valid
+    /// for one connection; the keys of [`Tickets`] are not used.
     pub early_data: bool,
 }
 
@@ -102,9 +102,9 @@ struct Live {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
-    /// Sessions, where early data is taken.
+    /// The sessions, if early data is enabled.
     kept: Option<Kept>,
-    /// Of each file, when it was written to and how long it is.
+    /// The modification time and size of each file.
     stamps: Vec<Stamp>,
 }
 
@@ -141,14 +141,16 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Reads the files again if one of them has changed. Returns whether one had.
+    /// Reads the files again if one of them has changed, or an OCSP response has expired. Returns whether a file had
+    /// changed.
     ///
     /// # Errors
     /// See [`Acceptor::open`]; then nothing changes, and it tries again only after another change.
     pub fn follow(&self) -> Result<bool, String> {
         let before = self.0.live.load_full();
         let stamps = stamps(&before.plan);
-        if stamps == before.stamps {
+        let has_changed = stamps != before.stamps;
+        if !has_changed && !before.has_expired_staple(SystemTime::now()) {
             return Ok(false);
         }
         let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs, before.kept.clone());
@@ -160,8 +162,9 @@ impl Acceptor {
             kept: before.kept.clone(),
             stamps,
         });
-        self.0.live.store(Arc::new(next));
-        live.map(|()| true)
+        // A new plan that was set meanwhile stays.
+        self.0.live.compare_and_swap(&before, Arc::new(next));
+        if has_changed { live.map(|()| true) } else { Ok(false) }
     }
 
     /// The current certificates.
@@ -198,7 +201,7 @@ impl Live {
         proofs: &Proofs,
         kept: Option<Kept>,
     ) -> Result<Live, String> {
-        // Before they are read: what is written meanwhile is a change.
+        // Taken before the files are read, so that a write meanwhile is detected as a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
         let mut certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
@@ -256,13 +259,18 @@ impl Live {
         }
         Ok(Live { config: Arc::new(config), certificates, plan, kept, stamps })
     }
+
+    fn has_expired_staple(&self, now: SystemTime) -> bool {
+        let has_expired = |it: &Certificate| matches!(it.staple, Staple::Until(Some(until)) if until <= now);
+        self.certificates.iter().any(has_expired)
+    }
 }
 
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let authorities = plan.clients.iter().map(|clients| &clients.authorities);
     let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
     let files = own.chain(&plan.awaited).chain(authorities).cloned();
-    // Theirs only: certificates that somebody else gets do not ask for it.
+    // Not for awaited certificates: they do not require stapling.
     let staples = plan.identities.iter().map(|it| staple::path(&it.certificate));
     files
         .chain(staples)

@@ -162,7 +162,7 @@ trait Records {
 
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Whether messages of its own wait; then it hands these out before it looks at records.
+    /// Whether the session has messages to send; these are sent before records are read.
     fn has_to_say(&self) -> bool;
 
     /// Takes early data, which only a server gets. Returns how many bytes of records were used.

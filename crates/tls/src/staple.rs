@@ -1,7 +1,8 @@
-//! OCSP responses that go with a certificate (stapling), where it asks for that (must-staple, RFC 7633).
+//! OCSP stapling, for certificates that require it (must-staple, RFC 7633).
 //!
-//! The large authorities have ended OCSP, and a client whose certificate does not ask for a response does without. So nothing is
-//! done for other certificates, and nothing is fetched: whoever has such a certificate puts the response into a file beside it.
+//! The large CAs have ended OCSP, and clients accept certificates that do not require stapling without a
+//! response. So no response is sent for other certificates, and none is fetched: the operator puts the
+//! response into a file beside the certificate.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -13,34 +14,34 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::serial_number::SerialNumber;
 use x509_ocsp::{BasicOcspResponse, CertStatus, OcspResponse, OcspResponseStatus};
 
-/// The extension by which a certificate asks for features of TLS.
+/// The TLS feature extension of a certificate (RFC 7633).
 const TLS_FEATURE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.1.24");
 
-/// The feature of a stapled response (RFC 6066, `status_request`).
+/// The TLS feature of OCSP stapling (RFC 6066, `status_request`).
 const STATUS_REQUEST: u16 = 5;
 
-/// Bytes of a response, which is sent in each full handshake.
+/// Maximum size of a response, as it is sent in each full handshake.
 const RESPONSE_BYTES_MAX: u64 = 16 << 10;
 
 /// The OCSP response of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staple {
-    /// The certificate does not ask for one: none is sent.
+    /// The certificate does not require one, and none is sent.
     NotAsked,
-    /// It is sent, and good until then; `None` where it does not say.
+    /// It is sent, and valid until this time; `None` if it has no `nextUpdate`.
     Until(Option<SystemTime>),
-    /// The certificate asks for one, and there is none that could be sent: why, and what to do.
+    /// The certificate requires one, but there is no valid one: the reason, and what to do.
     Missing(String),
 }
 
-/// Where the response of the certificate in this file is.
+/// The path of the OCSP response of the certificate in this file.
 pub(crate) fn path(certificate: &Path) -> PathBuf {
     let mut path = certificate.as_os_str().to_owned();
     path.push(".ocsp");
     path.into()
 }
 
-/// The response to send with the certificate of this file, if it asks for one.
+/// Loads the response for the certificate in this file, if it requires one.
 pub(crate) fn load(file: &Path, der: &CertificateDer<'_>) -> (Staple, Option<Vec<u8>>) {
     let Some(serial) = asking(der) else { return (Staple::NotAsked, None) };
     let path = path(file);
@@ -57,7 +58,7 @@ pub(crate) fn load(file: &Path, der: &CertificateDer<'_>) -> (Staple, Option<Vec
     }
 }
 
-/// The serial number of a certificate that asks for a stapled response.
+/// The serial number of a certificate that requires stapling; otherwise `None`.
 fn asking(der: &CertificateDer<'_>) -> Option<SerialNumber> {
     let certificate = Certificate::from_der(der).ok()?.tbs_certificate;
     let extensions = certificate.extensions.as_deref().unwrap_or_default();
@@ -66,13 +67,14 @@ fn asking(der: &CertificateDer<'_>) -> Option<SerialNumber> {
     features.contains(&STATUS_REQUEST).then_some(certificate.serial_number)
 }
 
-/// Until when a response is good, if it says that this certificate is. Its signature is for clients to check.
+/// Checks that a response is valid and says that this certificate is good. Returns its expiry. Its signature
+/// is not checked: clients do that.
 fn check(bytes: &[u8], serial: &SerialNumber) -> Result<Option<SystemTime>, String> {
     let malformed = |_| "malformed; need DER".to_owned();
     let response = OcspResponse::from_der(bytes).map_err(malformed)?;
     let content = match (response.response_status, response.response_bytes) {
         (OcspResponseStatus::Successful, Some(content)) => content,
-        (status, _) => return Err(format!("the authority did not answer: {status:?}")),
+        (status, _) => return Err(format!("the CA returned the status {status:?}")),
     };
     let basic = BasicOcspResponse::from_der(content.response.as_bytes()).map_err(malformed)?;
     let mut single = basic.tbs_response_data.responses.iter();
@@ -81,7 +83,7 @@ fn check(bytes: &[u8], serial: &SerialNumber) -> Result<Option<SystemTime>, Stri
     match single.cert_status {
         CertStatus::Good(_) => {}
         CertStatus::Revoked(_) => return Err("the certificate was revoked".to_owned()),
-        CertStatus::Unknown(_) => return Err("the authority does not know the certificate".to_owned()),
+        CertStatus::Unknown(_) => return Err("the CA does not know the certificate".to_owned()),
     }
     let until = single.next_update.as_ref();
     let until = until.and_then(|next| SystemTime::UNIX_EPOCH.checked_add(next.0.to_unix_duration()));

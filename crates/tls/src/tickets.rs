@@ -19,7 +19,8 @@ const TURN: Duration = Duration::from_secs(6 * 3600);
 /// How long a ticket is valid.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
-/// How much longer a key may be used if nobody calls [`Tickets::turn`] in time: after that its next user replaces it.
+/// How much longer a key may be used if [`Tickets::turn`] is not called in time: after that its next user
+/// replaces it.
 const TURN_SLACK: Duration = Duration::from_secs(3600);
 
 /// How long a key has to be kept for opening tickets.
@@ -52,7 +53,7 @@ struct Key {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) tickets: Tickets,
-    /// What the trust in clients depends on: a resumed session is not verified again.
+    /// A hash of the requirements for client certificates: a resumed session is not verified again.
     pub(crate) trust: Vec<u8>,
 }
 
@@ -79,7 +80,7 @@ impl Tickets {
         is_old || keys.iter().any(|key| age(key.made, now) >= KEPT)
     }
 
-    /// The keys as text, newest first. Whoever has it can decrypt connections that used these tickets.
+    /// The keys as text, newest first. Anyone who has it can decrypt connections that used these tickets.
     pub fn text(&self) -> String {
         let keys = self.0.load();
         let line =
@@ -95,11 +96,11 @@ impl Tickets {
     pub fn add(&self, text: &str, now: SystemTime) -> Result<(), String> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
-            return Err("it does not begin as a file of ticket keys".to_owned());
+            return Err("it is not a file of ticket keys".to_owned());
         }
         let mut added = Vec::new();
         for (at, line) in lines.enumerate() {
-            let key = Key::parse(line).ok_or_else(|| format!("line {} is no key", at + 2))?;
+            let key = Key::parse(line).ok_or_else(|| format!("line {} is not a key", at + 2))?;
             added.push(Arc::new(key));
             if added.len() > KEYS_MAX {
                 return Err(format!("it has more than {KEYS_MAX} keys"));
@@ -139,7 +140,7 @@ impl Tickets {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;
         let keys = self.0.load();
-        // A name is no secret.
+        // A name is not secret.
         let key = keys.iter().find(|key| key.name == name && age(key.made, now) < KEPT)?;
         let mut session = sealed.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -177,10 +178,10 @@ impl Key {
     fn random(made: SystemTime) -> Result<Key, String> {
         let (mut name, mut secret) = ([0; NAME_BYTES], [0; SECRET_BYTES]);
         let filled = rand::fill(&mut name).and_then(|()| rand::fill(&mut secret));
-        filled.map_err(|_| "the system has no random numbers".to_owned())?;
+        filled.map_err(|_| "the system provides no random numbers".to_owned())?;
         // Whole seconds, like the text form.
         let made = UNIX_EPOCH + Duration::from_secs(seconds(made));
-        Key::new(name, secret, made).ok_or_else(|| "a key of a ticket cannot be used".to_owned())
+        Key::new(name, secret, made).ok_or_else(|| "a ticket key cannot be used".to_owned())
     }
 
     fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_opens_nothing() {
+    fn foreign_tickets_are_refused() {
         let tickets = Tickets::new().unwrap();
         let now = SystemTime::now();
         let ticket = tickets.seal(b"session", b"these clients", now).unwrap();
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_keys_change_nothing() {
+    fn invalid_key_files_change_nothing() {
         let tickets = Tickets::new().unwrap();
         let (before, now) = (tickets.text(), SystemTime::now());
         let line = before.lines().nth(1).unwrap().to_owned();

@@ -22,7 +22,7 @@ fn open(folder: &Folder) -> (Channel, Channel) {
     (server, client)
 }
 
-/// Receives until there is no more, in pieces of `piece` bytes.
+/// Receives all available data, in pieces of `piece` bytes.
 fn receive_all(channel: &mut Channel, piece: usize, into: &mut Vec<u8>) -> Moved {
     let mut buffer = vec![0; piece];
     loop {
@@ -196,7 +196,7 @@ fn an_end_that_is_not_announced_is_one() {
     assert_eq!((&received[..], client.fault()), (&b"part"[..], Some(&Fault::Truncated)));
 }
 
-/// What a client that is not ours sends, and what comes back.
+/// Sends bytes as a foreign client. Returns the channel and the response.
 fn exchange(folder: &Folder, sent: &[u8]) -> (Channel, Vec<u8>) {
     let (one, mut other) = pair();
     let mut server = folder.acceptor().accept(OwnedFd::from(one)).unwrap();
@@ -215,7 +215,7 @@ fn exchange(folder: &Folder, sent: &[u8]) -> (Channel, Vec<u8>) {
 }
 
 #[test]
-fn what_is_no_tls_gets_an_alert_and_ends() {
+fn connections_without_tls_get_an_alert() {
     let folder = Folder::new();
     for sent in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &[0; 100], &[22, 3, 1, 255, 255, 1, 2, 3]] {
         let (server, back) = exchange(&folder, sent);
@@ -277,7 +277,7 @@ fn records_that_are_changed_are_refused() {
         client.shake();
         server.shake();
     }
-    // Somebody in between.
+    // An attacker on the path.
     rustix_write(
         &client,
         &[23, 3, 3, 0, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20],

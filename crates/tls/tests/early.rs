@@ -1,4 +1,4 @@
-//! Early data (0-RTT): what comes with a hello, what is answered to it, and who sends it again.
+//! Early data (0-RTT): accepted early data, responses to it, and replays.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn accepted(acceptor: &Acceptor, sent: &[u8]) -> (Channel, UnixStream) {
 }
 
 impl Begun {
-    /// What the server receives now.
+    /// The data that the server receives now.
     fn received(&mut self) -> Vec<u8> {
         let mut buffer = vec![0; 2 * EARLY_BYTES];
         match self.server.receive(&mut buffer) {
@@ -73,7 +73,7 @@ impl Begun {
         }
     }
 
-    /// What the client receives now, which sends nothing.
+    /// The data that the client receives now, without sending.
     fn answered(&mut self) -> Vec<u8> {
         while self.client.read_tls(&mut self.socket).is_ok_and(|count| count > 0) {
             self.client.process_new_packets().unwrap();
@@ -102,7 +102,7 @@ fn meet(acceptor: &Acceptor, config: &Arc<ClientConfig>) {
 }
 
 #[test]
-fn early_data_is_answered_before_the_handshake_is_over() {
+fn early_data_is_served_during_the_handshake() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -125,7 +125,7 @@ fn early_data_is_answered_before_the_handshake_is_over() {
 }
 
 #[test]
-fn early_data_may_come_byte_by_byte() {
+fn early_data_can_arrive_byte_by_byte() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -155,7 +155,7 @@ fn early_data_may_come_byte_by_byte() {
 }
 
 #[test]
-fn what_is_sent_again_is_not_received() {
+fn replayed_early_data_is_not_accepted() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
@@ -169,7 +169,7 @@ fn what_is_sent_again_is_not_received() {
 }
 
 #[test]
-fn early_data_has_to_be_allowed_and_has_a_limit() {
+fn early_data_must_be_enabled_and_is_limited() {
     let folder = Folder::new();
     let without = ServerPlan { early_data: false, ..plan(&folder) };
     let (acceptor, config) = (Acceptor::open(without.clone()).unwrap(), client(&folder));
@@ -182,7 +182,7 @@ fn early_data_has_to_be_allowed_and_has_a_limit() {
     let mut begun = begin(&acceptor, &config, &most);
     assert!(begun.client.early_data().is_none_or(|early| early.bytes_left() == 0));
     assert!(begun.received() == most);
-    // Turned off meanwhile: tickets that allow it are no longer good for that.
+    // After it was disabled, earlier tickets are not accepted for early data.
     meet(&acceptor, &config);
     acceptor.replace(without).unwrap();
     let mut begun = begin(&acceptor, &config, b"early");
@@ -194,7 +194,7 @@ fn early_data_has_to_be_allowed_and_has_a_limit() {
 }
 
 #[test]
-fn sessions_outlive_a_reload_unless_other_clients_are_trusted() {
+fn sessions_survive_a_reload_unless_the_client_ca_changes() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);

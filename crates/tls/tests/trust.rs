@@ -29,7 +29,7 @@ fn a_server_that_cannot_be_trusted_is_named() {
     );
     assert_eq!(
         said(&good, &stranger.trusting(), "localhost"),
-        "its certificate is not from an authority that is trusted here"
+        "its certificate was not issued by a trusted CA"
     );
     let expired = folder.sign_with("expired", &["localhost"], |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);
@@ -42,7 +42,7 @@ fn a_server_that_cannot_be_trusted_is_named() {
         params.not_after = rcgen::date_time_ymd(3001, 1, 1);
     })]))
     .unwrap();
-    assert_eq!(said(&own, &trusting, "localhost"), "its certificate is not valid yet; compare the clocks");
+    assert_eq!(said(&own, &trusting, "localhost"), "its certificate is not valid yet; check the clocks");
     let blind = ClientPlan { verify: false, ..ClientPlan::default() };
     for acceptor in [&good, &expired, &own] {
         assert_eq!(said(acceptor, &blind, "whatever"), "open");
@@ -82,10 +82,10 @@ fn clients_show_certificates_where_that_is_asked() {
     assert_eq!(tries(plan(true), &showing(&folder)), (None, None, true));
     assert_eq!(tries(plan(false), &folder.trusting()), (None, None, false));
     let (ours, theirs, _) = tries(plan(true), &folder.trusting());
-    assert_eq!(ours.unwrap(), "the peer showed no certificate");
-    assert_eq!(theirs.unwrap(), "the peer wants a client certificate");
+    assert_eq!(ours.unwrap(), "the peer sent no certificate");
+    assert_eq!(theirs.unwrap(), "the peer requires a client certificate");
     let (ours, ..) = tries(plan(false), &showing(&stranger));
-    assert!(ours.unwrap().contains("not from an authority"));
+    assert!(ours.unwrap().contains("not issued by a trusted CA"));
 }
 
 #[test]

@@ -72,7 +72,7 @@ struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
     /// Whether it has shown a significant effect, positive or negative.
-    is_told_apart: bool,
+    is_significant: bool,
 }
 
 struct Climber<'s, S: Subject> {
@@ -154,7 +154,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         let nothing = vec![false; self.plan.rungs];
         let Compared::Done(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
         let floor = noise.on(self.plan.objective).map(|estimate| estimate.far_end());
-        if noise.word != Word::NotToldApart {
+        if noise.word != Word::NoDifference {
             self.bias = floor.unwrap_or(0.0);
         }
         self.climbed.noise = Some(noise);
@@ -237,7 +237,7 @@ impl<'s, S: Subject> Climber<'s, S> {
                 self.subject.found(rung, found);
             }
             Compared::Done(pairs) => {
-                self.tried[rung] = Tried { base, pairs, is_told_apart: false };
+                self.tried[rung] = Tried { base, pairs, is_significant: false };
                 self.judge(rung);
             }
         }
@@ -255,7 +255,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             found.how = How::FromTheOtherSide;
             (found.status, found.reason) = as_burden(found, &effect, objective);
         }
-        self.tried[rung].is_told_apart = effect.word != Word::NotToldApart;
+        self.tried[rung].is_significant = effect.word != Word::NoDifference;
         let was = (found.status, found.forward.replace(effect));
         // Holm's steps judge all rungs again: most results are unchanged.
         if was != (found.status, found.forward.clone()) {
@@ -266,18 +266,18 @@ impl<'s, S: Subject> Climber<'s, S> {
     /// The rung's part of the error probability: an equal share of what rungs with an effect have not used up.
     fn level(&self, rung: usize) -> Level {
         let others = self.tried.iter().enumerate().filter(|(at, _)| *at != rung);
-        let told_apart = others.filter(|(_, tried)| tried.is_told_apart).count();
-        Level::shared(self.family.saturating_sub(told_apart))
+        let significant = others.filter(|(_, tried)| tried.is_significant).count();
+        Level::shared(self.family.saturating_sub(significant))
     }
 
     /// Holm's steps: as long as another rung shows an effect, the others are judged at a less strict level.
     fn judge_again(&mut self) {
         loop {
             let undecided: Vec<usize> = (0..self.plan.rungs)
-                .filter(|&rung| !self.tried[rung].is_told_apart && !self.tried[rung].pairs.is_empty())
+                .filter(|&rung| !self.tried[rung].is_significant && !self.tried[rung].pairs.is_empty())
                 .collect();
             undecided.iter().for_each(|&rung| self.judge(rung));
-            if undecided.iter().all(|&rung| !self.tried[rung].is_told_apart) {
+            if undecided.iter().all(|&rung| !self.tried[rung].is_significant) {
                 return;
             }
         }

@@ -44,7 +44,7 @@ pub enum Word {
     /// It is slower.
     Slower,
     /// The runs do not show a difference.
-    NotToldApart,
+    NoDifference,
 }
 
 /// The error probability of an interval.
@@ -145,7 +145,7 @@ fn logs(pairs: &[(f64, f64)], of: fn(f64, f64) -> f64) -> Vec<f64> {
 }
 
 /// The verdict on too few values.
-const UNKNOWN: Verdict = Verdict { ratio: f64::NAN, low: f64::NAN, high: f64::NAN, word: Word::NotToldApart };
+const UNKNOWN: Verdict = Verdict { ratio: f64::NAN, low: f64::NAN, high: f64::NAN, word: Word::NoDifference };
 
 /// The verdict on a difference of logarithms with its standard error, from this many values.
 fn verdict(mean: f64, error: f64, count: f64, level: Level) -> Verdict {
@@ -158,7 +158,7 @@ fn verdict(mean: f64, error: f64, count: f64, level: Level) -> Verdict {
     let word = match () {
         () if low > 1.0 => Word::Faster,
         () if high < 1.0 => Word::Slower,
-        () => Word::NotToldApart,
+        () => Word::NoDifference,
     };
     Verdict { ratio: mean.exp(), low, high, word }
 }
@@ -237,13 +237,13 @@ mod tests {
         for at in 0..pairs_max {
             pairs.push(next(2 * at));
             let verdict = judge(&pairs, Level::ONE);
-            let misses = verdict.word != Word::NotToldApart;
+            let misses = verdict.word != Word::NoDifference;
             has_missed |= misses;
             if pairs.len() >= 5 && verdict.high - verdict.low <= width {
                 stopped.get_or_insert(misses);
             }
         }
-        let last = judge(&pairs, Level::ONE).word != Word::NotToldApart;
+        let last = judge(&pairs, Level::ONE).word != Word::NoDifference;
         (has_missed, stopped.unwrap_or(last))
     }
 
@@ -312,7 +312,7 @@ mod tests {
             );
         }
         assert_eq!(judge(&[(2.0, 1.0); 4], Level::ONE).word, Word::Faster);
-        assert_eq!(judge(&[(2.0, 1.0); 4], Level::shared(100)).word, Word::NotToldApart, "too few for that");
+        assert_eq!(judge(&[(2.0, 1.0); 4], Level::shared(100)).word, Word::NoDifference, "too few for that");
     }
 
     #[test]
@@ -350,11 +350,11 @@ mod tests {
     }
 
     #[test]
-    fn real_noise_is_not_told_apart_and_its_interval_is_narrow() {
+    fn real_noise_shows_no_difference_and_a_narrow_interval() {
         let mut random = Random::new(7);
         for pairs in [4, 5, 9, 10, 20, 40] {
             let verdicts: Vec<Verdict> = (0..1000).map(|_| real(&mut random, 1.0, pairs)).collect();
-            let same = verdicts.iter().filter(|verdict| verdict.word == Word::NotToldApart).count();
+            let same = verdicts.iter().filter(|verdict| verdict.word == Word::NoDifference).count();
             let within =
                 verdicts.iter().filter(|verdict| (verdict.low..=verdict.high).contains(&1.0)).count();
             assert!(same >= 970 && within == same, "{same} and {within} of 1000 with {pairs} pairs");
@@ -406,13 +406,13 @@ mod tests {
 
     /// Also if one has more variance than the other.
     #[test]
-    fn the_same_is_not_told_apart_in_two_blocks() {
+    fn equal_blocks_show_no_difference() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
             for count in [6, 10, 40] {
                 for noises in [(0.005, 0.005), (0.03, 0.03), (0.1, 0.1), (0.01, 0.1)] {
                     let same = (0..100)
-                        .filter(|_| apart(&mut random, 1.0, noises, count).word == Word::NotToldApart)
+                        .filter(|_| apart(&mut random, 1.0, noises, count).word == Word::NoDifference)
                         .count();
                     assert!(same >= 95, "seed {seed}: {same} of 100 with {count} runs, noise {noises:?}");
                 }
@@ -429,16 +429,16 @@ mod tests {
         assert!(within >= 970, "{within} of 1000 intervals");
         assert_eq!(apart(&mut random, 0.5, (0.02, 0.02), 6).word, Word::Slower);
         assert_eq!(judge_apart(&[2.0; 4], &[1.0; 4], Level::ONE).word, Word::Faster, "nothing scatters");
-        assert_eq!(judge_apart(&[2.0, 2.0, 2.0, 0.0], &[1.0; 4], Level::ONE).word, Word::NotToldApart);
+        assert_eq!(judge_apart(&[2.0, 2.0, 2.0, 0.0], &[1.0; 4], Level::ONE).word, Word::NoDifference);
     }
 
     #[test]
     fn too_little_is_not_judged() {
         let told = |pairs: &[(f64, f64)]| judge(pairs, Level::ONE).word;
-        assert_eq!(told(&[(2.0, 1.0); 3]), Word::NotToldApart);
+        assert_eq!(told(&[(2.0, 1.0); 3]), Word::NoDifference);
         assert_eq!(
             told(&[(0.0, 1.0), (f64::NAN, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0)]),
-            Word::NotToldApart
+            Word::NoDifference
         );
     }
 

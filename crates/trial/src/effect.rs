@@ -103,7 +103,7 @@ impl Estimate {
         match () {
             () if self.low > 0.0 => Word::Faster,
             () if self.high < 0.0 => Word::Slower,
-            () => Word::NotToldApart,
+            () => Word::NoDifference,
         }
     }
 }
@@ -153,13 +153,13 @@ impl Effect {
             throughput: throughput.0,
             p99: p99.0,
             cpu: cpu.0,
-            word: Word::NotToldApart,
+            word: Word::NoDifference,
             pairs: 0,
             errors_rose: None,
             confidence: level.confidence(),
             levels: Levels { throughput: throughput.1, p99: p99.1, cpu: cpu.1 },
         };
-        Effect { word: effect.on(objective).map_or(Word::NotToldApart, |estimate| estimate.word()), ..effect }
+        Effect { word: effect.on(objective).map_or(Word::NoDifference, |estimate| estimate.word()), ..effect }
     }
 
     /// The same with intervals widened by this share, for an error that the variance does not show.
@@ -169,7 +169,7 @@ impl Effect {
             throughput: wide(Objective::Throughput),
             p99: wide(Objective::P99),
             cpu: wide(Objective::Cpu),
-            word: wide(objective).map_or(Word::NotToldApart, |estimate| estimate.word()),
+            word: wide(objective).map_or(Word::NoDifference, |estimate| estimate.word()),
             ..self.clone()
         }
     }
@@ -181,7 +181,7 @@ impl Effect {
             throughput: both(Objective::Throughput),
             p99: both(Objective::P99),
             cpu: both(Objective::Cpu),
-            word: if self.word == next.word { self.word } else { Word::NotToldApart },
+            word: if self.word == next.word { self.word } else { Word::NoDifference },
             pairs: self.pairs.min(next.pairs),
             errors_rose: next.errors_rose.or(self.errors_rose),
             confidence: self.confidence.min(next.confidence),
@@ -275,7 +275,7 @@ mod tests {
             "before, after and gain are one thing"
         );
         let wide = effect.widened(0.2, Objective::Throughput);
-        assert_eq!(wide.word, Word::NotToldApart);
+        assert_eq!(wide.word, Word::NoDifference);
         let twice = effect.and(&effect);
         let (with, _) = twice.levels(Objective::Cpu).unwrap();
         assert!((with - 3.2).abs() < 1e-9, "5 µs, 4 µs, 3.2 µs: {with}");
@@ -314,6 +314,6 @@ mod tests {
     #[test]
     fn nothing_is_estimated_from_too_little() {
         let effect = Effect::of(&[(sample(2.0, 0), sample(1.0, 0))], Objective::Throughput, Level::ONE);
-        assert_eq!((effect.throughput, effect.word), (None, Word::NotToldApart));
+        assert_eq!((effect.throughput, effect.word), (None, Word::NoDifference));
     }
 }

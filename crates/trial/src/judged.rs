@@ -14,14 +14,14 @@ pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) 
     }
     match (effect.on(objective), effect.word) {
         (None, _) => (Status::None, format!("too few runs reported {}", objective.name())),
-        (_, Word::NotToldApart) => (Status::None, "no significant difference".to_owned()),
+        (_, Word::NoDifference) => (Status::None, "no significant difference".to_owned()),
         (_, Word::Faster) => (Status::Kept, String::new()),
         (_, Word::Slower) => (Status::Worse, String::new()),
     }
 }
 
 /// The addition to the cost of a burden.
-pub const STAYS: &str = "it stays, because it belongs to somebody else";
+pub const STAYS: &str = "it stays, because another program owns it";
 
 /// The result for a burden whose absence was judged.
 pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -> (Status, String) {
@@ -67,7 +67,7 @@ pub(crate) fn second_thought(
     );
     match among.word {
         Word::Slower => Some((Status::Worse, told)),
-        Word::NotToldApart => Some((Status::None, format!("{told}: no significant difference"))),
+        Word::NoDifference => Some((Status::None, format!("{told}: no significant difference"))),
         Word::Faster => None,
     }
 }

@@ -169,7 +169,7 @@ mod tests {
 
     /// A change for which a program would be missing at boot is not written to a file, and is reported.
     #[test]
-    fn what_lacks_its_program_is_told() {
+    fn missing_programs_are_reported() {
         let gro = Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off");
         let (documents, reasons) = documents(&Fake::new().host(), "t", &[gro], None);
         assert!(documents.is_empty() && reasons[0].contains("install the package ethtool"), "{reasons:?}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_says_why() {
+    fn settings_that_cannot_persist_give_a_reason() {
         let irq = Change::text(Setting::file("/proc/irq/40/smp_affinity_list"), 1);
         let (documents, reasons) = documents(&machine().host(), "t", &[irq], None);
         assert!(documents.is_empty() && reasons[0].contains("from boot to boot"), "{reasons:?}");

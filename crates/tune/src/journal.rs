@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_can_be_read_back() {
         let folder = Folder::new();
         let journal = Journal::open(&Kernel, &folder.0).unwrap();
         for number in [2, 1, 11] {
@@ -280,7 +280,7 @@ mod tests {
 
     /// Truncated anywhere, or with any byte changed, a record is reported as broken and never taken for another one.
     #[test]
-    fn a_damaged_record_is_told() {
+    fn damaged_records_are_reported() {
         let whole = encode(&record("t")).unwrap();
         for end in 0..whole.len() - 1 {
             assert!(decode(&whole[..end]).is_err(), "cut at {end}");

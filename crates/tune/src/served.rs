@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn missing_processes_and_devices_are_reported() {
         let fake = machine();
         let host = fake.host();
         let asked = Asked { device: Some("eth9".to_owned()), ..Asked::default() };

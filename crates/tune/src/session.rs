@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_applied_is_put_back_whole() {
+    fn applied_settings_are_fully_restored() {
         let (fake, state) = (machine(), Folder::new());
         let (host, before) = (fake.host(), fake.snapshot());
         let made = Session::open(&host, &state.0).unwrap().apply("t", &changes()).unwrap();
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_changed_is_left_alone_and_told() {
+    fn foreign_changes_are_left_alone_and_reported() {
         let (fake, state) = (machine(), Folder::new());
         let host = fake.host();
         Session::open(&host, &state.0).unwrap().apply("t", &changes()).unwrap();
@@ -558,7 +558,7 @@ mod tests {
 
     /// A qdisc with more than options could not be restored, so it is not changed.
     #[test]
-    fn what_cannot_be_brought_back_is_not_changed() {
+    fn settings_that_cannot_be_restored_are_not_changed() {
         for (kind, handle, filters_count) in [("htb", 0x1_0000, 0), ("fq_codel", 0x8001_0000, 1)] {
             let (fake, state) = (machine(), Folder::new());
             fake.tell_all(qdisc(kind, handle, b"1234", filters_count));

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn faults_are_reported() {
         for (text, fault) in [
             ("SSH-2.0-OpenSSH", Fault::StatusLine),
             ("HTTP/2 200 OK\r\n\r\n", Fault::StatusLine),

@@ -156,19 +156,19 @@ impl Fault {
             Fault::Target => "the request target is malformed",
             Fault::TargetTooLong => "the request target is too long",
             Fault::RequestLine => "the request line is not `METHOD target HTTP/1.1` and CRLF",
-            Fault::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            Fault::Version => "only HTTP/1.0 and HTTP/1.1 are supported",
             Fault::FieldName => "a field name is malformed",
             Fault::FieldValue => "a field value is malformed",
             Fault::TooManyFields => "too many header fields",
             Fault::HeadTooLong => "the head of the request is too long",
             Fault::Host => "exactly one Host field with host[:port] is needed",
             Fault::ContentLength => {
-                "Content-Length is malformed or repeated, or stands beside Transfer-Encoding"
+                "Content-Length is malformed, repeated, or combined with Transfer-Encoding"
             }
             Fault::ContentLengthTooLarge => "Content-Length is too large",
             Fault::TransferEncoding => "Transfer-Encoding is malformed, repeated or not allowed here",
-            Fault::TransferCoding => "chunked is the only transfer coding spoken here",
-            Fault::Expectation => "100-continue is the only expectation met here",
+            Fault::TransferCoding => "chunked is the only supported transfer coding",
+            Fault::Expectation => "100-continue is the only supported expectation",
             Fault::Protocol => "WebSocket is the only protocol that a stream can change to",
         }
     }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_is_refused() {
+    fn ambiguous_targets_are_refused() {
         use PathFault::*;
         for (path, fault) in [
             ("/..", DotSegment),

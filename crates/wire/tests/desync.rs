@@ -40,7 +40,7 @@ impl Judged {
 }
 
 #[test]
-fn what_is_severe_is_refused() {
+fn severe_faults_are_refused() {
     let requests = judged_requests();
     assert_eq!(requests.len(), 159, "the package ships another number of cases than is known");
     assert!(requests.iter().all(|judged| !judged.method.is_empty() && !judged.tier.is_empty()));

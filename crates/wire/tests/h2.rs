@@ -30,7 +30,8 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Crumbs are joined, and those that are empty leave nothing behind: the fuzzer found white space at the end of a value.
+/// Cookie crumbs are joined, and empty ones leave nothing: the fuzzer found white space at the end of a
+/// value.
 #[test]
 fn a_cookie_is_one_field() {
     for (crumbs, cookie) in [
@@ -51,7 +52,7 @@ fn a_cookie_is_one_field() {
     }
 }
 
-/// A block of these fields as HEADERS on stream 1, behind the preface.
+/// The preface, and HEADERS with these fields on stream 1.
 fn headers(fields: &[(&str, &str)], ends: bool) -> Vec<u8> {
     let mut block = Vec::new();
     fields.iter().for_each(|(name, value)| encode_field(name.as_bytes(), value.as_bytes(), &mut block));
@@ -70,20 +71,20 @@ const WEBSOCKET: [(&str, &str); 6] = [
 
 /// RFC 8441: the head is that of the same request in HTTP/1.1.
 #[test]
-fn a_websocket_is_asked_for_by_connect() {
+fn websocket_requests_use_connect() {
     let limits = Limits { connect_protocol: true, ..Limits::default() };
     let bytes = headers(&WEBSOCKET, false);
     let heard = frames::hear(&bytes, true, limits, &[bytes.len()]);
     let text = "GET /chat?a HTTP/2.0\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                 sec-websocket-version: 13\r\n\r\n";
     assert_eq!(heard.events, [format!("request 1 {text:?} true")]);
-    // Whoever was not offered it must not ask for it.
+    // Not allowed unless the server has offered it.
     let heard = frames::hear(&bytes, true, Limits::default(), &[bytes.len()]);
     assert_eq!((heard.events, heard.fault), (Vec::new(), None));
 }
 
 #[test]
-fn what_asks_for_a_websocket_wrongly_is_reset_or_refused() {
+fn invalid_websocket_requests_are_reset_or_refused() {
     let limits = Limits { connect_protocol: true, ..Limits::default() };
     let heard = |fields: &[(&str, &str)], ends: bool| {
         let bytes = headers(fields, ends);
@@ -140,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_one_says_the_other_hears(script in vec(any::<u8>(), 0..400)) {
+    fn each_side_receives_what_the_other_sends(script in vec(any::<u8>(), 0..400)) {
         pair::play(&script);
     }
 

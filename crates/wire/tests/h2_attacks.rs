@@ -1,4 +1,4 @@
-//! The known attacks on HTTP/2, run against the machine: what each may cost before it ends, in frames, memory and work.
+//! The known attacks on HTTP/2 against the state machine: the limits of each in frames, memory and work.
 
 use flatout_wire::h2::hpack::{Decoder, encode_field, encode_status};
 use flatout_wire::h2::{
@@ -43,14 +43,14 @@ fn reset(stream: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())
 }
 
-/// What the application does with requests.
+/// The behaviour of the application.
 #[derive(Clone, Copy, PartialEq)]
 enum Application {
-    /// Answers each at once.
+    /// Responds to each request at once.
     Serves,
-    /// Takes its time: nothing is answered, and what was reset is worked on still.
+    /// Slow: it never responds, and continues to work on streams that were reset.
     IsSlow,
-    /// Has a large body for each, and sends what the windows take.
+    /// Responds with a large body, and sends as much as the windows allow.
     SendsMuch,
 }
 
@@ -338,7 +338,7 @@ fn hpack_bombs_cve_2016_6581_cve_2026_49975() {
     assert_eq!(server.requests, 1, "the authority has come before it");
 }
 
-/// What a block makes the decoder write is bounded by what it is long, or by its limit: counted in bytes.
+/// The decoder's output for a block is bounded by the block's length or by the limit, in bytes.
 #[test]
 fn decoding_is_linear_cve_2022_41723() {
     use flatout_wire::h2::hpack::{BlockLimits, Decoded, Sink};
@@ -374,7 +374,7 @@ fn decoding_is_linear_cve_2022_41723() {
 #[test]
 fn zero_length_fields_cve_2019_9516() {
     let mut server = Server::new(Application::Serves);
-    // An empty name is no name; empty values count 32 bytes each, and as fields.
+    // An empty name is invalid; empty values count 32 bytes each, and as fields.
     assert!(server.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &[GET, &[0, 0, 0]].concat())));
     assert_eq!(server.requests, 0);
     let empty: Vec<u8> = (0..5000).flat_map(|_| [0x00, 1, b'x', 0]).collect();
@@ -400,7 +400,7 @@ fn large_settings_cve_2020_11080_and_small_frames_cve_2026_33814() {
 
 #[test]
 fn content_goes_no_further_than_the_window_cve_2019_9511_9517() {
-    // A window that is never opened: what was asked for waits in the application, and nothing is written.
+    // A window that is never opened: the responses wait in the application, and nothing is written.
     let mut server = Server::new(Application::SendsMuch);
     server.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
     let before = server.written_bytes;
@@ -408,7 +408,7 @@ fn content_goes_no_further_than_the_window_cve_2019_9511_9517() {
     assert!(server.machine.is_stalled());
     assert!(server.written_bytes - before <= 100 * 12, "{}", server.written_bytes - before);
     assert!(server.memory_bytes <= MEMORY_BYTES_MAX);
-    // A window that is opened by a byte at a time makes frames of a byte: so many, and no more.
+    // A window opened one byte at a time causes frames of one byte, up to a limit.
     let took = server.flood(100_000, |_| frame(WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes()));
     assert!(took <= Limits::default().idle_frames_max as usize, "{took}");
     assert_eq!(server.code(), Some(Code::ENHANCE_YOUR_CALM));
@@ -422,7 +422,7 @@ fn windows_are_held_by_the_peer_too() {
     server.send(&frame(HEADERS, END_HEADERS, 1, POST));
     assert!(server.send(&frame(DATA, 0, 1, &[0; 1001])));
     assert_eq!(server.content_bytes, 0);
-    // 65 535 is the smallest window of a connection; nothing of it is given back for what is not consumed.
+    // 65 535 is the smallest window of a connection; data that is not consumed is not credited.
     let limits = Limits { stream_window: 1 << 20, connection_window: 65_535, ..Limits::default() };
     let mut out = Vec::new();
     let mut machine = Connection::server(limits, &mut out);
@@ -583,7 +583,7 @@ fn content_is_as_long_as_it_was_said() {
     }
 }
 
-/// Two steps: who was on the way when the first was sent is served, who comes behind the second is not.
+/// Graceful shutdown in two steps: streams opened before the second GOAWAY are served, later ones are not.
 #[test]
 fn leaving_loses_nothing() {
     let mut server = Server::new(Application::IsSlow);

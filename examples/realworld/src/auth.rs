@@ -1,4 +1,4 @@
-//! Who sends a request, as arguments of handlers.
+//! The user who sent a request, as an argument of handlers.
 
 use flatout::{Context, Extract, ExtractAsync, Problem, Status};
 
@@ -50,7 +50,7 @@ impl ExtractAsync for CurrentUser {
     }
 }
 
-/// `Authorization: Token …`; `Bearer` is what many clients send instead.
+/// `Authorization: Token …`, or `Bearer …`, which many clients send instead.
 fn find(context: &Context<'_>) -> Result<Option<i64>, Problem> {
     let Some(value) = context.header("authorization") else { return Ok(None) };
     let invalid = || errors::of(Status::UNAUTHORIZED, "token", "is invalid");

@@ -19,7 +19,7 @@ pub struct Asked {
     comment: Input,
 }
 
-/// What a client says of a comment.
+/// A comment as sent by a client.
 #[derive(Deserialize)]
 pub struct Input {
     body: Option<String>,
@@ -36,7 +36,7 @@ pub struct Comment {
     author: Profile,
 }
 
-/// What a comment is read from; `$1` is who looks.
+/// The query for comments; `$1` is the viewer.
 macro_rules! select {
     ($where:literal) => {
         concat!(
@@ -101,7 +101,7 @@ pub async fn create(
 /// `DELETE /api/articles/{slug}/comments/{id}`
 ///
 /// # Errors
-/// 404 for none, 403 for that of somebody else.
+/// 404 if there is no such comment, 403 if it belongs to another user.
 pub async fn remove(
     Auth(user): Auth,
     Local(database): Local<Database>,

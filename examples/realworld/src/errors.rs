@@ -5,7 +5,7 @@
 use flatout::{Answered, Json, Problem, Response, Status};
 use serde_json::json;
 
-/// What is wrong with one thing.
+/// An error about one member.
 pub fn of(status: Status, what: &str, message: &str) -> Problem {
     Problem::new(status).member("errors", json!({ what: [message] }))
 }
@@ -20,7 +20,7 @@ pub fn forbidden(what: &str) -> Problem {
     of(Status::FORBIDDEN, what, "forbidden")
 }
 
-/// A value that must be there, and say something.
+/// A required value, which must not be empty.
 pub fn required(value: Option<String>, name: &str) -> Result<String, Problem> {
     value.filter(|value| !value.trim().is_empty()).ok_or_else(|| blank(name))
 }
@@ -52,7 +52,7 @@ pub fn text(value: String, name: &str) -> Result<String, Problem> {
     Ok(value)
 }
 
-/// The body, or why there is none. What was wrong in it is not repeated: it may be a password.
+/// The body, or the error. The message does not repeat invalid values: they may be passwords.
 pub fn body<T>(body: Result<Json<T>, Problem>) -> Result<T, Problem> {
     match body {
         Ok(Json(body)) => Ok(body),

@@ -25,7 +25,7 @@ use token::Key;
 /// The largest request body: an article of a few hundred pages.
 const BODY_BYTES_MAX: u64 = 1 << 20;
 
-/// Beyond this a request is answered 503, whatever it waits for.
+/// The time limit of a request; then it gets 503.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// The application on this database, with tokens of this key.
@@ -77,7 +77,7 @@ fn wrapped<T: serde::Serialize>(
     Json(std::collections::BTreeMap::from([(name, value)]))
 }
 
-/// A member that is there, be it `null`; absence is the `None` outside.
+/// A present member, possibly `null`; the outer `None` means that it is absent.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// What somebody who started it for the first time looks for.
+/// Prints what a first-time user needs to know.
 fn announce(addresses: &[Address], place: &Place) {
     for address in addresses {
         say(format_args!("listening on {address}"));
@@ -97,7 +97,7 @@ fn key() -> Key {
     secret().map_or_else(random_key, |secret| Key::new(secret.as_bytes()))
 }
 
-/// The keys of eight hash maps are random, and nobody sees them.
+/// The keys of eight hash maps: random, and not visible from outside.
 fn random_key() -> Key {
     let bytes: Vec<u8> = (0..8).flat_map(|n: u64| RandomState::new().hash_one(n).to_ne_bytes()).collect();
     Key::new(&bytes)

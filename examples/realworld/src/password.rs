@@ -1,5 +1,5 @@
-//! Passwords: Argon2id, on threads of their own. One hash takes about 20 ms and 19 MiB, on a worker all of its connections would
-//! wait for it.
+//! Passwords: Argon2id, on separate threads. A hash takes about 20 ms and 19 MiB; on a worker it would block
+//! all connections.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 /// Hashes at a time, in the whole process: each has its memory.
 const AT_A_TIME_MAX: usize = 4;
 
-/// Requests that wait for that; further ones are answered 503.
+/// Maximum number of waiting requests; further ones get 503.
 const WAITING_MAX: usize = 64;
 
 /// The longest password: hashing is not to be had for free. It holds 64 characters of any kind.
@@ -27,7 +27,7 @@ static THREADS: Semaphore = Semaphore::const_new(AT_A_TIME_MAX);
 /// As many as there were hashes at a time: never more than [`AT_A_TIME_MAX`].
 static MEMORY: Mutex<Vec<Vec<Block>>> = Mutex::new(Vec::new());
 
-/// What is stored of a password.
+/// The hash of a password, to be stored.
 ///
 /// # Errors
 /// 503 where too many wait.
@@ -48,8 +48,8 @@ pub async fn hash(password: String) -> Result<String, Problem> {
     made.await?.map_err(|_| Problem::new(Status::INTERNAL_SERVER_ERROR))
 }
 
-/// Whether the password is the one that was stored. Without a stored one, a hash is made all the same: how long it takes says
-/// nothing of who has an account.
+/// Whether the password matches the stored hash. Without a stored hash it still computes one, so that the
+/// duration does not reveal which accounts exist.
 ///
 /// # Errors
 /// 503 where too many wait.

@@ -41,7 +41,7 @@ async fn find(database: &Database, viewer: i64, username: String) -> Result<(Pro
 /// `GET /api/profiles/{username}`
 ///
 /// # Errors
-/// 404 for nobody.
+/// 404 if there is no such user.
 pub async fn show(
     Viewer(viewer): Viewer,
     Local(database): Local<Database>,
@@ -54,7 +54,7 @@ pub async fn show(
 /// `POST /api/profiles/{username}/follow`
 ///
 /// # Errors
-/// 404 for nobody.
+/// 404 if there is no such user.
 pub async fn follow(
     Auth(user): Auth,
     Local(database): Local<Database>,
@@ -70,7 +70,7 @@ pub async fn follow(
 /// `DELETE /api/profiles/{username}/follow`
 ///
 /// # Errors
-/// 404 for nobody.
+/// 404 if there is no such user.
 pub async fn unfollow(
     Auth(user): Auth,
     Local(database): Local<Database>,

@@ -1,6 +1,6 @@
 //! JSON Web Tokens (RFC 7519) of one kind: HS256, with a user's number and an end.
 //!
-//! The header of a token is compared, not read: a token that names another algorithm, such as `none`, is no token.
+//! The header of a token is compared, not parsed: a token with another algorithm, such as `none`, is refused.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const TOKEN_BYTES_MAX: usize = 512;
 
 const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 
-/// What tokens are signed with.
+/// The key that signs tokens.
 #[derive(Clone)]
 pub struct Key(Hmac<Sha256>);
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_tokens_are_none() {
+    fn forged_tokens_are_refused() {
         let key = Key::new(b"one");
         let token = key.sign(7);
         let parts: Vec<&str> = token.split('.').collect();

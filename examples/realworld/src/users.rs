@@ -15,7 +15,7 @@ pub struct Asked<T> {
     user: T,
 }
 
-/// What a client says of a user. Without `Debug`: a password must not be printed.
+/// A user as sent by a client. It has no `Debug`, because a password must not be printed.
 #[derive(Deserialize)]
 pub struct Input {
     email: Option<String>,
@@ -23,7 +23,7 @@ pub struct Input {
     password: Option<String>,
 }
 
-/// What is to change; of what may be nothing, `null` is nothing and absence is no change.
+/// The changes. An absent member is not changed; `null` clears an optional one.
 #[derive(Deserialize)]
 pub struct Change {
     #[serde(default, deserialize_with = "present")]
@@ -79,7 +79,7 @@ fn new_password(password: Option<String>) -> Result<String, Problem> {
 /// `POST /api/users`
 ///
 /// # Errors
-/// 422 for what is missing, 409 for what is taken.
+/// 422 if a member is missing, 409 if a name is taken.
 pub async fn register(
     State(key): State<Key>,
     Local(database): Local<Database>,
@@ -99,7 +99,7 @@ pub async fn register(
 /// `POST /api/users/login`
 ///
 /// # Errors
-/// 422 for what is missing, 401 for what is wrong.
+/// 422 if a member is missing, 401 for wrong credentials.
 pub async fn login(
     State(key): State<Key>,
     Local(database): Local<Database>,
@@ -124,7 +124,7 @@ pub async fn current(State(key): State<Key>, current: CurrentUser) -> Json<impl 
 /// `PUT /api/user`
 ///
 /// # Errors
-/// 422 for what may not be empty, 409 for what is taken.
+/// 422 if a required member is empty, 409 if a name is taken.
 pub async fn update(
     State(key): State<Key>,
     current: CurrentUser,

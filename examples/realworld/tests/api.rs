@@ -296,7 +296,7 @@ fn comments(client: &Client, ada: &str, bob: &str) {
     assert_eq!(expect(&client.get(path).send(), 200)["comments"].as_array().unwrap().len(), 1);
 }
 
-/// A token outlives its user: whoever that was gets nowhere.
+/// A token outlives its user, but is useless then.
 fn unused_tokens(client: &Client) {
     let nobody = support::key().sign(999_999);
     assert_eq!(errors(&by(client.get("/api/user"), &nobody).send(), 401), ["token"]);

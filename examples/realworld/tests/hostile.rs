@@ -1,4 +1,4 @@
-//! What nobody should get through: forged tokens, SQL in every place, passwords in what is logged.
+//! Attacks that must fail: forged tokens, SQL in every value, passwords in logs.
 
 mod support;
 
@@ -101,7 +101,7 @@ fn injections(client: &Client) {
             // A path with an encoded slash or backslash reaches no handler.
             assert!(status == 404 || (status == 400 && sql.contains('\\')), "{method} {path}: {status}");
         }
-        // What is stored comes back as it was.
+        // Stored values are returned unchanged.
         let change = json!({"user": {"bio": sql, "image": sql}});
         assert_eq!(expect(&by(client.put("/api/user"), &ada).json(&change).send(), 200)["user"]["bio"], sql);
         let texts = json!({"article": {"description": sql, "body": sql, "tagList": [sql]}});

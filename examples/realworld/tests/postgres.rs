@@ -15,7 +15,7 @@ use serde_json::json;
 use support::postgres::Postgres;
 use support::{TIME_MAX, by, errors, expect, key, user, wait_ready};
 
-/// A 503 comes at once, not when somebody has given up waiting.
+/// A 503 is sent at once, not after a timeout.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn check_unavailable(client: &Client, token: &str) {
@@ -65,7 +65,7 @@ fn a_server_that_comes_goes_and_comes_back() {
     );
 }
 
-/// Holds a table, so that whoever writes or reads it waits.
+/// Locks a table, so that readers and writers wait.
 struct Locked(Child);
 
 impl Locked {
@@ -108,7 +108,7 @@ fn slow_statements_are_ended_and_others_go_on() {
     let asked = json!({"article": {"title": "t", "description": "d", "body": "b"}});
     assert_eq!(errors(&by(client.post("/api/articles"), &token).json(&asked).send(), 503), ["database"]);
     assert!(began.elapsed() < CLEAR_TIME_MAX, "{:?}", began.elapsed());
-    // What needs the table not is served, and none of the transaction was done.
+    // Requests that do not need the table are served, and nothing of the transaction was executed.
     expect(&by(client.get("/api/user"), &token).send(), 200);
     assert_eq!(postgres.ask("SELECT count(*) FROM articles"), "0");
     locked.release(&postgres);
@@ -116,7 +116,7 @@ fn slow_statements_are_ended_and_others_go_on() {
     expect(&by(client.post("/api/articles"), &token).json(&asked).send(), 201);
 }
 
-/// The application on a port of its own, with the user `ada`, for concurrent clients.
+/// The application on its own port, with the user `ada`, for concurrent clients.
 struct Served {
     address: String,
     server: flatout::Server,

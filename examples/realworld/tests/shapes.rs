@@ -122,7 +122,7 @@ fn errors_have_a_list_of_messages_for_each_name() {
 }
 
 #[test]
-fn pages_of_other_origins_may_call_it() {
+fn cross_origin_requests_are_allowed() {
     let client = in_memory();
     let preflight = client.call("OPTIONS", "/api/articles").header("Origin", "https://app.example");
     let preflight = preflight.header("Access-Control-Request-Method", "POST");

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::postgres::Postgres;
 
-/// Requests a second, in the long form: what is looked for is growth, not speed.
+/// Requests per second in the long test, which checks growth, not speed.
 const RATE: u32 = 200;
 
 /// How much more memory there may be at the end than after the first third, beside a tenth: what allocators keep.
@@ -68,7 +68,7 @@ fn soak(name: &str, database: &str) {
         if began.elapsed() >= length * samples.len() as u32 / 30 {
             samples.push(sample(&server, began.elapsed()));
         }
-        // At that rate on average; a machine that is slower does what it can.
+        // At this rate on average, or less on a slow machine.
         let due = Duration::from_secs(1) * client.sent / RATE;
         std::thread::sleep(due.saturating_sub(began.elapsed()));
     }
@@ -151,7 +151,7 @@ impl Client {
         body["user"]["token"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// What a reader and a writer do, what is refused, and what goes away in the middle. What is written is removed again.
+    /// Reads, writes, refused requests, and requests that are cut off. Written data is removed again.
     fn round(&mut self, token: &str, round: u32) {
         let article = json!({"article": {
             "title": format!("Round {round}"), "description": "d", "body": "text ".repeat(200), "tagList": ["soak", "x"],

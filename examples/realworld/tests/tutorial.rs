@@ -1,4 +1,4 @@
-//! The tutorial's code is the example's code, and its commands do what it says.
+//! The tutorial's code is the example's code, and its commands work as described.
 
 mod support;
 

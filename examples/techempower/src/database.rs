@@ -1,4 +1,4 @@
-//! What the tests ask the database.
+//! The queries of the tests.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -68,7 +68,7 @@ impl Database {
         self.worlds(1).await?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// So many random rows, each by a statement of its own, all on their way at once.
+    /// `count` random rows, each by a separate statement, all pipelined.
     ///
     /// # Errors
     /// The database's.
@@ -79,7 +79,7 @@ impl Database {
         worlds(&asked.await?)
     }
 
-    /// So many random rows with new numbers, written back by one statement.
+    /// `count` random rows with new numbers, written back by one statement.
     ///
     /// # Errors
     /// The database's.

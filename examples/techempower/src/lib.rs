@@ -18,7 +18,7 @@ pub const WORLDS: i32 = 10_000;
 /// How many of them one request may ask for.
 pub const QUERIES_MAX: usize = 500;
 
-/// What is added to the fortunes of the table.
+/// The fortune added to those of the table.
 const ADDED: &str = "Additional fortune added at request time.";
 
 #[derive(Serialize)]
@@ -38,9 +38,9 @@ pub struct World {
 
 /// A row of the table `fortune`.
 pub struct Fortune<'r> {
-    /// From 1 on; 0 is what was added.
+    /// From 1; 0 is the added one.
     pub id: i32,
-    /// What it says; it may be HTML, and must not be taken for it.
+    /// The text; it may contain HTML, which must be escaped.
     pub message: &'r str,
 }
 
@@ -50,7 +50,7 @@ struct Fortunes<'r> {
     fortunes: Vec<Fortune<'r>>,
 }
 
-/// The number as it was sent: what is no number is 1.
+/// The number as sent; anything that is not a number counts as 1.
 #[derive(Deserialize)]
 struct Count {
     #[serde(alias = "queries")]

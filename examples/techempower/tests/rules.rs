@@ -10,7 +10,7 @@ use postgres::Postgres;
 use serde_json::Value;
 use techempower::database::TABLES;
 
-/// Every response says who made it, when, how long it is and what it is, and forbids no cache what it must not.
+/// Every response has Server, Date, Content-Type and Content-Length.
 fn check(answer: &Answer, content_type: &str) {
     assert_eq!(answer.status().code(), 200, "{}", answer.text());
     assert!(answer.header("server").is_some() && answer.header("date").is_some());
@@ -60,7 +60,7 @@ fn what_needs_the_database() {
     lost_connections(&client, &postgres);
 }
 
-/// Whoever waits hears of it, and the next request has a new connection.
+/// Waiting requests fail, and the next request uses a new connection.
 fn lost_connections(client: &Client, postgres: &Postgres) {
     for _ in 0..3 {
         postgres.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'");
@@ -91,7 +91,7 @@ fn single(client: &Client) {
     assert!(ids.len() > 10, "{ids:?}");
 }
 
-/// What is no number, or below 1, counts as 1; what is over 500, as 500.
+/// Anything that is not a number or is below 1 counts as 1; more than 500 counts as 500.
 fn several(client: &Client, path: &str) {
     let cases = [
         ("2", 2),

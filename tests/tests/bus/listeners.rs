@@ -1,4 +1,4 @@
-//! Subscribers of all transports, each on a thread of its own, which note what they get.
+//! Subscribers of all transports, each on its own thread, which record their messages.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -78,13 +78,13 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Subscribes, and returns when that is done. `gap` stands among the texts for messages that are reported as lost.
+    /// Subscribes, and returns when that is done. A reported loss is recorded as the text `gap`.
     pub(crate) fn start(place: &Place, channel: &str, way: Way, since: &str) -> Listener {
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let (notes, place, channel) = (heard.clone(), place.clone(), channel.to_owned());
         let mut since = if since.is_empty() { String::new() } else { format!("since={since}") };
         if way == Way::Poll && since.is_empty() {
-            // A poll without a position begins with what comes between two polls.
+            // A poll without a position would miss messages published between two polls.
             since = "since=all".to_owned();
         }
         let mut reader = match way {
@@ -108,7 +108,7 @@ impl Listener {
         self.heard.lock().unwrap().clone()
     }
 
-    /// Waits until so many texts have come.
+    /// Waits until this many texts have arrived.
     pub(crate) fn wait(&self, count: usize) -> Vec<String> {
         let (mut seen, mut deadline) = (0, Instant::now() + PATIENCE);
         loop {
@@ -150,7 +150,7 @@ fn subscribe(place: &Place, target: &str, way: Way) -> BufReader<Box<dyn Stream>
     reader
 }
 
-/// The next event, or what else comes; `None` at the end.
+/// The next event or other line; `None` at the end.
 fn event(reader: &mut BufReader<Box<dyn Stream>>) -> Option<Vec<String>> {
     let (mut name, mut data) = (String::new(), None);
     loop {
@@ -184,7 +184,7 @@ fn frame(reader: &mut BufReader<Box<dyn Stream>>) -> Option<Vec<String>> {
     reader.read_exact(&mut text).ok()?;
     match header[0] {
         0x81 => Some(vec![text_of(&serde_json::from_slice(&text).expect("JSON"))]),
-        // A ping is answered, so that the connection stays.
+        // Respond to pings, to keep the connection open.
         0x89 => {
             reader.get_mut().write_all(&[0x8a, 0x80, 0, 0, 0, 0]).ok()?;
             Some(Vec::new())

@@ -15,7 +15,7 @@ pub(super) async fn open(shared: &Shared) -> Result<Account, Fault> {
                 let aside = shared.state.put_aside(&name).map_err(Fault::Here)?;
                 let aside = aside.display();
                 (shared.say)(format_args!(
-                    "the ACME account is broken: it is now {aside}, and a new one is made"
+                    "the ACME account is broken: it was renamed to {aside}, and a new one is created"
                 ));
             }
             restored => return Ok(restored?),
@@ -45,7 +45,7 @@ async fn restore(shared: &Shared, text: &str) -> Result<Account, Error> {
     let builder = Account::builder_with_http(Box::new(shared.http.clone()));
     match builder.from_credentials(credentials).await {
         // The file was valid: the CA sent the JSON that cannot be parsed.
-        Err(Error::Json(_)) => Err(Error::Str("its directory is none")),
+        Err(Error::Json(_)) => Err(Error::Str("its directory is invalid")),
         restored => restored,
     }
 }

@@ -69,7 +69,7 @@ impl Asked {
                 key: key.serialize_der(),
             })
         };
-        made().map_err(|error: rcgen::Error| format!("a proof for {}: {error}", self.domain))
+        made().map_err(|error: rcgen::Error| format!("cannot make a proof for {}: {error}", self.domain))
     }
 
     fn text(&self) -> String {
@@ -97,7 +97,7 @@ impl Challenges {
     pub(super) fn add(self: &Arc<Self>, asked: &Asked) -> Result<Published, String> {
         // The token becomes a file name.
         if !is_token(&asked.token) || !is_authorization(&asked.token, &asked.authorization) {
-            return Err("the CA asks with a token that is none".to_owned());
+            return Err("the CA sent an invalid token".to_owned());
         }
         let name = format!("{FOLDER}/{}", asked.token);
         self.state.write(&name, &asked.text())?;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_publishes_what_one_is_asked() {
+    fn every_process_serves_challenges_of_the_others() {
         let folder = tempfile::TempDir::new().unwrap();
         let state = State::at(folder.path());
         let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_no_paths() {
+    fn tokens_cannot_be_paths() {
         let folder = tempfile::TempDir::new().unwrap();
         let challenges = Arc::new(Challenges::new(State::at(folder.path()), Arc::new(|_| Ok(()))));
         for token in ["", "../x", "a/b", "a b", "a\nb", "a.b", &"a".repeat(129)] {

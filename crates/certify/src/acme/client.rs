@@ -88,7 +88,7 @@ fn place(uri: &Uri) -> Result<(String, u16), Failure> {
         (Some("https"), Some(host)) => {
             Ok((host.trim_matches(['[', ']']).to_owned(), uri.port_u16().unwrap_or(443)))
         }
-        _ => Err(format!("`{uri}` is no https address").into()),
+        _ => Err(format!("`{uri}` is not an https address").into()),
     }
 }
 
@@ -111,12 +111,12 @@ mod tests {
         let found = |text: &str| place(&text.parse().unwrap()).map_err(|error| error.to_string());
         assert_eq!(found("https://a.test/x"), Ok(("a.test".to_owned(), 443)));
         assert_eq!(found("https://[::1]:14000/dir"), Ok(("::1".to_owned(), 14000)));
-        assert!(found("http://a.test/").unwrap_err().contains("no https address"));
+        assert!(found("http://a.test/").unwrap_err().contains("not an https address"));
         assert!(found("/x").is_err());
     }
 
     #[test]
-    fn who_does_not_answer_is_given_up() {
+    fn unresponsive_servers_time_out() {
         let folder = tempfile::TempDir::new().unwrap();
         let authority = folder.path().join("ca.pem");
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

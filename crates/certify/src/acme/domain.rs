@@ -42,7 +42,7 @@ pub(super) fn why_private(domain: &str) -> Option<String> {
         domain.strip_suffix(**ending).is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
     match PRIVATE_ENDINGS.iter().find(ends_so) {
-        Some(ending) => Some(format!("nobody can own names that end in `{ending}`")),
+        Some(ending) => Some(format!("names that end in `{ending}` are reserved")),
         None if !domain.contains('.') => Some("it has no top-level domain".to_owned()),
         None => None,
     }

@@ -44,8 +44,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Unreachable(why) => write!(f, "the CA cannot be reached: {why}"),
-            Fault::Refused(why) => write!(f, "the CA refuses: {why}"),
-            Fault::Limited(why) => write!(f, "the CA has a limit: {why}"),
+            Fault::Refused(why) => write!(f, "refused by the CA: {why}"),
+            Fault::Limited(why) => write!(f, "CA rate limit: {why}"),
             Fault::Stranger(why) => write!(f, "the CA does not know the account: {why}"),
             Fault::NotReplaced(why) => write!(f, "the CA does not replace the certificate: {why}"),
             Fault::Here(why) => f.write_str(why),
@@ -60,7 +60,7 @@ impl From<Error> for Fault {
             Error::Timeout(_) => Fault::Unreachable("no result in time".to_owned()),
             Error::Other(error) => Fault::Unreachable(said(&error.to_string())),
             Error::Json(_) | Error::InvalidUri(_) | Error::Http(_) | Error::Str(_) => {
-                Fault::Refused(format!("its response makes no sense: {}", said(&error.to_string())))
+                Fault::Refused(format!("invalid response: {}", said(&error.to_string())))
             }
             // The CA has no ARI, but the order was to replace a certificate.
             Error::Unsupported(what) => Fault::NotReplaced(what.to_owned()),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_apart() {
+    fn faults_are_classified() {
         assert_eq!(problem("rateLimited", "later"), Fault::Limited("rateLimited: later".to_owned()));
         assert!(matches!(problem("accountDoesNotExist", ""), Fault::Stranger(_)));
         assert!(matches!(problem("unauthorized", ""), Fault::Refused(_)));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_authority_says_stays_one_short_line() {
+    fn messages_of_a_ca_are_shortened_to_one_line() {
         let long = problem("malformed", &format!("a\\nb\\u001b[31m{}", "x".repeat(1000))).to_string();
         assert!(!long.contains(['\n', '\u{1b}']) && long.len() < 400, "{long}");
     }

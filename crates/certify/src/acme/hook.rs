@@ -34,9 +34,9 @@ pub(super) async fn run(program: &Path, verb: Verb, record: &Record) -> Result<(
     command.args([word, &record.name, &record.value]).stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.kill_on_drop(true).spawn().map_err(|error| failed(error.to_string()))?;
     match timeout(HOOK_TIME_MAX, child.wait()).await {
-        Err(_) => Err(failed(format!("it has not ended in {} s", HOOK_TIME_MAX.as_secs()))),
+        Err(_) => Err(failed(format!("it did not finish within {} s", HOOK_TIME_MAX.as_secs()))),
         Ok(Err(error)) => Err(failed(error.to_string())),
         Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(failed(format!("it has failed: {status}"))),
+        Ok(Ok(status)) => Err(failed(format!("it failed: {status}"))),
     }
 }

@@ -109,7 +109,7 @@ async fn keep(shared: Arc<Shared>, domain: String) {
             continue;
         }
         let renewing = tokio::spawn(renew(shared.clone(), domain.clone(), found, failures));
-        match renewing.await.unwrap_or_else(|_| Err(Fault::Here("a defect of this program".to_owned()))) {
+        match renewing.await.unwrap_or_else(|_| Err(Fault::Here("internal error".to_owned()))) {
             Ok((by, certificate)) => {
                 failures = 0;
                 if by == By::Us {
@@ -150,7 +150,7 @@ async fn warn(shared: &Shared, domain: &str) {
     };
     if let Some(why) = why {
         (shared.say)(format_args!(
-            "{domain}: a public CA will give no certificate: {why}; for development use --tls local, for a private CA \
+            "{domain}: public CAs do not issue a certificate for it: {why}; for development use --tls local, for a private CA \
              --acme-directory and --acme-ca"
         ));
     }
@@ -191,12 +191,12 @@ async fn renew(
         let certificate = Certificate::load(draft, draft)?;
         if !certificate.names.contains(&domain) {
             return Err(format!(
-                "the CA gave a certificate for other names: {}",
+                "the CA issued a certificate for other names: {}",
                 certificate.names.join(", ")
             ));
         }
         if certificate.not_after <= SystemTime::now() {
-            return Err("the CA gave a certificate that has expired; compare the clocks".to_owned());
+            return Err("the CA issued an expired certificate; check the clocks".to_owned());
         }
         Ok(certificate)
     };

@@ -106,7 +106,7 @@ pub fn examine(state: &State, directory: &str, domains: &[String], say: Say) -> 
         let path = state.path(&name);
         if let Err(why) = Certificate::load(&path, &path) {
             let aside = state.put_aside(&name)?;
-            say(format_args!("{why}; it is now {}, and a new one is asked for", aside.display()));
+            say(format_args!("{why}; it was renamed to {}, and a new one is requested", aside.display()));
         }
     }
     Ok(())
@@ -136,7 +136,7 @@ impl Keeper {
             account: Mutex::default(),
         };
         let (sender, receiver) = watch::channel(domains);
-        let failed = |error: io::Error| format!("a thread for ACME: {error}");
+        let failed = |error: io::Error| format!("cannot start the ACME thread: {error}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let run = move || runtime.block_on(keep::all(Arc::new(shared), receiver));
         std::thread::Builder::new().name("flatout-acme".to_owned()).spawn(run).map_err(failed)?;
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_and_domains_have_files_of_their_own() {
+    fn cas_and_domains_have_separate_files() {
         let state = State::at("/s");
         let path =
             |directory: &str, domain: &str| certificate_path(&state, directory, domain).display().to_string();

@@ -60,7 +60,7 @@ pub(super) async fn place(shared: &Shared, account: &Account, wanted: &Wanted<'_
         if let Some(program) = &shared.plan.hook
             && let Err(why) = hook::run(program, Verb::Clear, record).await
         {
-            (shared.say)(format_args!("a record for {} is left in the DNS: {why}", wanted.domain));
+            (shared.say)(format_args!("the DNS record for {} was not removed: {why}", wanted.domain));
         }
     }
     proved?;
@@ -87,7 +87,7 @@ async fn prove(
         let mut authorization = authorization?;
         count += 1;
         if count > AUTHORIZATIONS_MAX {
-            return Err(Fault::Refused("it wants more names proved than were asked for".to_owned()));
+            return Err(Fault::Refused("it requires validation of more names than requested".to_owned()));
         }
         if authorization.status == AuthorizationStatus::Valid {
             continue;

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_and_the_flag_say_how_messages_come() {
+    fn the_url_and_the_flag_select_the_transport() {
         let plan = |flags: &[&str], url: &str| {
             set(flags).unwrap().plan(&format!("{url}127.0.0.1:1/live/a")).map(|plan| plan.subscribe)
         };
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_says_whether_it_is_secure_and_a_flag_whether_it_is_http2() {
+    fn the_url_selects_tls_and_a_flag_selects_http2() {
         let plan = |flags: &[&str], url: &str| set(flags).unwrap().plan(url);
         let plain = plan(&["--ca", "ca.pem"], "http://127.0.0.1:1/").unwrap();
         assert_eq!((plain.tls, plain.streams), (None, None));
@@ -510,7 +510,7 @@ mod tests {
 
     /// The defaults in the table are the real ones, if they can be written as a value.
     #[test]
-    fn defaults_are_what_the_help_says() {
+    fn defaults_match_the_help() {
         let told = |options: &Options| {
             let rest = (options.trials, options.pairs, options.errors_max);
             format!("{:?} {rest:?}", options.plan("http://127.0.0.1:1/"))
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (arguments, expected) in [
             (&["-t", "x"][..], "--threads: got `x`, need a whole number"),
             (&["-d", "10"], "--duration: got `10`, need a time"),

@@ -145,7 +145,7 @@ skip "xps" reason="it has one queue"
 "#;
 
     #[test]
-    fn a_file_means_what_flags_mean() {
+    fn files_and_flags_are_equivalent() {
         let file = plan(WHOLE, &[]).unwrap();
         let server = ["--server-cmd", "nginx -c base.conf", "--url", "http://127.0.0.1:8080/"];
         let load = ["--bench", "wrk -d2s $FLATOUT_URL", "--for", "p99", "-c9", "-d2s", "--interval", "2%"];
@@ -177,7 +177,7 @@ skip "xps" reason="it has one queue"
     }
 
     #[test]
-    fn what_costs_protection_is_skipped_until_that_is_accepted() {
+    fn risky_rungs_are_skipped_until_the_risk_is_accepted() {
         let text = "port 1\nrung \"audit\"\nrung \"gro\"";
         let change = |flags: &[&str]| plan(text, flags).unwrap().rungs[0].change.clone();
         let Attempt::Skip(why) = change(&[]) else { panic!() };

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (arguments, expected) in [
             (&["--set", "x"][..], "--set: give --variant NAME first"),
             (&["--server-cmd", "x"], "--server-cmd needs --url"),

@@ -160,7 +160,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "default",
         value: "TO",
-        help: "what a map makes of every other text; without it, nothing",
+        help: "the result of a map for all other texts; without it, an empty text",
         within: &[MAP],
         is_list: false,
         ..WORD

@@ -12,7 +12,6 @@ use crate::Failure;
 
 /// How often to check the files: a few system calls. They may be links into folders that are swapped, which a watch
 /// on the files would miss.
-/// files themselves would see.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The automatic certificates of a running server, if any: one thread looks after them, and a reload changes them.
@@ -63,7 +62,8 @@ fn look(acceptor: &Acceptor) {
     }
 }
 
-/// Says why clients will refuse certificates, but for what was said before. Returns all of it.
+/// Reports why clients will refuse certificates, without the warnings in `said`. Returns all current
+/// warnings.
 fn warn(acceptor: &Acceptor, said: &[String]) -> Vec<String> {
     let warnings = warnings(acceptor, SystemTime::now());
     for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
@@ -83,7 +83,7 @@ fn warnings_of(certificate: &Certificate, now: SystemTime) -> Vec<String> {
         found.push(format!("the certificate for {names} has expired; clients will refuse it"));
     }
     let wanted = format!(
-        "the certificate for {names} asks for an OCSP response to go with it (must-staple); clients that look for it will refuse it"
+        "the certificate for {names} requires a stapled OCSP response (must-staple); some clients will refuse it without one"
     );
     match &certificate.staple {
         Staple::Missing(why) => found.push(format!("{wanted}: {why}")),

@@ -102,7 +102,7 @@ impl Issuing {
         for domain in &built.issue.domains {
             if !acme::certificate_path(&self.state, &built.issue.directory, domain).exists() {
                 say(format_args!(
-                    "there is no certificate for {domain} yet; TLS connections to it are refused until the CA has given one"
+                    "there is no certificate for {domain} yet; TLS connections to it are refused until the CA has issued one"
                 ));
             }
         }

@@ -14,9 +14,9 @@ use crate::{Failure, print};
 pub(crate) const COMMAND: Command = Command {
     name: "purge",
     about: "Remove stored responses of a running server",
-    more: "The server is asked at its admin listener. When the command returns, no worker serves what was purged. Requests for \
-           it that are in flight are completed, and their responses are not stored.\nExit status: 0 purged, also if nothing was \
-           stored; 1 not purged.",
+    more: "The purge is sent to the server's admin listener. When the command returns, no worker serves the purged \
+           responses. Requests for them that are in flight are completed, and their responses are not stored.\n\
+           Exit status: 0 purged, also if nothing was stored; 1 not purged.",
     examples: &[
         ("flatout purge -c site.kdl https://example.org/a?b", "all variants of one URL"),
         (
@@ -37,17 +37,14 @@ pub(crate) const COMMAND: Command = Command {
             .arg(
                 Arg::new("url")
                     .value_name("URL")
-                    .help("The URL, as clients ask for it")
+                    .help("The URL, as clients request it")
                     .value_hint(ValueHint::Url),
             )
             .arg(text("prefix", "URL", "URLs that begin with this one"))
             .arg(text("tag", "TAG", "Responses with this tag in Cache-Tag or Surrogate-Key"))
             .arg(switch("all", "Everything"))
             .group(ArgGroup::new("what").args(["url", "prefix", "tag", "all"]).required(true))
-            .arg(switch(
-                "soft",
-                "Mark the responses stale; the upstream is asked whether they are still right",
-            ))
+            .arg(switch("soft", "Mark the responses stale; they are validated before the next use"))
             .arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin"))
             .arg(text("admin", "ADDR", "The admin listener of the server"))
     },

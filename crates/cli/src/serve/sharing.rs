@@ -1,4 +1,4 @@
-//! The bus to other servers, where a server has one.
+//! The bus to other servers, if one is configured.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use flatout_serve::push::Hub;
 
 use crate::Failure;
 
-/// How long a process that replaces another one waits for the bus: what is published in between must reach one of them.
+/// How long a process that replaces another one waits for the bus. Messages published meanwhile must reach
+/// one of the two.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// How long a purge waits for the bus to carry it.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How long the end of the process waits for the bus to carry what was published.
+/// How long a process waits at its end for the bus to carry its messages.
 const END_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// A server that shares messages and purges; clones are the same.
+/// Shares messages and purges with other servers. Clones share it.
 #[derive(Clone)]
 pub(super) struct Sharing {
     pub(super) relay: Arc<Relay>,
@@ -29,10 +30,10 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Joins the bus in the background: what cannot be reached is tried again.
+    /// Joins the bus in the background, and retries if it cannot be reached.
     pub(super) fn begin(plan: Plan, hub: &Hub, live: &Live) -> Result<Sharing, Failure> {
         let purged = live.clone();
-        // The thread of the bus calls this too: it must not wait for the disk.
+        // This also runs on the thread of the bus, which must not wait for the disk.
         let purging =
             move |purge: &Purge| purged.opened().cache.as_ref().map(|cache| cache.purge_soon(purge));
         let relay = Relay::new(hub, Box::new(purging));
@@ -40,16 +41,16 @@ impl Sharing {
         relay.connect(nats.clone());
         let member: Arc<dyn Member> = relay.clone();
         let started = nats.start(Arc::downgrade(&member));
-        started.map_err(|error| Failure::Run(format!("a thread for the bus: {error}")))?;
+        started.map_err(|error| Failure::Run(format!("cannot start the thread of the bus: {error}")))?;
         Ok(Sharing { relay, nats, live: live.clone() })
     }
 
-    /// Waits until it has joined, for a time.
+    /// Waits until it has joined, for a limited time.
     pub(super) fn wait_joined(&self) {
         self.nats.wait_joined(JOIN_TIME_MAX);
     }
 
-    /// Purges here and at all others: what was reached.
+    /// Purges this server and all others. Returns a message with the result.
     pub(super) fn purge(&self, purge: &Purge) -> String {
         let (count, receipt) = self.relay.purge(purge);
         if let Some(cache) = &self.live.opened().cache {
@@ -60,23 +61,23 @@ impl Sharing {
         let there = match self.nats.wait_carried(receipt, PURGE_TIME_MAX) {
             true => "sent to the other servers",
             false if self.nats.counted().state == State::Joined => "on the way to the other servers",
-            false => "the bus is away, and the other servers get it when it is back",
+            false => "the bus is disconnected; other servers get it when it is joined again",
         };
         format!("{here}; {there}")
     }
 
-    /// The process ends.
+    /// Called at the end of the process.
     pub(super) fn close(&self) {
         self.nats.wait_all(END_TIME_MAX);
     }
 }
 
-/// What was purged here.
+/// A message with the number of responses purged here.
 pub(super) fn said(purge: &Purge, count: usize) -> String {
     format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" })
 }
 
-/// Differs where two plans differ, and does not show their credentials.
+/// A hash of the plan, which does not reveal its credentials.
 pub(super) fn fingerprint(plan: Option<&Plan>) -> String {
     let mut hasher = DefaultHasher::new();
     plan.hash(&mut hasher);

@@ -154,7 +154,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let sharing = built.bus.clone().map(|plan| Sharing::begin(plan, &hub, &served)).transpose()?;
     if let Some(sharing) = &sharing {
         observing.watch_bus(&sharing.relay);
-        // Who subscribes first finds what is kept; and nothing is missing that the former process does not take any more.
+        // Wait, so that the first subscribers find the history, and so that messages which the old process no
+        // longer accepts are not lost.
         let keeps_messages = built.bus.as_ref().is_some_and(|bus| bus.history.is_some());
         if successor.is_some() || keeps_messages {
             sharing.wait_joined();
@@ -166,7 +167,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let server = bound.start(make).map_err(failure)?;
     if let Some(acceptor) = acceptor {
         certificates::follow(acceptor, reloading.issued.clone())
-            .map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
+            .map_err(|error| Failure::Run(format!("cannot start the TLS thread: {error}")))?;
     }
     if has_push {
         observing.watch_push(&hub);
@@ -182,7 +183,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         Some(successor) => {
             let followed =
                 successor.take_subscribers((hub, served.clone()), workers, move || upgrading.set(former));
-            followed.map_err(|error| Failure::Run(format!("a thread for the upgrade: {error}")))?;
+            followed.map_err(|error| Failure::Run(format!("cannot start the upgrade thread: {error}")))?;
         }
     }
     let ended = match std::io::stderr().is_terminal() {
@@ -249,7 +250,6 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
 
 /// Opens a plan. Keeps from the former one what both have: folders, counters, upstreams with their state, and stored
 /// responses.
-/// what is stored.
 fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, NotOpened> {
     let sites =
         site::open_after(&built.sites, former.map(|former| &former.sites)).map_err(NotOpened::Site)?;
@@ -306,7 +306,7 @@ impl Reloading {
         if let Some(sharing) = sharing {
             return Ok(sharing.purge(&purge));
         }
-        let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
+        let Some(cache) = cache else { return Err("this server has no cache (--cache)".to_owned()) };
         Ok(sharing::said(&purge, cache.purge(&purge)))
     }
 

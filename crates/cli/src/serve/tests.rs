@@ -115,7 +115,7 @@ fn flags_go_before_the_file() {
 }
 
 #[test]
-fn mistakes_of_flags_are_told() {
+fn mistakes_in_flags_are_reported() {
     for (arguments, expected) in [
         (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
         (&["--listen", "x"], "--listen: listen address: got `x`"),
@@ -140,7 +140,7 @@ fn mistakes_of_flags_are_told() {
 
 /// The defaults in the table are the real ones, if they can be written as a value.
 #[test]
-fn defaults_are_what_the_help_says() {
+fn defaults_match_the_help() {
     let prose = [
         "one for each CPU",
         "as the descriptor limit allows",

@@ -61,7 +61,8 @@ impl Upgrading {
         }
     }
 
-    /// Has another process take the place of this one: what happened, which is logged too, or why this one goes on.
+    /// Replaces this process by another one. Returns a message with the result, which is also logged, or why
+    /// this process continues.
     pub(super) fn upgrade(&self) -> Result<String, String> {
         let mut former = match self.former.try_lock() {
             Ok(former) => former,

@@ -66,9 +66,9 @@ pub(crate) enum Said {
     End(Vec<u8>),
     /// The body cannot be finished.
     Cut,
-    /// Whoever took the stream over has let go of it: what was pushed is still sent.
+    /// The owner has left the stream; data already pushed is still sent.
     Left,
-    /// The connection is to end where its peer acknowledges nothing for so long.
+    /// Set the time after which the connection ends if its peer acknowledges nothing (`TCP_USER_TIMEOUT`).
     GiveUpAfter(Duration),
 }
 

@@ -1,4 +1,5 @@
-//! Sockets of services in the worker's lane: upstream connections, subscribers. A stream of HTTP/2 that has left HTTP is one too.
+//! Sockets of services in the worker's lane: upstream connections, subscribers, and HTTP/2 streams that have
+//! left HTTP.
 //!
 //! A guest is an entry with a socket and its owner, registered once, edge-triggered. The owner is called in the turn
 //! in which the socket became ready, without a task and without the runtime.
@@ -62,8 +63,8 @@ pub(crate) enum Link {
     Stream(StreamLink),
 }
 
-/// A stream of HTTP/2, by the key of its exchange: what the guest sends is the response's content, and what it receives the request's,
-/// where that is pulled.
+/// An HTTP/2 stream, by the key of its exchange. The guest sends the response's content, and receives the
+/// request's content if that is pulled.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamLink([u32; 2]);
 

@@ -50,7 +50,7 @@ pub(crate) struct Whole {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
     memory: Memory,
-    /// The known length of the body, as far as memory is concerned.
+    /// The known length of the body, for the memory limit.
     length: Option<u64>,
 }
 
@@ -261,8 +261,8 @@ impl Pulled {
         !self.pieces.is_empty() && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Copies what waits into `buffer`, as a receive from a socket does, and says whether the client may go on again. After a copy that
-    /// comes up short the consumer is notified of what comes next.
+    /// Copies pending data into `buffer`, as a receive from a socket does. Also returns whether the client
+    /// may continue to send. After a short copy, the consumer is notified of the next data.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> (Moved, bool) {
         let mut filled = 0;
         while let Some(Pull::Data(bytes)) = self.pieces.front_mut()
@@ -294,7 +294,7 @@ impl Pulled {
         matches!(self.pieces.front(), Some(Pull::End(_) | Pull::Fault(_)))
     }
 
-    /// The next piece, and whether the client may go on again.
+    /// The next piece, and whether the client may continue to send.
     pub(crate) fn next(&mut self) -> (Pull, bool) {
         let Some(piece) = self.pieces.pop_front() else {
             self.is_told = false;

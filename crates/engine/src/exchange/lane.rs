@@ -321,7 +321,8 @@ impl Lane {
         drop(owner);
     }
 
-    /// Closes a guest's socket; what was sent to a stream still goes to its client. Its key finds nothing from now on.
+    /// Closes a guest's socket. Data already sent to a stream still reaches its client. The key is invalid
+    /// from now on.
     pub fn remove(&self, guest: GuestKey) {
         let removed = self.0.guests.borrow_mut().remove(guest.0);
         if let Some(Guest { link: Link::Stream(stream), .. }) = &removed {
@@ -341,7 +342,7 @@ impl Lane {
         // Outside of the borrow: dropping the owner may call the lane.
         drop(owner);
         let Link::Socket(transport) = link else { return None };
-        // Another process may keep the socket open: closed alone, this one's watch would go on.
+        // Another process may keep the socket open: then closing it here would not remove it from epoll.
         transport.unwatch(&self.0.set);
         match transport {
             Transport::Plain(socket) => Some(socket),
@@ -456,7 +457,8 @@ impl Lane {
         })
     }
 
-    /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call. A stream has no way to do that.
+    /// Sends the contents of a pipe to a guest's socket, by `splice` if possible. One system call. Not
+    /// supported for streams.
     pub fn send_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe) -> Moved {
         let Some(pipe) = pipe.pipe() else { return Moved::Broken };
         self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
@@ -472,7 +474,8 @@ impl Lane {
         self.say(stream.key(), Said::End(Vec::new()));
     }
 
-    /// Has the connection below a guest end where its peer acknowledges nothing for so long. One system call.
+    /// Ends the connection of a guest if its peer acknowledges nothing for this time (`TCP_USER_TIMEOUT`).
+    /// One system call.
     pub fn give_up_after(&self, guest: GuestKey, time: Duration) {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(Link::Socket(transport)) => return transport.give_up_after(time),

@@ -1,8 +1,8 @@
-//! A connection that leaves HTTP and is encrypted, or a stream: whoever takes it over gets a plain socket, and the worker encrypts or frames
-//! what goes through it.
+//! Encrypted connections and HTTP/2 streams that leave HTTP: the new owner gets a plain socket, and the
+//! worker encrypts or frames its data.
 //!
 //! ```text
-//! client ── TLS or HTTP/2 ── outer guest │ inner guest ── socket pair ── whoever has taken it over
+//! client ── TLS or HTTP/2 ── outer guest │ inner guest ── socket pair ── the new owner
 //! ```
 
 use std::any::Any;
@@ -164,8 +164,8 @@ impl Guests for Relay {
             is_gone = ready.hung_up();
         }
         let went = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
-        // The code that has taken it over has closed both sides, and everything that was sent before is in flight.
-        let is_left = is_gone && tag == INNER && ways.outward.is_over;
+        // One side is closed in both directions, and all that it sent was passed on.
+        let is_left = is_gone && if tag == OUTER { ways.inward.is_over } else { ways.outward.is_over };
         let is_over = ways.inward.is_over && ways.outward.is_over;
         if is_over || is_left || went.contains(&Went::Broken) {
             self.lane.remove(ways.inward.from);

@@ -1,5 +1,5 @@
-//! Streams of HTTP/2 that have left HTTP, as guests: what is said here of a socket holds for a stream, so that whoever keeps
-//! connections in the lane needs to know no difference.
+//! HTTP/2 streams that have left HTTP, as guests. A stream has the same interface as a socket, so that owners
+//! of guests need not distinguish them.
 //!
 //! ```text
 //! send ──> outbox ──> frames, as windows allow             Room ──> the socket can be written
@@ -21,8 +21,9 @@ use super::lane::Lane;
 use crate::service::{Carried, Carrier, ExchangeKey};
 
 impl Lane {
-    /// Puts what carries a connection that has left HTTP into the lane: as [`Lane::register`], but a stream of HTTP/2 stays one, at the
-    /// cost of no descriptor. The owner of a stream is called again first, for what has come already.
+    /// Registers a connection that has left HTTP with the lane, as [`Lane::register`] does. A stream of
+    /// HTTP/2 needs no descriptor. The owner of a stream is first called with [`GuestEvent::Again`], because
+    /// data may have arrived already.
     ///
     /// # Errors
     /// As [`Lane::register`]; the stream is gone.
@@ -39,13 +40,13 @@ impl Lane {
         Ok(guest)
     }
 
-    /// Whoever took a stream over lets go of it.
+    /// The owner leaves a stream.
     pub(crate) fn leave(&self, key: ExchangeKey) {
         self.detach(key);
         self.say(key, Said::Left);
     }
 
-    /// Sends the first bytes of so many, as many as may wait; `piece` gives them.
+    /// Sends up to `bytes` bytes, as many as there is room for. `piece` returns that many.
     pub(super) fn send_to(
         &self,
         key: ExchangeKey,
@@ -64,7 +65,7 @@ impl Lane {
         Moved::Bytes(count)
     }
 
-    /// Receives what has come of the request's content; of a request without, there is never anything.
+    /// Receives from the request's content. If the request has none, it would always block.
     pub(super) fn receive_from(&self, guest: GuestKey, key: ExchangeKey, buffer: &mut [u8]) -> Moved {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return Moved::Broken };
@@ -78,13 +79,13 @@ impl Lane {
             self.list(key.0, exchange);
         }
         if has_end_behind {
-            // It has no event of its own.
+            // The end has no separate event.
             self.call_again(guest);
         }
         moved
     }
 
-    /// What happens to a stream, as it happens to a socket.
+    /// Converts an event of a stream into the event of a socket.
     pub(super) fn as_of_socket(&self, guest: Key, stream: ExchangeKey, event: GuestEvent) -> GuestEvent {
         let token = guest.to_u64();
         let is_at_end = || {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use flatout_lane::clock;
+use flatout_lane::clock::{self, Ticks};
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::Status;
@@ -29,9 +29,13 @@ impl Serving {
         if connection.requests_left < self.requests_max {
             return self.finish(connection);
         }
-        let ends = self.now.ticks + clock::ticks(FIRST_REQUEST_TIME_MAX);
-        connection.deadline = connection.deadline.min(ends);
+        connection.deadline = connection.deadline.min(self.first_request_deadline());
         Fate::Keep
+    }
+
+    /// When a new connection must have sent its first request while the server drains.
+    pub(super) fn first_request_deadline(&self) -> Ticks {
+        self.now.ticks + clock::ticks(FIRST_REQUEST_TIME_MAX)
     }
 
     /// A deadline has passed.

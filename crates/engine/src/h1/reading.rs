@@ -61,7 +61,8 @@ impl Serving {
     #[cold]
     fn note_handshake(&self, connection: &mut Connection) -> bool {
         if connection.is_at_rest() {
-            connection.deadline = self.idle_deadline();
+            connection.deadline =
+                if self.draining { self.first_request_deadline() } else { self.idle_deadline() };
         }
         connection.transport.has_chosen_h2()
     }

@@ -125,7 +125,7 @@ impl Serving {
         }
     }
 
-    /// The response leaves HTTP: what it is from now on, whoever takes it over sends.
+    /// The response leaves HTTP: from now on, its content is sent by the new owner.
     fn take_over(&self, session: &Session, exchange: ExchangeKey, takeover: Takeover) {
         // The stream's connection is still in the lane, and counts there.
         let taken = Taken {
@@ -138,7 +138,7 @@ impl Serving {
         spawn_local(async move { takeover(taken).await });
     }
 
-    /// The exchange of a stream; made, if there is none.
+    /// The exchange of a stream; created if there is none.
     fn exchange_of(
         &mut self,
         key: Option<Key>,
@@ -176,8 +176,8 @@ impl Serving {
         })
     }
 
-    /// Handles what was given to the connection's other streams too, so that all of it is sent at once. They stay listed, and nothing is
-    /// left for them then.
+    /// Also handles messages for the connection's other streams, so that all of them are sent at once. These
+    /// streams stay listed, but have nothing left to handle.
     fn hear_others(&mut self, connection: &mut Connection, session: &mut Session, first: Key) {
         if !self.lane.has_listed() {
             return;
@@ -199,12 +199,13 @@ impl Serving {
 
     fn hear(&mut self, connection: &mut Connection, session: &mut Session, exchange: Key) {
         let Some(Some(id)) = self.lane.with(exchange, |exchange| exchange.stream()) else { return };
-        if session.stream(id).is_none_or(|stream| stream.exchange != Some(exchange)) {
+        let Some(stream) = session.stream(id).filter(|stream| stream.exchange == Some(exchange)) else {
             return;
-        }
+        };
+        stream.has_moved = true;
         let reads_on = self.lane.with(exchange, |exchange| std::mem::take(&mut exchange.reads_on));
         if reads_on == Some(true) {
-            self.give_all_credit(session);
+            self.give_credit(session, id);
         }
         while let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() {
             match said {
@@ -243,7 +244,7 @@ impl Serving {
         }
     }
 
-    /// Whoever took a stream over has let go of it: it ends behind what was pushed.
+    /// The owner has left a stream: it ends after the data already pushed.
     fn left(&mut self, session: &mut Session, id: StreamId) {
         if session.was_left(id) {
             self.stream_over(session, id, Outcome::Sent);

@@ -36,7 +36,8 @@ impl Serving {
             }
         }
         if self.draining {
-            connection.deadline = now + clock::ticks(LEAVE_TIME_MAX);
+            // Frames of the client do not move it to a later time.
+            connection.deadline = connection.deadline.min(now + clock::ticks(LEAVE_TIME_MAX));
             return;
         }
         if session.machine.streams_count() > 0 {
@@ -82,7 +83,8 @@ impl Serving {
                     connection.deadline = session.idle_until;
                     return Fate::Keep;
                 }
-                match is_at_rest {
+                self.begin_rate(connection, session);
+                match is_at_rest || self.draining {
                     true => session.machine.leave_now(self.output.bytes()),
                     false => session.machine.close(Code::SETTINGS_TIMEOUT, "too slow", self.output.bytes()),
                 }
@@ -107,8 +109,8 @@ impl Serving {
         }
     }
 
-    /// Whether the client sends and receives content fast enough, as far as we wait for that. Only content counts: a
-    /// client that keeps its windows closed cannot stay with frames that have no effect.
+    /// Whether the client sends and receives content fast enough, if we are waiting for it. Only content
+    /// counts: a client that keeps its windows closed cannot stay by sending frames without effect.
     fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work().is_warming;
@@ -121,7 +123,7 @@ impl Serving {
             exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
         };
         let is_receiving = session.streams.iter().any(|(_, stream)| {
-            // A WebSocket may be silent: whoever has it judges its client.
+            // A WebSocket may be silent: its owner has its own timeouts.
             !stream.is_websocket
                 && stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
         });

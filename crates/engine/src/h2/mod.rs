@@ -68,6 +68,8 @@ struct Stream {
     /// Content of the response that waits for windows.
     content: VecDeque<Piece>,
     content_bytes: u64,
+    /// Content came or went, and the exchange was not told how much of it is left.
+    has_moved: bool,
     /// Memory that only this stream holds.
     memory_bytes: u64,
     /// The response is complete, with these trailers as whole field lines.
@@ -80,10 +82,17 @@ struct Stream {
     is_websocket: bool,
     /// The end of the response was framed, and the client's end is still awaited.
     has_ended: bool,
-    /// Whoever had the WebSocket has let go of it.
+    /// The owner has left the WebSocket.
     is_left: bool,
     /// It was left when the rate was last judged.
     has_lingered: bool,
+}
+
+impl Stream {
+    /// Memory of content that was not framed: pieces may be as small as a byte.
+    fn unsent_bytes(&self) -> u64 {
+        self.content_bytes + (self.content.len() * size_of::<Piece>()) as u64
+    }
 }
 
 impl Session {

@@ -84,7 +84,8 @@ impl Serving {
             if matches!(took, Took::Gone) {
                 return Fate::Close(Outcome::ClientGone);
             }
-            if self.draining {
+            // A new connection may still begin.
+            if self.draining && session.machine.has_begun() {
                 session.machine.leave(self.output.bytes());
             }
             self.speak(connection, session);
@@ -251,7 +252,7 @@ impl Serving {
     }
 
     /// Gives the client credit for body bytes that were read, unless the reader is behind.
-    fn give_credit(&mut self, session: &mut Session, id: StreamId) {
+    pub(super) fn give_credit(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.stream(id) else { return };
         let is_paused = stream.exchange.and_then(|exchange| {
             self.lane.with(exchange, |it| it.intake.as_ref().is_some_and(|intake| intake.is_paused()))

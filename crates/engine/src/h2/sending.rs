@@ -43,6 +43,7 @@ impl Serving {
         session.content_bytes += bytes;
         if let Some(stream) = session.stream(id) {
             stream.content_bytes -= bytes;
+            stream.has_moved = true;
             let mut missing = bytes;
             while missing > 0
                 && let Some(piece) = take_front(stream, missing)
@@ -131,10 +132,12 @@ impl Serving {
     }
 
     /// Updates how much of each exchange waits, and notifies producers that wait for room.
-    fn note_room(&mut self, session: &Session) {
-        for (_, stream) in &session.streams {
-            if let Some(key) = stream.exchange {
-                self.note_unsent_of(key, stream.content_bytes);
+    fn note_room(&mut self, session: &mut Session) {
+        for (_, stream) in &mut session.streams {
+            if std::mem::take(&mut stream.has_moved)
+                && let Some(key) = stream.exchange
+            {
+                self.note_unsent_of(key, stream.unsent_bytes());
             }
         }
     }

@@ -1,11 +1,12 @@
-//! Streams that become WebSockets (RFC 8441), and others whose response leaves HTTP.
+//! HTTP/2 streams that become WebSockets (RFC 8441), and other streams that leave HTTP.
 //!
 //! ```text
-//! client <── DATA ──> stream <── exchange <── outbox, intake ──> guest: whoever has taken it over
+//! client <── DATA ──> stream <── exchange <── outbox, intake ──> guest: the owner after the takeover
 //! ```
 //!
-//! A service sees the request for a WebSocket as HTTP/1 has it, and responds with 101 and a takeover, as it does there. Here the 101 becomes
-//! 200, and a response that would look like an agreement, and is none, becomes a refusal.
+//! A service sees a request for a WebSocket as in HTTP/1, and responds with 101 and a takeover as in HTTP/1.
+//! The 101 is sent as 200. Other responses with 101 or 2xx, which a client would take for acceptance, are
+//! replaced by a refusal.
 
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
@@ -18,12 +19,13 @@ use crate::h1::Serving;
 use crate::h1::answering::refused;
 use crate::service::{Body, Response};
 
-/// A service that does not know WebSockets has served the request as one for a page.
+/// The service does not support WebSockets and has served the request as a plain GET.
 const NO_WEBSOCKET: Refusal =
     Refusal { status: Status::NOT_IMPLEMENTED, reason: "there is no WebSocket at this path" };
 
 impl Serving {
-    /// Opens the exchange of a request for a WebSocket: what comes on the stream waits there, as far as its window goes.
+    /// Opens the exchange of a request for a WebSocket. Data of the stream waits there, limited by the
+    /// stream's window.
     pub(super) fn open_websocket(
         &mut self,
         key: Key,
@@ -43,7 +45,8 @@ impl Serving {
 }
 
 impl Session {
-    /// Makes the response to a request for a WebSocket one of HTTP/2 (RFC 8441 section 5). Others stay as they are.
+    /// Converts the response to a request for a WebSocket to HTTP/2 (RFC 8441 section 5). Other responses are
+    /// not changed.
     pub(super) fn fit_websocket(&mut self, id: StreamId, response: &mut Response) {
         let Some(stream) = self.stream(id).filter(|stream| stream.is_websocket) else { return };
         if response.status() == Status::SWITCHING_PROTOCOLS && matches!(response.body(), Body::Take(_)) {
@@ -57,8 +60,9 @@ impl Session {
         }
     }
 
-    /// The end of a response was framed. A WebSocket stays until whoever has it lets go and its client has ended too: to a browser, a stream
-    /// that is reset was not closed cleanly.
+    /// Called when the end of a response was framed. Returns whether the stream stays open: a WebSocket stays
+    /// open until its owner has left and its client has ended it too. A browser would report a reset stream
+    /// as an unclean close.
     pub(super) fn has_stayed(&mut self, id: StreamId) -> bool {
         let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id).filter(|stream| stream.is_websocket) else { return false };
@@ -66,19 +70,20 @@ impl Session {
         is_awaited || !stream.is_left
     }
 
-    /// Whoever took a stream over has let go of it. Returns whether it is over.
+    /// The owner has left a stream. Returns whether the stream has ended.
     pub(super) fn was_left(&mut self, id: StreamId) -> bool {
+        let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id) else { return false };
         stream.is_left = true;
-        stream.has_ended
+        stream.has_ended && !is_awaited
     }
 
-    /// Whether nothing but the client's end was awaited of a stream.
+    /// Whether a stream waits only for the client to end it.
     pub(super) fn is_lingering(&mut self, id: StreamId) -> bool {
         self.stream(id).is_some_and(|stream| stream.is_left && stream.has_ended)
     }
 
-    /// WebSockets whose client has not ended since the rate was judged last.
+    /// WebSockets whose client has not ended them since the last rate check.
     pub(super) fn lingered(&mut self) -> Vec<StreamId> {
         let lingering = self.streams.iter_mut().filter(|(_, stream)| stream.is_left && stream.has_ended);
         lingering

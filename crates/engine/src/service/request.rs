@@ -47,8 +47,8 @@ impl<'a> Tls<'a> {
         Tls(Known::Connection(secured))
     }
 
-    /// Whether the request came before the end of the handshake (early data, which a plan has to allow): its client may be somebody who
-    /// has recorded it and sends it again (RFC 8470). Asked later, it may not be early any more.
+    /// Whether the request arrived before the end of the handshake (early data, which a plan must enable) and
+    /// so could be a replay by an attacker (RFC 8470). After the handshake this returns `false`.
     pub fn is_early(&self) -> bool {
         match self.0 {
             Known::Connection(secured) => secured.with(|channel| channel.is_early()).unwrap_or(false),

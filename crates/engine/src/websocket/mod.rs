@@ -39,7 +39,8 @@ pub struct WebSocketPlan {
     pub limits: Limits,
     /// Unsent bytes above which nothing more is read from the client.
     pub unsent_bytes_full: usize,
-    /// Unsent bytes above which the connection is closed: its client does not read.
+    /// Unsent bytes above which the connection is closed: its client does not read. Over HTTP/2, each stream that is a
+    /// WebSocket has this limit, and a connection has up to [`Limits::streams_max`](crate::Limits::streams_max) of them.
     pub unsent_bytes_max: usize,
     /// A client that is silent for this long is sent a ping, and is disconnected if it stays silent for as long
     /// again.

@@ -23,7 +23,10 @@ impl Worker {
     pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let is_believed = self.serving.believes_proxy(peer);
         if !is_believed {
-            self.count_refused(peer, "it is no trusted proxy, and this listener expects the PROXY protocol");
+            self.count_refused(
+                peer,
+                "it is not a trusted proxy, and this listener expects the PROXY protocol",
+            );
         }
         is_believed
     }
@@ -64,7 +67,7 @@ impl Worker {
                 connection.readable = false;
                 false
             }
-            Ok(None) => self.refuse_proxy(key, "its PROXY header broke off"),
+            Ok(None) => self.refuse_proxy(key, "its PROXY header is incomplete"),
             Err(fault) => self.refuse_proxy(key, fault.reason()),
         }
     }

@@ -31,7 +31,7 @@ impl Worker {
                 let awaits_proxy_header = connection.awaits_proxy_header();
                 self.serving.begin();
                 if awaits_proxy_header {
-                    self.refuse_proxy(key, "its PROXY header did not come in time");
+                    self.refuse_proxy(key, "its PROXY header did not arrive in time");
                 }
                 self.with(key, |serving, connection| serving.expire(key, connection));
             }

@@ -9,7 +9,7 @@ use crate::{Context, Problem};
 /// Fields that proxies add are ignored.
 ///
 /// # Errors
-/// 400 if there is none (HTTP/1.0), or it is not text.
+/// 400 if it is missing (HTTP/1.0) or not text.
 ///
 /// ```
 /// use flatout::{App, Host, test::Client};

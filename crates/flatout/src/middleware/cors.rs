@@ -146,7 +146,7 @@ impl Rules {
         }
     }
 
-    /// What a script may send. If the origin is not allowed, the browser blocks the request.
+    /// The response to a preflight request. If the origin is not allowed, the browser blocks the request.
     fn write_preflight(&self, asked_headers: Option<&[u8]>, response: &mut Response) {
         response.header("Access-Control-Allow-Methods", &self.methods);
         match (&self.headers, asked_headers) {

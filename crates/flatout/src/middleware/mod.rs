@@ -71,7 +71,7 @@ pub use tracing::Tracing;
 /// use flatout::middleware::{Inner, Middleware};
 /// use flatout::{App, Context, test::Client};
 ///
-/// /// Says which path was asked for.
+/// /// Responds with the requested path.
 /// struct Echo;
 ///
 /// impl Middleware for Echo {

@@ -1,4 +1,4 @@
-//! A type that is no endpoint.
+//! A type that is not an endpoint.
 use flatout::Endpoint;
 
 struct Report;

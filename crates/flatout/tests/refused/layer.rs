@@ -1,4 +1,4 @@
-//! A type that is no layer.
+//! A type that is not a layer.
 use flatout::App;
 
 struct Audit;

@@ -1,4 +1,4 @@
-//! A type that is no middleware.
+//! A type that is not middleware.
 use flatout::App;
 
 struct Audit;

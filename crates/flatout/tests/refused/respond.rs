@@ -1,4 +1,4 @@
-//! A response of a pair whose second is none.
+//! A pair whose second member is not a response.
 use flatout::{Respond, Status};
 
 struct Report;

@@ -1,4 +1,4 @@
-//! A result that is no response.
+//! A result that is not a response.
 use flatout::App;
 
 struct Report;

@@ -9,7 +9,7 @@ use flatout::engine::Address;
 use flatout::{App, Server};
 
 /// The timeout of clients, which only a broken server reaches.
-pub(crate) const TIME_MAX: Duration = Duration::from_secs(10);
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A server with one worker; drained when dropped.
 pub(crate) struct Served {

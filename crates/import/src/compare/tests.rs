@@ -43,7 +43,7 @@ fn differs(one: &'static str, other: &'static str) -> Vec<String> {
 }
 
 #[test]
-fn what_differs_is_found() {
+fn differences_are_found() {
     let base = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 2\r\nServer: a\r\n\r\nok";
     for (other, expected) in [
         (base, &[][..]),

@@ -128,7 +128,7 @@ impl<'d> Import<'d> {
         }
         if has_return {
             for location in server.inner().iter().filter(|directive| directive.name == "location") {
-                self.leave(location, "`return` of its server answers before it", &mut lines);
+                self.leave(location, "`return` of its server applies first", &mut lines);
             }
         } else {
             self.locations(server.inner(), &levels, &named, &mut lines);

@@ -64,7 +64,7 @@ impl<'d> Import<'d> {
         let (Some(certificate), Some(key)) =
             (chain.find("ssl_certificate"), chain.find("ssl_certificate_key"))
         else {
-            return top.comment("a server that speaks TLS has no ssl_certificate and ssl_certificate_key");
+            return top.comment("a server with TLS has no ssl_certificate and ssl_certificate_key");
         };
         for name in NAMES {
             if let Some(directive) = chain.find(name) {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_ends_the_connection() {
+    fn invalid_frames_end_the_connection() {
         let mut heard = Heard::new(Transport::WebSocket, 1);
         let mut end = |bytes: &[u8]| {
             Frames::default().take(&mut bytes.to_vec(), &mut Tracks::default(), &mut heard).unwrap_err()

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_tell_what_is_missing() {
+    fn numbers_reveal_missing_messages() {
         let (mut heard, mut tracks) = (Heard::new(Transport::Events, 1), Tracks::default());
         for number in [5, 6, 9, 9, 7, 10] {
             tracks.note(Data { number: Some(number), sent_ns: None }, &mut heard);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_that_comes_back_says_where_it_was() {
+    fn reconnecting_subscribers_send_their_position() {
         let (_, mut subscriber) = heard(Transport::Events, &[b"id: x-7\ndata: a\n\n"], 99);
         subscriber.cut();
         let request = b"POST / HTTP/1.1\r\nHost: h\r\n\r\n\r\n\r\nbody";

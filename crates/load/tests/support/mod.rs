@@ -20,7 +20,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
 /// Time limit of every wait in a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A good response.
 pub(crate) const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_elf_file_has_no_names() {
+    fn files_other_than_elf_have_no_names() {
         assert!(Image::read("/no/such/file").is_none());
         assert!(Image::parse(b"").is_none() && Image::parse(b"\x7fELF and no more").is_none());
     }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_are_told_from_interrupts() {
+    fn system_calls_are_distinguished_from_interrupts() {
         let stack = |name| [Frame::new(Kind::Kernel, name), Frame::new(Kind::Kernel, "tcp_sendmsg")];
         assert!(Kernel::is_system_call(&stack("entry_SYSCALL_64_after_hwframe")));
         assert!(

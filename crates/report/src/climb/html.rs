@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_told() {
+    fn errors_are_reported() {
         let page = html(&scripted::bare());
         for expected in
             ["stopped early: the server &lt;died&gt;", "sysctl x", "There are no profiles", "not known"]

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_and_surroundings_that_changed_are_told() {
+    fn changed_rungs_and_surroundings_are_reported() {
         let rung = serde_json::json!({ "name": "workers", "status": "kept", "gain": 0.1, "low": 0.08, "high": 0.12 });
         let text = told("/rungs/0", rung);
         let expected = "workers gained +10.0 % (+8.0 to +12.0) then, gains +82.0 % (+76.0 to +88.0) now";
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_climb_is_told() {
+    fn files_other_than_climbs_are_reported() {
         let bare = json(&scripted::bare());
         for (text, expected) in [
             ("", "not a climb: EOF"),

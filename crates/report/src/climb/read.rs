@@ -290,7 +290,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         throughput: read(effects.throughput)?,
         p99: read(effects.p99)?,
         cpu: read(effects.cpu)?,
-        word: Word::NotToldApart,
+        word: Word::NoDifference,
         pairs,
         errors_rose: None,
         confidence: CONFIDENCE,
@@ -299,7 +299,7 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
     effect.word = match effect.on(objective) {
         Some(estimate) if estimate.low > 0.0 => Word::Faster,
         Some(estimate) if estimate.high < 0.0 => Word::Slower,
-        _ => Word::NotToldApart,
+        _ => Word::NoDifference,
     };
     Ok(effect)
 }
@@ -394,7 +394,7 @@ mod tests {
     use crate::climb::scripted;
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn written_files_can_be_read_again() {
         for climb in [scripted::climb(), scripted::bare()] {
             let text = json(&climb);
             let again = json(&from_json(&text).unwrap());
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_files_are_told() {
+    fn malformed_files_are_reported() {
         let good: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
         for (at, value, expected) in [
             ("/objective", Value::from("fun"), "its objective is `fun`, not one of throughput, p99 and cpu"),

@@ -21,7 +21,7 @@ fn effect(gain: f64, half: f64) -> Effect {
         throughput: Some(estimate(gain, half)),
         p99: Some(estimate(gain * 0.7, half * 3.0)),
         cpu: Some(estimate(gain * 0.9, half * 0.5)),
-        word: if gain > half { Word::Faster } else { Word::NotToldApart },
+        word: if gain > half { Word::Faster } else { Word::NoDifference },
         pairs: 12,
         errors_rose: None,
         confidence: 0.99,

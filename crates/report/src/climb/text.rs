@@ -74,7 +74,7 @@ pub fn text(climb: &Climb) -> String {
 pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let outcome = &climb.outcome;
     let mut told = Vec::new();
-    if let Some(noise) = outcome.noise.as_ref().filter(|noise| noise.word != Word::NotToldApart)
+    if let Some(noise) = outcome.noise.as_ref().filter(|noise| noise.word != Word::NoDifference)
         && let Some(estimate) = noise.on(climb.objective)
     {
         told.push(format!(
@@ -84,7 +84,7 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
         ));
     }
     if let Some(total) = &outcome.total
-        && total.word == Word::NotToldApart
+        && total.word == Word::NoDifference
     {
         told.push("all that was kept together makes no significant difference".to_owned());
     }
@@ -187,7 +187,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     }
     if let Some(total) = fall.total {
         let word = climb.outcome.total.as_ref().map(|total| total.word);
-        let none = if word == Some(Word::NotToldApart) { ": no significant difference" } else { "" };
+        let none = if word == Some(Word::NoDifference) { ": no significant difference" } else { "" };
         let _ = writeln!(
             out,
             "  everything kept, together: {} {}{none}",
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generator_that_is_the_limit_is_told() {
+    fn a_generator_at_its_limit_is_reported() {
         let limited = |share: f64, objective: Objective| {
             let mut climb = super::super::scripted::climb();
             climb.objective = objective;

@@ -182,7 +182,7 @@ mod tests {
     use crate::flame::scripted;
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn written_files_can_be_read_again() {
         let profile = scripted::profile(Some(123.0), 5);
         let again = from_json(&to_json(&profile)).unwrap();
         assert!(again.stacks.iter().eq(profile.stacks.iter()));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_files_are_told() {
+    fn malformed_files_are_reported() {
         let good = to_json(&scripted::profile(None, 5));
         for (broken, expected) in [
             (String::new(), "not a profile: EOF"),

@@ -100,7 +100,7 @@ pub struct Cache {
     pub misses_per_s: f64,
     /// Stale responses from the cache.
     pub stale_per_s: f64,
-    /// Requests that shared the response to another's request.
+    /// Requests collapsed into the request of another client.
     pub collapsed_per_s: f64,
     /// Responses evicted to make room.
     pub evicted_per_s: f64,

@@ -1,4 +1,4 @@
-//! Sends what is published in this process.
+//! Sends this process's messages to the bus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::parcel::{About, Head, What, place};
 use super::{Bus, Parcel, Topic};
 use crate::push::{Carry, History, Kind, Publication};
 
-/// Sends what is published.
+/// Sends published messages.
 pub(super) struct Carrier {
     origin: u64,
     bus: Arc<dyn Bus>,
@@ -24,7 +24,7 @@ impl Carry for Carrier {
         let what = What::Message(About::of(channel, publication, history));
         let bytes = Head { origin: self.origin, number, what }.encode(&publication.data);
         let place = match (history.kind, &publication.key) {
-            // A bus that keeps messages keeps so many of each place.
+            // A bus with a history keeps a number of messages per place.
             (Kind::Latest, Some(key)) => format!("{}.{}", place(channel), place(key)),
             _ => place(channel),
         };

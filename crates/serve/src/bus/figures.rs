@@ -1,21 +1,21 @@
-//! What is counted of a bus.
+//! Counters of a bus.
 
 use crate::metrics::Family;
 
-/// How a bus is.
+/// The state of a bus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
-    /// It was not joined yet.
+    /// Not joined yet.
     #[default]
     Joining,
-    /// Parcels come and go.
+    /// Joined.
     Joined,
-    /// It was lost, and is tried again.
+    /// Lost; it is being joined again.
     Away,
 }
 
 impl State {
-    /// In words.
+    /// As text.
     pub fn name(self) -> &'static str {
         match self {
             State::Joining => "joining",
@@ -25,24 +25,24 @@ impl State {
     }
 }
 
-/// What was counted, at one moment.
+/// The counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// How the bus is.
+    /// The state of the bus.
     pub state: State,
-    /// Messages and purges that the bus has carried for this server.
+    /// Messages and purges of this server that the bus has carried.
     pub sent: u64,
     /// Messages and purges of other servers.
     pub received: u64,
-    /// Those of this server that wait to be carried.
+    /// Messages and purges of this server in the queue.
     pub queued: u64,
-    /// Those of this server that were dropped: too many waited, or they were too large.
+    /// Messages and purges of this server that were dropped: the queue was full, or they were too large.
     pub dropped: u64,
     /// How often the bus was lost.
     pub lost: u64,
-    /// How often messages or purges of other servers did not arrive.
+    /// How often messages or purges of other servers were lost.
     pub missed: u64,
-    /// What arrived and could not be used.
+    /// Parcels of other servers that were refused: malformed, or over a limit.
     pub refused: u64,
 }
 
@@ -50,24 +50,28 @@ impl Counted {
     pub(super) fn collect(&self, into: &mut Vec<Family>) {
         let is_joined = u64::from(self.state == State::Joined);
         let figures = [
-            Family::gauge("flatout_bus_joined", "1 while the bus to other servers is joined", is_joined),
-            Family::gauge("flatout_bus_queued", "Messages and purges that wait for the bus", self.queued),
-            Family::counter("flatout_bus_sent", "Messages and purges that the bus has carried", self.sent),
-            Family::counter("flatout_bus_received", "Messages and purges of other servers", self.received),
+            Family::gauge("flatout_bus_joined", "1 if the bus to other servers is joined", is_joined),
+            Family::gauge("flatout_bus_queued", "Messages and purges queued for the bus", self.queued),
+            Family::counter("flatout_bus_sent", "Messages and purges carried by the bus", self.sent),
+            Family::counter(
+                "flatout_bus_received",
+                "Messages and purges received from other servers",
+                self.received,
+            ),
             Family::counter(
                 "flatout_bus_dropped",
-                "Messages and purges not sent because too many waited or they were too large",
+                "Messages and purges dropped because the queue was full or they were too large",
                 self.dropped,
             ),
-            Family::counter("flatout_bus_lost", "How often the bus was lost", self.lost),
+            Family::counter("flatout_bus_lost", "Times the connection to the bus was lost", self.lost),
             Family::counter(
                 "flatout_bus_missed",
-                "How often messages or purges of other servers did not arrive",
+                "Times messages or purges of other servers were lost",
                 self.missed,
             ),
             Family::counter(
                 "flatout_bus_refused",
-                "Messages and purges of other servers that could not be used",
+                "Messages and purges of other servers that were refused",
                 self.refused,
             ),
         ];

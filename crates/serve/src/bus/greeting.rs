@@ -1,18 +1,19 @@
-//! Looks whether a server greets as NATS servers do, before the library speaks to it: that reads without a limit until a line ends.
+//! Checks that a server sends the greeting of NATS before the library connects to it: the library reads lines
+//! without a limit.
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::session::shown;
 
-/// Bytes of a greeting: it names the servers of a cluster too.
+/// Maximum size of a greeting; it also lists the servers of a cluster.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
-/// How every greeting begins.
+/// The start of every greeting.
 const BEGINNING: &[u8] = b"INFO {";
 
 /// # Errors
-/// It cannot be connected to, or is no NATS server.
+/// It cannot be reached, or is not a NATS server.
 pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
     let mut stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
     let mut said = Vec::new();
@@ -31,7 +32,7 @@ pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
         }
         let mut more = [0; 4096];
         match stream.read(&mut more).await {
-            Ok(0) => return Err("it closes the connection without a greeting".to_owned()),
+            Ok(0) => return Err("it closed the connection without a greeting".to_owned()),
             Ok(count) => said.extend_from_slice(more.get(..count).unwrap_or_default()),
             Err(error) => return Err(error.to_string()),
         }
@@ -40,5 +41,5 @@ pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
 
 fn no_server(said: &[u8]) -> String {
     let begins = said.get(..40.min(said.len())).unwrap_or_default();
-    format!("it is no NATS server: it says `{}`", shown(String::from_utf8_lossy(begins).trim()))
+    format!("not a NATS server: it sent `{}`", shown(String::from_utf8_lossy(begins).trim()))
 }

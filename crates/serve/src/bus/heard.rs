@@ -1,19 +1,20 @@
-//! What was received from each other server: nothing is taken twice, and what is missing is noticed.
+//! What was received from each of the other servers, to ignore repeated parcels and to detect lost ones.
 
 use std::collections::HashMap;
 
 use flatout_lane::clock::Ticks;
 
-/// Servers that are remembered; over it, the one that was silent for the longest is forgotten.
+/// Maximum number of servers. Above it, the one that has been silent for longest is forgotten.
 const ORIGINS_MAX: usize = 1024;
 
-/// How far each other server has come. A server numbers what it sends without holes.
+/// The last number of each of the other servers. A server numbers its parcels consecutively.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     by_origin: HashMap<u64, Last>,
-    /// All servers that there were have been heard: one that is unknown begins now, with 1.
+    /// All existing servers have been heard: an unknown server is new and starts with 1.
     is_complete: bool,
-    /// What comes was kept, and some of it is not kept any more: nothing counts as missing until all have been heard.
+    /// Parcels come from a history that has lost its oldest ones: nothing counts as lost until all servers
+    /// have been heard.
     has_holes: bool,
 }
 
@@ -23,19 +24,19 @@ struct Last {
     at: Ticks,
 }
 
-/// What a number means.
+/// The result for a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It is the next one, or the first that is heard of its server.
+    /// The next one, or the first one heard of its server.
     Next,
-    /// It was there before.
+    /// Received before.
     Repeated,
-    /// Some before it did not arrive.
+    /// The next one after a loss.
     Missed,
 }
 
 impl Heard {
-    /// This number of this server has arrived.
+    /// Records the number of a received parcel.
     pub(crate) fn step(&mut self, origin: u64, number: u64, now: Ticks) -> Step {
         let Some(last) = self.by_origin.get_mut(&origin) else {
             self.remember(origin, number, now);
@@ -51,7 +52,7 @@ impl Heard {
         if is_next { Step::Next } else { Step::Missed }
     }
 
-    /// This server says that it has sent all up to this number. Returns whether some of them did not arrive.
+    /// Records that a server has sent everything up to this number. Returns whether some of it was lost.
     pub(crate) fn tip(&mut self, origin: u64, number: u64, now: Ticks) -> bool {
         let Some(last) = self.by_origin.get_mut(&origin) else {
             self.remember(origin, number, now);
@@ -63,22 +64,22 @@ impl Heard {
         has_missed
     }
 
-    /// All servers that are there have been heard.
+    /// Records that all running servers have been heard.
     pub(crate) fn complete(&mut self) {
         (self.is_complete, self.has_holes) = (true, false);
     }
 
-    /// What comes first was kept for a time.
+    /// Records that the first parcels come from a history, which may have gaps.
     pub(crate) fn expect_holes(&mut self) {
         self.has_holes = !self.is_complete;
     }
 
-    /// Servers that were heard at this moment or later.
+    /// Servers heard since this moment.
     pub(crate) fn since(&self, at: Ticks) -> Vec<u64> {
         self.by_origin.iter().filter(|(_, last)| last.at >= at).map(|(origin, _)| *origin).collect()
     }
 
-    /// All of it, for another process.
+    /// The whole state, for another process.
     pub(crate) fn all(&self) -> Vec<(u64, u64)> {
         self.by_origin.iter().map(|(origin, last)| (*origin, last.number)).collect()
     }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_taken_twice_and_what_is_missing_is_noticed() {
+    fn repeated_and_lost_numbers_are_detected() {
         let mut heard = Heard::default();
         let steps = [(7, Step::Next), (8, Step::Next), (8, Step::Repeated), (7, Step::Repeated)];
         for (number, step) in steps {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_may_have_holes() {
+    fn gaps_in_a_history_are_allowed() {
         let mut heard = Heard::default();
         heard.expect_holes();
         let steps = [(1, Step::Next), (5, Step::Next), (5, Step::Repeated), (9, Step::Next)];
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_server_begins_with_its_first() {
+    fn a_new_server_starts_at_1() {
         let mut heard = Heard::default();
         assert_eq!(heard.step(1, 50, 0), Step::Next);
         assert!(!heard.tip(2, 50, 0));
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_come_and_go_are_forgotten() {
+    fn the_number_of_servers_is_limited() {
         let mut heard = Heard::default();
         for origin in 0..10 * ORIGINS_MAX as u64 {
             heard.step(origin, 1, origin as Ticks);

@@ -1,4 +1,4 @@
-//! Messages that NATS keeps (JetStream), for servers that were away or come later: one stream for a group.
+//! The history in NATS (JetStream), for servers that were disconnected or are new: one stream per group.
 
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
@@ -13,58 +13,58 @@ use futures_core::Stream;
 
 use super::session::shown;
 
-/// Messages of one channel, or values of one key, that are kept.
+/// Maximum number of messages kept for one channel, or values for one key.
 const PER_SUBJECT_MAX: i64 = 1000;
 
-/// Bytes of all that is kept.
+/// Maximum size of the stream.
 const BYTES_MAX: i64 = 1 << 30;
 
-/// How far this server has come.
+/// The position of this server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
-    /// In the stream that was made at this time.
+    /// The creation time of the stream.
     pub(super) stream_ns: i128,
-    /// Up to this message of it; 0 is none.
+    /// The sequence number of the last message seen; 0 for none.
     pub(super) sequence: u64,
 }
 
-/// What is kept, from the first that this server has not seen.
+/// The history from the first message that this server has not seen.
 pub(super) struct Kept {
     messages: Option<Box<Ordered>>,
-    /// When the stream was made.
+    /// The creation time of the stream.
     pub(super) stream_ns: i128,
-    /// So many come that were kept; after them come new ones.
+    /// The number of stored messages still to come; new ones follow.
     pub(super) pending: u64,
-    /// Some that this server has not seen are not kept any more.
+    /// Some messages were deleted before this server received them.
     pub(super) has_missed: bool,
 }
 
-/// One of them.
+/// A stored message.
 pub(super) struct One {
     pub(super) bytes: Bytes,
-    /// Its number in the stream.
+    /// Its sequence number.
     pub(super) sequence: u64,
-    /// How long ago it was sent.
+    /// Its age.
     pub(super) age: Duration,
 }
 
 impl Kept {
-    /// For a bus that keeps nothing.
+    /// For a bus without a history.
     pub(super) fn nothing() -> Kept {
         Kept { messages: None, stream_ns: 0, pending: 0, has_missed: false }
     }
 
-    /// Opens the stream of a group, which is made if there is none, behind what was seen of it.
+    /// Opens the stream of a group after the last message seen, and creates the stream if it does not exist.
     ///
     /// # Errors
-    /// Why that is not possible, in words.
+    /// Why it failed.
     pub(super) async fn open(
         client: &Client,
         group: &str,
         age_max: Duration,
         seen: Seen,
     ) -> Result<Kept, String> {
-        let failed = |error: String| format!("messages cannot be kept by JetStream: {}", shown(&error));
+        let failed = |error: String| format!("JetStream cannot store messages: {}", shown(&error));
         let subject = format!("{group}.push.>");
         let config = stream::Config {
             name: format!("{group}_push"),
@@ -78,7 +78,7 @@ impl Kept {
         let stream = stream.map_err(|error| failed(error.to_string()))?;
         let info = stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         let (stream_ns, last) = (info.created.unix_timestamp_nanos(), info.state.last_sequence);
-        // All of another stream is new: what this server has seen before is known by its numbers.
+        // A new stream is read from the start: messages seen before are recognised by their numbers.
         let after = seen.sequence;
         let is_same = after > 0 && after <= last && stream_ns == seen.stream_ns;
         let deliver_policy = match is_same {
@@ -101,10 +101,10 @@ impl Kept {
         Ok(Kept { messages: Some(Box::new(messages)), stream_ns, pending, has_missed })
     }
 
-    /// The next message; never, if nothing is kept.
+    /// The next message. Without a history it never returns.
     ///
     /// # Errors
-    /// The stream is gone, in words.
+    /// The stream was lost.
     pub(super) async fn next(&mut self) -> Result<One, String> {
         let Some(messages) = &mut self.messages else { return pending().await };
         loop {
@@ -114,7 +114,7 @@ impl Kept {
                 Some(Err(error)) => return Err(format!("JetStream: {}", shown(&error.to_string()))),
                 None => return Err("the connection has ended".to_owned()),
             };
-            // Without the words of JetStream it is none of its messages.
+            // A message without JetStream's metadata does not belong to the stream.
             let Ok(info) = message.info() else { continue };
             let sent_ns = info.published.unix_timestamp_nanos();
             let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);

@@ -1,4 +1,4 @@
-//! The bus inside one process: for a server that is alone, and for several in one program.
+//! The bus inside one process: for a single server, and for several in one program.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,17 +10,17 @@ use bytes::Bytes;
 
 use super::{Bus, Counted, Joined, Member, Parcel, State};
 
-/// Parcels that wait for one member.
+/// Maximum number of parcels queued for one member.
 const WAITING_MAX: usize = 16 << 10;
 
-/// How often members are called without a parcel.
+/// How often [`Member::beat`] is called.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// A bus that its members have in common; clones are the same.
+/// A bus; clones share it.
 #[derive(Clone, Default)]
 pub struct Local(Arc<Mutex<Vec<SyncSender<Bytes>>>>);
 
-/// One member's end of it.
+/// The end of one member.
 pub struct Seat {
     bus: Local,
     at: usize,
@@ -30,7 +30,7 @@ pub struct Seat {
 }
 
 impl Local {
-    /// A place for one more member.
+    /// Adds a member.
     pub fn seat(&self) -> Arc<Seat> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,10 +46,10 @@ impl Local {
 }
 
 impl Seat {
-    /// Calls the member, on a thread of its own, for as long as it exists.
+    /// Calls the member on a separate thread for as long as it exists.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// The thread cannot be started.
     pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
         let Some(receiver) = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());

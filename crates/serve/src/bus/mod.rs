@@ -1,4 +1,4 @@
-//! The bus between servers: what is published or purged at one of them reaches all.
+//! The bus between servers: messages published and purges made on one server reach all of them.
 //!
 //! ```text
 //! Hub::publish, purge ──> Relay: numbers, parcels ──> Bus ──> Relay of each other server ──> Hub::arrive, Cache::purge
@@ -6,8 +6,9 @@
 //!                                                      └─ Nats: one connection, on a thread of the control plane
 //! ```
 //!
-//! A bus carries parcels and knows nothing of channels and caches. The [`Relay`] knows what is in them: each server numbers its
-//! parcels, so that no server takes one twice, and what did not arrive is noticed. No worker waits for a bus.
+//! A bus carries parcels and knows nothing about channels and caches. The [`Relay`] encodes and decodes them.
+//! Each server numbers its parcels, so that the others ignore repeated ones and detect lost ones. No worker
+//! waits for a bus.
 
 mod carrier;
 mod figures;
@@ -44,37 +45,39 @@ pub(crate) use heard::{Heard, Step};
 
 /// Carries parcels between the members of a group of servers.
 pub trait Bus: Send + Sync {
-    /// Sends a parcel to all other members. It does not wait: while the bus is away the parcel waits, and what there is no room for is
-    /// dropped and counted.
+    /// Sends a parcel to all other members, without waiting. While the bus is disconnected, parcels are
+    /// queued. If the queue is full, the oldest are dropped and counted.
     fn send(&self, parcel: Parcel);
 
-    /// How the bus is, and what it has counted.
+    /// The state of the bus, and its counters.
     fn counted(&self) -> Counted;
 
-    /// Waits until the member has received all that others had sent before, as far as that is there, for no longer than this.
+    /// Waits until the member has received everything that others sent before this call, for at most this
+    /// time.
     fn sync(&self, time_max: Duration) {
         let _ = time_max;
     }
 
-    /// Whether it keeps messages for members that were away or come later.
+    /// Whether it has a history, for members that were disconnected or are new.
     fn keeps_messages(&self) -> bool {
         false
     }
 }
 
-/// Somebody on a bus. Called on a thread of the bus, one call at a time.
+/// A member of a bus. Called on the thread of the bus, one call at a time.
 pub trait Member: Send + Sync {
-    /// A parcel has arrived, which was sent so long ago. Parcels of one member arrive in the order in which it has sent them. Returns what is
-    /// its own and has come back, as far as the bus returns parcels to their sender.
+    /// A parcel has arrived; `age` is the time since it was sent. Parcels of one member arrive in the order
+    /// in which they were sent. If the bus returns parcels to their sender and this is one of the member's
+    /// own, returns its receipt.
     fn receive(&self, bytes: &Bytes, age: Duration) -> Option<Receipt>;
 
-    /// The bus has kept fewer messages than were sent while it was away.
+    /// Messages were lost: the bus no longer has all that were sent while it was disconnected.
     fn missed(&self);
 
-    /// The bus was joined. What others have sent before may not have arrived.
+    /// The bus was joined. Parcels that others sent before may be lost.
     fn joined(&self, how: Joined);
 
-    /// Some time has passed, a quarter of a second or less.
+    /// Called every 250 ms or more often.
     fn beat(&self);
 }
 
@@ -83,38 +86,38 @@ pub trait Member: Send + Sync {
 pub enum Joined {
     /// At the first attempt.
     AtOnce,
-    /// For the first time, after attempts that have failed.
+    /// For the first time, after failed attempts.
     Late,
-    /// Again, after it was lost.
+    /// Again, after the connection was lost.
     Again,
 }
 
-/// What a member sends.
+/// A message or purge, encoded for the bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parcel {
-    /// What it is about.
+    /// Its topic.
     pub topic: Topic,
-    /// The sender's numbering of this topic, without holes.
+    /// The sender's sequence number in this topic, without gaps.
     pub number: u64,
-    /// What it belongs to within its topic, such as a channel: words of letters, digits and `-_=`, with dots between them.
+    /// Its place within the topic, such as a channel: words of letters, digits and `-_=`, separated by dots.
     pub place: String,
-    /// What members receive.
+    /// The encoded contents.
     pub bytes: Bytes,
 }
 
-/// What parcels are about.
+/// The topic of a parcel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// Messages of channels.
     Push,
     /// Purges of the response cache.
     Purge,
-    /// Who is there. It is not numbered, and is not kept while the bus is away.
+    /// Heartbeats of the members. They are not numbered, and are not queued while the bus is disconnected.
     Presence,
 }
 
 impl Topic {
-    /// What it is called on the bus.
+    /// Its name on the bus.
     pub fn name(self) -> &'static str {
         match self {
             Topic::Push => "push",
@@ -124,11 +127,11 @@ impl Topic {
     }
 }
 
-/// A parcel of one's own that the bus has carried.
+/// Confirms that the bus has carried a parcel of this member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
     /// Its topic.
     pub topic: Topic,
-    /// Its number.
+    /// Its sequence number.
     pub number: u64,
 }

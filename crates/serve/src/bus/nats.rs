@@ -1,14 +1,16 @@
-//! The bus by NATS: one connection to one of its servers, on a thread of its own.
+//! The bus over NATS: one connection to one of its servers, on a separate thread.
 //!
 //! ```text
 //! send ──> Outbox ── pump ──> GROUP.push.CHANNEL, GROUP.purge, GROUP.presence ──> server ── GROUP.> ──> Member::receive
-//!            ^ settle: a parcel of one's own that has come back was carried, and is not sent again <──────────┘
+//!            ^ settle: an own parcel that has come back was carried, and is removed <─────────────────────────┘
 //! ```
 //!
-//! With a history, messages come from a stream that keeps them (`kept.rs`) instead, in which they are in one order for all.
+//! With a history, messages are read from a JetStream stream (`kept.rs`) instead, in the same order on all
+//! servers.
 //!
-//! A parcel stays in the outbox until it has come back, so that what was on its way when the server went is sent again. `async-nats` would
-//! reconnect by itself; here every connection is a session of its own, so that what follows from a loss is done at each of them.
+//! A parcel stays in the outbox until it has come back, so that parcels in flight when the connection breaks
+//! are sent again. `async-nats` could reconnect by itself; here each connection is a new session, because
+//! every loss of the connection has to be handled (resend, validate the cache, report gaps).
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,24 +27,25 @@ use super::outbox::Outbox;
 use super::session::Session;
 use super::{Bus, Counted, Member, Parcel, Plan, Receipt, State, Topic};
 
-/// Before all servers are tried once more: twice as long each time, and half of it at random. Between two of them it is the shortest.
+/// The pause before all servers are tried again. It doubles each time, and half of it is random. Between two
+/// servers it is `PAUSE_MIN`.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// A bus by NATS.
+/// A bus over NATS.
 pub struct Nats(Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) plan: Plan,
     standing: Mutex<Standing>,
-    /// The bus was joined or lost, or parcels were carried.
+    /// Signalled when the bus was joined or lost, or parcels were carried.
     pub(super) news: Condvar,
-    /// There is something to send.
+    /// Signalled when there is something to send.
     pub(super) work: Notify,
     pub(super) received: AtomicU64,
 }
 
-/// How things stand.
+/// The state shared with the thread of the bus.
 #[derive(Default)]
 pub(super) struct Standing {
     pub(super) state: State,
@@ -50,17 +53,18 @@ pub(super) struct Standing {
     pub(super) sent: u64,
     pub(super) dropped: u64,
     pub(super) lost: u64,
-    /// A message that was too large was reported.
+    /// An oversized message has been reported.
     pub(super) has_said_large: bool,
-    /// The last of the messages that the bus keeps which has come.
+    /// The last message received from the history.
     pub(super) seen: Seen,
-    /// How often somebody has asked for all that others had sent, and which of these came back last.
+    /// The number of [`Bus::sync`] calls, and the last one that is complete.
     pub(super) syncs: u64,
     pub(super) synced: u64,
 }
 
 impl Nats {
-    /// For these servers. Nothing is connected before it is [started](Nats::start); what is sent until then waits.
+    /// A bus over these servers. It connects when it is [started](Nats::start); until then, parcels are
+    /// queued.
     pub fn new(plan: Plan) -> Arc<Nats> {
         Arc::new(Nats(Arc::new(Shared {
             plan,
@@ -71,10 +75,10 @@ impl Nats {
         })))
     }
 
-    /// Connects and stays connected, on a thread of its own, for as long as the member exists.
+    /// Connects on a separate thread and reconnects as needed, for as long as the member exists.
     ///
     /// # Errors
-    /// A thread or a runtime that cannot be had.
+    /// The thread or the runtime cannot be started.
     pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = self.0.clone();
@@ -82,18 +86,20 @@ impl Nats {
         thread.spawn(move || runtime.block_on(run(&shared, &member))).map(drop)
     }
 
-    /// Waits until the bus was joined, for no longer than this. Returns whether it is.
+    /// Waits until the bus is joined, for at most this time. Returns whether it is.
     pub fn wait_joined(&self, time_max: Duration) -> bool {
         self.wait(time_max, |standing| standing.state == State::Joined)
     }
 
-    /// Waits until this was carried, for no longer than this time; not at all while the bus is away. Returns whether it was.
+    /// Waits until this parcel was carried, for at most this time; returns at once if the bus is
+    /// disconnected. Returns whether it was carried.
     pub fn wait_carried(&self, receipt: Receipt, time_max: Duration) -> bool {
         self.wait(time_max, |standing| standing.state != State::Joined || !standing.outbox.has(receipt));
         !self.0.lock().outbox.has(receipt)
     }
 
-    /// Waits until all was carried, for no longer than this; not at all while the bus is away.
+    /// Waits until all parcels were carried, for at most this time; returns at once if the bus is
+    /// disconnected.
     pub fn wait_all(&self, time_max: Duration) {
         self.wait(time_max, |standing| standing.state != State::Joined || standing.outbox.len() == 0);
     }
@@ -150,7 +156,7 @@ impl Shared {
     }
 }
 
-/// Keeps a session with one of the servers, until nobody needs it any more.
+/// Keeps a session with one of the servers until the member is dropped.
 async fn run(shared: &Shared, member: &Weak<dyn Member>) {
     let random = RandomState::new();
     let mut pause = PAUSE_MIN;
@@ -178,13 +184,11 @@ async fn run(shared: &Shared, member: &Weak<dyn Member>) {
         if was_joined {
             told_dropped = dropped;
         } else if dropped > told_dropped {
-            // Once, until it is there again.
+            // Reported once, until the bus is joined again.
             told_dropped = u64::MAX;
-            say(format_args!(
-                "more waits for the bus than there is room for: the oldest messages are dropped"
-            ));
+            say(format_args!("the queue of the bus is full: the oldest messages are dropped"));
         }
-        // One that lets everybody in and ends soon is not asked again and again.
+        // If the server accepts the connection but soon closes it, the pause still grows.
         if was_joined && began.elapsed() >= PAUSE_MAX {
             pause = PAUSE_MIN;
         }

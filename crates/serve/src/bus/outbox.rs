@@ -1,30 +1,32 @@
-//! Parcels that wait to be sent, and those that were sent and have not come back: after the bus was lost, they are sent again.
+//! Parcels to send, and parcels that were sent but have not come back yet. When the connection is lost, these
+//! are sent again.
 
 use std::collections::VecDeque;
 
 use super::{Parcel, Receipt, Topic};
 
-/// Parcels, and their bytes, that are kept. Over it the oldest is dropped: those who receive the next one notice that by its number.
+/// Limits of the queue. Above them, the oldest parcel is dropped; receivers detect the loss by the number of
+/// the next one.
 const PARCELS_MAX: usize = 64 << 10;
 const BYTES_MAX: usize = 32 << 20;
 
-/// What a parcel takes besides its bytes.
+/// Memory of a parcel besides its contents.
 const PARCEL_BYTES: usize = size_of::<Parcel>() + 64;
 
-/// Parcels that are on their way at a time.
+/// Maximum number of parcels in flight.
 pub(super) const WINDOW: usize = 1024;
 
 /// The queue of one member.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     queue: VecDeque<Parcel>,
-    /// So many of the first were sent.
+    /// The first `sent` parcels of the queue are in flight.
     sent: usize,
     bytes: usize,
 }
 
 impl Outbox {
-    /// Adds a parcel. Returns how many had to be dropped.
+    /// Adds a parcel. Returns the number of dropped parcels.
     pub(super) fn push(&mut self, parcel: Parcel) -> u64 {
         self.bytes += weight(&parcel);
         self.queue.push_back(parcel);
@@ -38,21 +40,21 @@ impl Outbox {
         dropped
     }
 
-    /// The next one to be sent, unless too many are on their way.
+    /// The next parcel to send; `None` if the window is full.
     pub(super) fn next(&mut self) -> Option<Parcel> {
         if self.sent >= WINDOW {
             return None;
         }
         let parcel = self.queue.get(self.sent)?.clone();
         match parcel.topic {
-            // Nobody waits for it to come back.
+            // Presence needs no receipt.
             Topic::Presence => drop(self.remove(self.sent)),
             Topic::Push | Topic::Purge => self.sent += 1,
         }
         Some(parcel)
     }
 
-    /// This one has come back, and so have those before it in its topic. Returns how many that are.
+    /// Removes a parcel that has come back, and those before it in its topic. Returns their number.
     pub(super) fn settle(&mut self, receipt: Receipt) -> u64 {
         let (mut at, mut count) = (0, 0);
         while at < self.sent {
@@ -68,19 +70,19 @@ impl Outbox {
         count
     }
 
-    /// Whether this one was neither carried nor dropped.
+    /// Whether this parcel is still in the queue: neither carried nor dropped.
     pub(super) fn has(&self, receipt: Receipt) -> bool {
         self.queue.iter().any(|parcel| (parcel.topic, parcel.number) == (receipt.topic, receipt.number))
     }
 
-    /// This one can never be sent.
+    /// Removes a parcel that cannot be sent.
     pub(super) fn discard(&mut self, topic: Topic, number: u64) {
         let is_meant = |parcel: &Parcel| parcel.topic == topic && parcel.number == number;
         let at = self.queue.iter().position(is_meant);
         at.and_then(|at| self.remove(at));
     }
 
-    /// The bus was lost: all are to be sent, again or for the first time. Presence is of no use any more.
+    /// The connection was lost: sends the whole queue again, without outdated presence.
     pub(super) fn rewind(&mut self) {
         self.sent = 0;
         self.queue.retain(|parcel| parcel.topic != Topic::Presence);
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_come_back_is_sent_again() {
+    fn unconfirmed_parcels_are_sent_again() {
         let mut outbox = Outbox::default();
         for number in 1..=4 {
             outbox.push(parcel(Topic::Push, number, 10));
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_settles_only_what_was_sent() {
+    fn a_receipt_confirms_only_sent_parcels() {
         let mut outbox = Outbox::default();
         for number in 1..=2 * WINDOW as u64 {
             outbox.push(parcel(Topic::Push, number, 0));
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_dropped_from_the_front() {
+    fn a_full_queue_drops_the_oldest_parcels() {
         let mut outbox = Outbox::default();
         let dropped: u64 = (1..=40).map(|number| outbox.push(parcel(Topic::Push, number, 1 << 20))).sum();
         assert!(dropped >= 8 && outbox.bytes <= BYTES_MAX, "{dropped}");

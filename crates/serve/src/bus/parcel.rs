@@ -1,4 +1,4 @@
-//! What is in a parcel: a line of JSON, and behind it the data of a message as it was published.
+//! The format of a parcel: a line of JSON, followed by the data of the message as published.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::push::{History, Kind, Publication};
 /// The first line.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Head<'h> {
-    /// Which process has sent it.
+    /// The process that sent it.
     pub(super) origin: u64,
-    /// Its how manieth of this topic it is.
+    /// Its sequence number in its topic.
     pub(super) number: u64,
     #[serde(borrow, flatten)]
     pub(super) what: What<'h>,
 }
 
-/// What it is.
+/// The kind of a parcel.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum What<'h> {
@@ -29,11 +29,12 @@ pub(super) enum What<'h> {
     Message(About<'h>),
     /// A purge, as text.
     Purge(Cow<'h, str>),
-    /// Its sender is there, and has sent so many messages and purges. `asks`: others are to say the same.
+    /// A heartbeat: how many messages and purges the sender has sent. `asks`: others shall respond with
+    /// theirs.
     Presence { messages: u64, purges: u64, asks: bool },
 }
 
-/// What a message is besides its data.
+/// The metadata of a message.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct About<'h> {
     #[serde(borrow)]
@@ -48,7 +49,7 @@ pub(super) struct About<'h> {
     is_latest: bool,
     count: usize,
     age_ms: u64,
-    /// When it was published: milliseconds since 1970.
+    /// The time of publication, in Unix milliseconds.
     #[serde(default)]
     pub(super) at_ms: u64,
 }
@@ -72,7 +73,8 @@ impl<'h> About<'h> {
         History { kind, count: self.count, age: Duration::from_millis(self.age_ms) }
     }
 
-    /// The message with this data. `None` if it is not the JSON that it says it is: that is embedded as it is.
+    /// The message with this data. `None` if it is declared as JSON but is not valid JSON: such data is
+    /// embedded unchanged.
     pub(super) fn publication(&self, data: Bytes) -> Option<Publication> {
         if self.is_json && serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_err() {
             return None;
@@ -86,7 +88,7 @@ impl<'h> About<'h> {
 impl Head<'_> {
     /// The parcel with this data.
     pub(super) fn encode(&self, data: &[u8]) -> Bytes {
-        // Texts and numbers can always be written.
+        // Strings and numbers can always be serialized.
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes.extend_from_slice(data);
@@ -94,14 +96,15 @@ impl Head<'_> {
     }
 }
 
-/// Reads a parcel: what it says, and the data behind that. `None` if it is none.
+/// Parses a parcel into its head and data. `None` if it is malformed.
 pub(super) fn decode(bytes: &Bytes) -> Option<(Head<'_>, Bytes)> {
     let at = bytes.iter().position(|&byte| byte == b'\n')?;
     let head = serde_json::from_slice(bytes.get(..at)?).ok()?;
     Some((head, bytes.slice(at + 1..)))
 }
 
-/// A name of any bytes as one word of a place in a topic: bytes other than letters, digits, `-` and `_` become `=` and two digits.
+/// Encodes a name as one word of a place: bytes other than letters, digits, `-` and `_` become `=` and two
+/// hex digits.
 pub(super) fn place(name: &str) -> String {
     if name.is_empty() {
         return "=".to_owned();
@@ -121,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_read_as_it_was_written() {
+    fn messages_survive_encoding_and_decoding() {
         let history = History { kind: Kind::Latest, count: 7, age: Duration::from_secs(2) };
         for (data, is_json, event, key) in [
             (&b"a\nb"[..], false, None, None),
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parcel_is_none() {
+    fn malformed_parcels_are_refused() {
         let long = format!("{}\n", "[".repeat(100_000));
         for text in [
             "",
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_one_word() {
+    fn places_are_encoded_as_one_word() {
         assert_eq!(place(""), "=");
         assert_eq!(place("NBA.1-a_b=/~é"), "NBA=2E1-a_b=3D=2F=7E=C3=A9");
     }

@@ -1,4 +1,4 @@
-//! Where a bus is, as people write it.
+//! The settings of a bus, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,43 +6,43 @@ use std::time::Duration;
 
 use flatout_wire::target::decode_component;
 
-/// The port of NATS.
+/// The default port of NATS.
 const PORT: u16 = 4222;
 
-/// Servers of one bus.
+/// Maximum number of servers of one bus.
 const SERVERS_MAX: usize = 16;
 
-/// Bytes of the name of a group.
+/// Maximum length of a group's name.
 const GROUP_BYTES_MAX: usize = 64;
 
-/// The group of servers that say nothing else.
+/// The default group.
 const GROUP: &str = "flatout";
 
-/// A bus.
+/// The settings of a bus.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// Its servers; one after the other is tried.
+    /// Its servers, tried in turn.
     pub servers: Vec<Server>,
-    /// Which servers on the same bus belong together: those with the same name.
+    /// The name of the group: servers with the same name share messages and purges.
     pub group: String,
-    /// How long the bus keeps messages for servers that were away or come later; `None`: it does not.
+    /// How long the bus keeps messages for servers that were disconnected or are new. `None`: no history.
     pub history: Option<Duration>,
 }
 
 /// A server of a bus.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Server {
-    /// Its name or address; IPv6 without brackets.
+    /// Its host name or address; IPv6 without brackets.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Whether it is asked over TLS. It may demand that itself.
+    /// Whether to connect with TLS. The server may also require it.
     pub is_tls: bool,
-    /// What it wants to know of who connects.
+    /// The credentials to connect with.
     pub credentials: Option<Credentials>,
 }
 
-/// What lets somebody in.
+/// Credentials for a server.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Credentials {
     /// A user with a password.
@@ -87,7 +87,7 @@ impl Plan {
     /// Changes the name of the group.
     ///
     /// # Errors
-    /// It is no such name.
+    /// The name is invalid.
     pub fn set_group(&mut self, group: &str) -> Result<(), String> {
         let is_name = (1..=GROUP_BYTES_MAX).contains(&group.len())
             && group.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
@@ -106,7 +106,8 @@ impl Plan {
     }
 }
 
-/// `nats://HOST[:PORT]` or `tls://…`, with `USER:PASSWORD@` or `TOKEN@` before the host; several with commas between them.
+/// `nats://HOST[:PORT]` or `tls://…`, with `USER:PASSWORD@` or `TOKEN@` before the host; several are
+/// separated by commas.
 impl FromStr for Plan {
     type Err = String;
 
@@ -124,7 +125,7 @@ impl FromStr for Server {
 
     fn from_str(text: &str) -> Result<Server, String> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        // What stands before it is secret.
+        // The part before the `@` is secret.
         let (secret, place) =
             rest.rsplit_once('@').map_or((None, rest), |(secret, place)| (Some(secret), place));
         let place = place.strip_suffix('/').unwrap_or(place);
@@ -148,7 +149,7 @@ impl FromStr for Server {
 }
 
 impl Credentials {
-    /// `USER:PASSWORD` or `TOKEN` as a line of a file, where all characters stand for themselves.
+    /// `USER:PASSWORD` or `TOKEN` as a line of a file, without percent-encoding.
     pub fn of_line(line: &str) -> Option<Credentials> {
         let line = line.trim();
         match line.split_once(':') {
@@ -159,7 +160,7 @@ impl Credentials {
     }
 }
 
-/// `USER:PASSWORD` or `TOKEN`, with other characters than those of URLs as `%XX`.
+/// `USER:PASSWORD` or `TOKEN`, percent-encoded.
 impl FromStr for Credentials {
     type Err = ();
 
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read() {
+    fn servers_are_parsed() {
         for (text, url, credentials) in [
             ("nats://a", "nats://a:4222", None),
             ("nats://127.0.0.1:7/", "nats://127.0.0.1:7", None),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_secrets() {
+    fn errors_do_not_contain_secrets() {
         for text in [
             "",
             "a:4222",
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_credentials() {
+    fn credentials_are_parsed_from_a_line() {
         let password = |user: &str, password: &str| Some(Credentials::Password(user.into(), password.into()));
         assert_eq!(Credentials::of_line(" u:p:%40 \n"), password("u", "p:%40"));
         assert_eq!(Credentials::of_line("token"), Some(Credentials::Token("token".into())));
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_names() {
+    fn group_names_are_checked() {
         let mut plan: Plan = "nats://a".parse().unwrap();
         plan.set_group("shop-1").unwrap();
         for group in ["", "a.b", "a b", "*", ">", &"a".repeat(65)] {

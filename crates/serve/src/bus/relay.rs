@@ -1,4 +1,4 @@
-//! Between a bus, and the channels and the cache of this process.
+//! Connects the channels and the cache of this process to a bus.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -17,27 +17,27 @@ use crate::cache::{self, Purge};
 use crate::metrics::{Family, Source};
 use crate::push::{Arrived, Hub, Incoming, Refused};
 
-/// How often each member says that it is there, and how far it has come.
+/// The interval of a member's heartbeats, which have its last sequence numbers.
 const PRESENCE_TIME: Duration = Duration::from_secs(5);
 
-/// After the bus was lost: how long others may take to say how far they have come.
+/// After rejoining: how long to wait for the heartbeats of the other members.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A message that took longer may stand at another place on other servers.
+/// Above this latency, a message may have another position in the order of other servers.
 const LATE_TIME: Duration = Duration::from_secs(5);
 
-/// Messages that wait while the channels move to another process, and their bytes. Over it the oldest is dropped, which is noticed by the
-/// number of the next one.
+/// Limits of the messages held while the channels move to another process. Above them, the oldest is dropped;
+/// the loss is detected by the number of the next one.
 const HELD_MAX: usize = 16 << 10;
 const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// Bits of the number of a process: as many as any reader of JSON keeps.
+/// Bits of a process's number: integers in JSON are exact up to 53 bits.
 const ORIGIN_BITS: u32 = 53;
 
-/// Purges this server's cache, if it has one now. Returns how many responses.
+/// Purges this server's cache. Returns the number of purged responses; `None` if there is no cache.
 pub type Purging = dyn Fn(&Purge) -> Option<usize> + Send + Sync;
 
-/// A server on a bus: its channels and its cache.
+/// This server as a member of a bus: its channels and its cache.
 pub struct Relay {
     origin: u64,
     hub: Hub,
@@ -50,23 +50,23 @@ pub struct Relay {
 
 #[derive(Default)]
 struct State {
-    /// Purges that were sent.
+    /// The number of purges sent.
     purges: u64,
-    /// Purges of others.
+    /// The purges received from other servers.
     heard: Heard,
-    /// After the bus was joined: others that have not said yet how far they have come, and until when they may.
+    /// After the bus was joined: the servers whose heartbeat is still missing, and how long to wait for them.
     awaited: Option<(HashSet<u64>, Ticks)>,
-    /// When presence was last said.
+    /// When this server last sent a heartbeat.
     presence_at: Ticks,
-    /// When the bus was last there.
+    /// When the bus was last connected.
     beat_at: Ticks,
-    /// Messages that wait for the channels.
+    /// Messages held while the channels are frozen.
     held: VecDeque<Bytes>,
     held_bytes: usize,
 }
 
 impl Relay {
-    /// For these channels and this cache. It is to be [connected](Relay::connect).
+    /// A relay for these channels and this cache. It must be [connected](Relay::connect) to a bus.
     pub fn new(hub: &Hub, purging: Box<Purging>) -> Arc<Relay> {
         let random = RandomState::new().hash_one(clock::unix_nanoseconds());
         Arc::new(Relay {
@@ -80,7 +80,7 @@ impl Relay {
         })
     }
 
-    /// Sends by this bus from now on what is published and purged here. Only the first counts.
+    /// Sends messages and purges of this server over this bus from now on. Later calls have no effect.
     pub fn connect(&self, bus: Arc<dyn Bus>) {
         if self.bus.set(bus.clone()).is_ok() {
             if bus.keeps_messages() {
@@ -90,8 +90,8 @@ impl Relay {
         }
     }
 
-    /// Purges the cache of this server, and sends that to all others. Returns how many responses of this server it was (`None` if it has no
-    /// cache), and what the bus knows it by.
+    /// Purges the cache of this server and sends the purge to all others. Returns the number of responses
+    /// purged on this server (`None` if it has no cache), and the receipt to wait for.
     pub fn purge(&self, purge: &Purge) -> (Option<usize>, Receipt) {
         let count = (self.purging)(purge);
         let mut state = self.lock();
@@ -99,13 +99,13 @@ impl Relay {
         let number = state.purges;
         let what = What::Purge(purge.to_text().into());
         let bytes = Head { origin: self.origin, number, what }.encode(b"");
-        // Under the lock: in the order of the numbers.
+        // Sent under the lock, to keep the order of the numbers.
         self.send(Parcel { topic: Topic::Purge, number, place: String::new(), bytes });
         drop(state);
         (count, Receipt { topic: Topic::Purge, number })
     }
 
-    /// How the bus is, and what was counted.
+    /// The state of the bus, and its counters.
     pub fn counted(&self) -> Counted {
         let counted = self.bus.get().map(|bus| bus.counted()).unwrap_or_default();
         Counted {
@@ -125,7 +125,7 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the bus sees to it that no message is lost.
+    /// Whether the bus has a history, so that no message is lost.
     fn keeps_messages(&self) -> bool {
         self.bus.get().is_some_and(|bus| bus.keeps_messages())
     }
@@ -161,7 +161,7 @@ impl Relay {
         }
     }
 
-    /// Hands a message over. Returns whether the channels take messages now.
+    /// Delivers a message to the channels. Returns `false` if they are frozen.
     fn deliver(&self, from: (u64, u64), about: &About<'_>, data: Bytes, age: Duration) -> bool {
         let Some(publication) = about.publication(data) else {
             self.refuse();
@@ -203,7 +203,8 @@ impl Relay {
 
     fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool) {
         let now = clock::now().ticks;
-        // Messages that wait here are counted when they are taken; those that the bus keeps come by another way, and maybe later.
+        // Held messages are counted when they are delivered. Messages of a history arrive on another
+        // subscription, and possibly later than this.
         let is_known = !self.keeps_messages() && self.lock().held.is_empty();
         if is_known && self.hub.hear_tip(origin, messages) == Some(true) {
             self.miss();
@@ -223,12 +224,13 @@ impl Relay {
         }
     }
 
-    /// Some purges may not have arrived, and nobody knows which: all that is stored is validated before it is used again.
+    /// Purges may have been lost, and it is unknown which: marks everything stale, so that it is validated
+    /// before it is served.
     fn distrust(&self) {
         (self.purging)(&Purge { what: cache::What::All, is_soft: true });
     }
 
-    /// All other servers that are there have been heard.
+    /// All running servers have been heard.
     pub(super) fn complete(&self) {
         self.lock().heard.complete();
         self.hub.complete_heard();
@@ -240,14 +242,12 @@ impl Relay {
 
     fn refuse(&self) {
         if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-            say(format_args!(
-                "the bus has brought something that this server cannot use; see flatout_bus_refused_total"
-            ));
+            say(format_args!("refused a message from the bus; see flatout_bus_refused_total"));
         }
     }
 
     fn say_presence(&self, asks: bool) {
-        // Read first: what is published meanwhile is behind it on the bus, or counts as such.
+        // Read before sending: messages published meanwhile follow on the bus.
         let messages = self.hub.carried();
         let mut state = self.lock();
         state.presence_at = clock::now().ticks;
@@ -256,7 +256,7 @@ impl Relay {
         self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
     }
 
-    /// Keeps a message until the channels take messages again.
+    /// Holds a message while the channels are frozen.
     fn hold(&self, bytes: &Bytes) {
         let mut state = self.lock();
         state.held_bytes += bytes.len();
@@ -267,7 +267,7 @@ impl Relay {
         }
     }
 
-    /// Hands over what was kept. Returns whether nothing waits any more.
+    /// Delivers the held messages. Returns whether none are left.
     fn release(&self) -> bool {
         loop {
             let Some(bytes) = self.lock().held.front().cloned() else { return true };
@@ -295,7 +295,7 @@ impl Member for Relay {
     }
 
     fn joined(&self, how: Joined) {
-        // Nobody knows what was purged before, also while this process did not run and its cache was on disk.
+        // Purges may have been missed, also while this process was not running and its cache was on disk.
         self.distrust();
         let now = clock::now().ticks;
         let awaited: HashSet<u64> = match how {
@@ -306,7 +306,8 @@ impl Member for Relay {
                 HashSet::new()
             }
             Joined::Again => {
-                // Those that were there when the bus was lost. Others have gone before, and nothing of theirs is missing.
+                // Wait for the servers that were running when the connection was lost. Others had stopped
+                // before, so nothing of theirs is missing.
                 let since = self.lock().beat_at.saturating_sub(2 * clock::ticks(PRESENCE_TIME));
                 self.hub.heard_since(since).into_iter().collect()
             }
@@ -326,7 +327,7 @@ impl Member for Relay {
         if let Some(silent) = awaited {
             self.complete();
             if !silent.is_empty() {
-                // They have gone meanwhile. What they have sent before may not have arrived here.
+                // These servers have stopped meanwhile. Their last messages may be lost.
                 self.missed();
             }
         }

@@ -19,19 +19,20 @@ use super::nats::Shared;
 use super::outbox::WINDOW;
 use super::{Credentials, Joined, Member, Parcel, Plan, Server, State, Topic};
 
-/// Until the server has let us in, and until what we send comes back for the first time.
+/// Time limit to connect, and for the first marker to come back.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How often a silent server is asked whether it is there. At the third time without an answer the connection is given up.
+/// The interval of pings to a silent server. After the third without a response the connection is closed.
 const PING_TIME: Duration = Duration::from_secs(2);
 
-/// Parcels of others that wait to be taken. What comes above that is lost, and noticed by its number.
+/// Maximum number of received parcels in the queue. Above it, parcels are lost, which is detected by their
+/// numbers.
 const RECEIVED_MAX: usize = 64 << 10;
 
-/// How often members are called without a parcel.
+/// How often [`Member::beat`] is called.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Characters that are shown of what a server says.
+/// Maximum number of characters shown of a server's text.
 const SAID_MAX: usize = 200;
 
 /// One connection.
@@ -39,30 +40,30 @@ pub(super) struct Session<'s> {
     pub(super) shared: &'s Shared,
     pub(super) member: &'s Weak<dyn Member>,
     pub(super) server: &'s Server,
-    /// What nobody else sends.
+    /// A random number that identifies the markers of this session.
     pub(super) nonce: u64,
-    /// Since when the bus is not there, if an attempt has failed.
+    /// Since when the bus has been disconnected, if an attempt has failed.
     pub(super) away_since: Option<Instant>,
-    /// The last question for all that others had sent which was put.
+    /// The last sync that was sent.
     pub(super) synced: u64,
 }
 
 impl Session<'_> {
-    /// Returns why it has ended.
+    /// Runs the session. Returns why it ended.
     pub(super) async fn run(&mut self) -> String {
         let said = timeout(CONNECT_TIME_MAX, greeting::check(&self.server.host, self.server.port)).await;
         match said {
-            Err(_) => return "it says nothing".to_owned(),
+            Err(_) => return "it did not respond in time".to_owned(),
             Ok(Err(why)) => return why,
             Ok(Ok(())) => {}
         }
         let (ended, mut why_ended) = watch::channel(None);
         let connecting = connect(self.server.clone(), ended);
-        // On a task of its own: what the library cannot stand in a server's words ends the task and not the thread.
+        // In a separate task: if the library panics on a server's data, only the task ends.
         let client = match tokio::spawn(connecting).await {
             Ok(Ok(client)) => client,
             Ok(Err(why)) => return why,
-            Err(_) => return "it does not say what a NATS server says".to_owned(),
+            Err(_) => return "it violates the NATS protocol".to_owned(),
         };
         self.shared.lock().outbox.rewind();
         tokio::select! {
@@ -77,7 +78,7 @@ impl Session<'_> {
     async fn serve(&mut self, client: &Client) -> String {
         let Plan { group, history, .. } = &self.shared.plan;
         let ended = || "the connection has ended".to_owned();
-        // What is kept comes from the stream, and nothing else does.
+        // With a history, messages come from the stream only; other topics come from this subscription.
         let subject = if history.is_some() { format!("{group}.*") } else { format!("{group}.>") };
         let Ok(mut subscriber) = client.subscribe(subject).await else { return ended() };
         let seen = self.shared.lock().seen;
@@ -89,7 +90,7 @@ impl Session<'_> {
             Ok(kept) => kept,
             Err(why) => return why,
         };
-        // When that comes back, all that others send does.
+        // When the marker comes back, the subscription is active.
         let marker = self.marker(0);
         if client.publish(format!("{group}.join"), marker.clone()).await.is_err() {
             return ended();
@@ -124,10 +125,10 @@ impl Session<'_> {
                 _ = beat.tick() => match (is_joined, self.member.upgrade()) {
                     (true, Some(member)) => member.beat(),
                     (false, _) if waits_since.elapsed() <= CONNECT_TIME_MAX => {}
-                    // What was to come has become too old meanwhile.
+                    // The remaining messages have expired meanwhile.
                     (false, _) if has_come_back => kept.pending = 0,
                     (false, _) => {
-                        return format!("what is sent does not come back; the user needs the right to publish and subscribe to {group}.>");
+                        return format!("own messages do not come back; the user needs permission to publish and subscribe to {group}.>");
                     }
                     _ => {}
                 },
@@ -159,13 +160,13 @@ impl Session<'_> {
         self.shared.news.notify_all();
     }
 
-    /// What is sent in order to come back.
+    /// A marker: a message that this session sends to itself.
     fn marker(&self, number: u64) -> Bytes {
         format!("{:x}-{number}", self.nonce).into()
     }
 
-    /// Has something come back behind all that others have sent so far, if somebody waits for that. Returns whether the connection is still
-    /// there.
+    /// If a sync is requested, sends a marker: it comes back after everything that others have sent so far.
+    /// Returns whether the connection is still open.
     async fn put_sync(&mut self, client: &Client) -> bool {
         let asked = self.shared.lock().syncs;
         if asked == std::mem::replace(&mut self.synced, asked) {
@@ -215,7 +216,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends what waits. Returns whether the connection is still there.
+    /// Sends the queue. Returns whether the connection is still open.
     async fn pump(&self, client: &Client) -> bool {
         loop {
             let Some(parcel) = self.shared.lock().outbox.next() else { return true };
@@ -242,31 +243,31 @@ impl Session<'_> {
         if !std::mem::replace(&mut standing.has_said_large, true) {
             let bytes = parcel.bytes.len();
             say(format_args!(
-                "a message of {bytes} bytes was not sent to other servers: the bus takes {bytes_max} (max_payload)"
+                "a message of {bytes} bytes was not sent to other servers: the limit of the bus is {bytes_max} (max_payload)"
             ));
         }
     }
 }
 
-/// Why `ended` is told once the connection is of no use any more.
+/// Connects. `ended` receives the reason when the connection ends.
 async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result<Client, String> {
     let options = ConnectOptions::new()
         .name("flatout")
-        // The first attempt counts.
+        // A single attempt: the caller starts a new session.
         .max_reconnects(1)
         .ignore_discovered_servers()
         .connection_timeout(CONNECT_TIME_MAX)
         .ping_interval(PING_TIME)
         .subscription_capacity(RECEIVED_MAX)
-        // So that publishing never waits: with what is on its way, and presence.
+        // Room for a full window and presence, so that publishing never waits.
         .client_capacity(2 * WINDOW)
         .event_callback(move |event| {
             let why = match event {
                 Event::Disconnected | Event::Closed => Some("the connection has ended".to_owned()),
-                Event::ServerError(error) => Some(format!("it says `{}`", shown(&error.to_string()))),
+                Event::ServerError(error) => Some(format!("it reports `{}`", shown(&error.to_string()))),
                 _ => None,
             };
-            // The first reason is the right one.
+            // The first reason is the cause.
             if why.is_some() {
                 ended.send_if_modified(|first| {
                     first.is_none() && {
@@ -285,11 +286,11 @@ async fn connect(server: Server, ended: watch::Sender<Option<String>>) -> Result
     options.connect(server.url()).await.map_err(|error| match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
             match server.credentials {
-                Some(_) => "it refuses the credentials".to_owned(),
-                None => "it wants credentials".to_owned(),
+                Some(_) => "it refused the credentials".to_owned(),
+                None => "it requires credentials".to_owned(),
             }
         }
-        ConnectErrorKind::TimedOut => "it says nothing".to_owned(),
+        ConnectErrorKind::TimedOut => "it did not respond in time".to_owned(),
         ConnectErrorKind::Tls => format!("TLS: {}", shown(&error.to_string())),
         _ => shown(&error.to_string()),
     })
@@ -299,7 +300,7 @@ async fn next(subscriber: &mut Subscriber) -> Option<Message> {
     poll_fn(|context| Pin::new(&mut *subscriber).poll_next(context)).await
 }
 
-/// What a server says, as far as it can be shown.
+/// A server's text, shortened and without control characters.
 pub(super) fn shown(said: &str) -> String {
     said.chars().take(SAID_MAX).map(|char| if char.is_control() { '?' } else { char }).collect()
 }

@@ -1,4 +1,4 @@
-//! Servers on a bus of one process.
+//! Several servers on the bus of one process.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What is sent, and not delivered.
+/// Collects parcels instead of delivering them.
 #[derive(Default)]
 struct Kept(Mutex<Vec<Parcel>>);
 
@@ -80,8 +80,8 @@ impl Bus for Kept {
 }
 
 #[test]
-fn what_is_published_anywhere_is_everywhere_once() {
-    // So many are kept that all can be looked at.
+fn messages_are_delivered_once_on_every_server() {
+    // Few enough that the history keeps all of them.
     const COUNT: usize = 300;
     let bus = Local::default();
     let sites: Vec<Site> = (0..3).map(|_| Site::on(&bus)).collect();
@@ -103,7 +103,7 @@ fn what_is_published_anywhere_is_everywhere_once() {
 }
 
 #[test]
-fn purges_reach_all() {
+fn purges_reach_all_servers() {
     let bus = Local::default();
     let (here, there) = (Site::on(&bus), Site::on(&bus));
     until("the bus", || !here.purged().is_empty() && !there.purged().is_empty());
@@ -111,13 +111,13 @@ fn purges_reach_all() {
     let (count, receipt) = here.relay.purge(&purge);
     assert_eq!((count, receipt), (Some(1), Receipt { topic: Topic::Purge, number: 1 }));
     until("the purge", || there.purged().last() == Some(&purge.to_text()));
-    // What was stored before they had joined is validated first.
+    // Everything stored before they joined is marked stale first.
     assert_eq!(here.purged(), ["soft all", "hard url http://a/b"]);
     assert_eq!(there.purged(), ["soft all", "hard url http://a/b"]);
 }
 
 #[test]
-fn after_missed_purges_everything_is_validated() {
+fn everything_is_marked_stale_after_a_lost_purge() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     for text in ["hard url http://a/1", "hard tag 2", "hard all"] {
@@ -140,7 +140,7 @@ fn after_missed_purges_everything_is_validated() {
 }
 
 #[test]
-fn messages_wait_while_the_channels_move() {
+fn messages_are_held_while_channels_move() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     (1..=5).for_each(|number| here.publish("a", number.to_string()));
@@ -163,7 +163,7 @@ fn messages_wait_while_the_channels_move() {
 }
 
 #[test]
-fn who_was_cut_off_hears_whether_anything_is_missing() {
+fn heartbeats_reveal_lost_messages() {
     let (here, sent) = (Site::new(), Arc::new(Kept::default()));
     here.relay.connect(sent.clone());
     (1..=4).for_each(|number| here.publish("a", number.to_string()));
@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nothing_that_arrives_ends_a_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
         let site = Site::new();
         site.relay.receive(&Bytes::from(bytes.clone()), Duration::ZERO);
         let heads = [
@@ -214,7 +214,7 @@ proptest! {
 }
 
 #[test]
-fn other_data_than_it_says_is_not_embedded() {
+fn invalid_json_is_not_embedded() {
     let site = Site::new();
     let head = r#"{"origin":1,"number":1,"message":{"channel":"a","count":9,"age_ms":9000,"is_json":true}}"#;
     site.relay.receive(&Bytes::from(format!("{head}\n{{\"a\":1}},{{")), Duration::ZERO);

@@ -20,7 +20,7 @@ const LIVE: u8 = 0;
 const EXPIRED: u8 = 1;
 /// It was evicted from memory: users have to drop it, but it may be on disk.
 const EVICTED: u8 = 2;
-/// It was replaced or purged: whoever still finds it has to look again.
+/// Replaced or purged: a caller that still finds it must look it up again.
 const DEAD: u8 = 3;
 
 /// The memory of an entry besides its text and body: the struct with its reference counts (176 bytes with the
@@ -32,7 +32,7 @@ const _: () = assert!(OVERHEAD_BYTES <= 240);
 /// The body of an entry.
 pub(super) enum Content {
     Own(Box<[u8]>),
-    /// The body of this entry, which was updated by another one. It has a body of its own.
+    /// The body of an earlier entry, which a 304 has updated. That one has its own body.
     Of(Arc<Entry>),
 }
 
@@ -163,7 +163,7 @@ impl Entry {
     pub(super) fn body(&self) -> &[u8] {
         match &self.body {
             Content::Own(body) => body,
-            // It has its own.
+            // The earlier entry always has its own body.
             Content::Of(former) => match &former.body {
                 Content::Own(body) => body,
                 Content::Of(_) => &[],
@@ -171,7 +171,7 @@ impl Entry {
         }
     }
 
-    /// The entry that has the body.
+    /// The entry that owns the body.
     pub(super) fn owner(self: &Arc<Entry>) -> &Arc<Entry> {
         match &self.body {
             Content::Own(_) => self,
@@ -179,7 +179,7 @@ impl Entry {
         }
     }
 
-    /// Whether their bodies are the same memory.
+    /// Whether both use the same memory for their bodies.
     pub(super) fn shares_body(&self, other: &Entry) -> bool {
         std::ptr::eq(self.body(), other.body())
     }
@@ -267,7 +267,7 @@ impl Entry {
         self.used_s.load(Ordering::Relaxed)
     }
 
-    /// Its size in memory, with the entry whose body it has.
+    /// Its size in memory, including the entry that owns the body.
     pub(super) fn weight(&self) -> u64 {
         let body = match &self.body {
             Content::Own(body) => body.len() as u64,

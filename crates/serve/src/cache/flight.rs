@@ -1,6 +1,7 @@
 //! One request to an upstream for all clients that miss together: its outcome, and the body as it arrives.
 //!
-//! The leader reports the response from the worker that sent the request. The others wait as tasks of their own workers.
+//! The leader reports the response on the worker that sent the request. The others wait as tasks on their
+//! workers.
 
 mod body;
 #[cfg(test)]
@@ -43,7 +44,7 @@ pub(super) enum Outcome {
     Stream(Arc<Entry>, Option<u64>),
     /// The upstream has failed.
     Failed(Status),
-    /// A response for one client only: the others send requests of their own.
+    /// A response for one client only: the others send their own requests.
     Released,
 }
 
@@ -54,23 +55,23 @@ type Resume = Box<dyn Fn() + Send>;
 struct State {
     outcome: Option<Outcome>,
     followers: usize,
-    /// Wakes those that wait for the outcome, each at its place.
+    /// The wakers of tasks that wait for the outcome, each at its own index.
     waiting: Vec<Option<Waker>>,
     /// The chunks of the body that are still needed.
     chunks: VecDeque<Chunk>,
     /// The number of the first chunk.
     first: u64,
     held_bytes: u64,
-    /// What of it counts towards the limit for all bodies, also while slow readers keep it after its end.
+    /// The bytes that count towards the limit for all bodies, also after the end while slow readers need them.
     held: Option<Held>,
     /// Whether the body is complete, once it has ended.
     end: Option<bool>,
     /// It will be stored: all chunks are kept, however slow the readers are.
     is_kept: bool,
-    /// Each reader at its place; a new one takes a vacant place.
+    /// Each reader at its own index. `vacant` lists the indexes of readers that are gone.
     readers: Vec<Option<Reader>>,
     vacant: Vec<usize>,
-    /// How many of them have taken all chunks.
+    /// How many readers have taken all chunks.
     readers_at_end: usize,
     /// The leader waits for room.
     is_waiting: bool,
@@ -101,7 +102,7 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the body, and wakes the readers that wait for that.
+    /// Changes the body, and wakes the readers that wait for more.
     fn change(&self, act: impl FnOnce(&mut State) -> Option<Resume>) {
         let mut state = self.state();
         let wakers = match state.readers_at_end {
@@ -142,7 +143,7 @@ impl Flight {
         poll_fn(|context| self.poll_outcome(&mut place, context)).await
     }
 
-    /// `place` is where the caller waits, once it does.
+    /// `place` is the caller's index among those that wait.
     fn poll_outcome(&self, place: &mut Option<usize>, context: &Context<'_>) -> Poll<Outcome> {
         let mut state = self.state();
         if let Some(outcome) = &state.outcome {
@@ -168,7 +169,7 @@ impl Flight {
         });
     }
 
-    /// Counts bytes of the body until the last user of this flight is gone.
+    /// Counts bytes of the body towards the limit for as long as this flight is used.
     pub(super) fn count(&self, held: Held) {
         let mut state = self.state();
         match &mut state.held {
@@ -193,7 +194,7 @@ impl Flight {
         });
     }
 
-    /// The body is complete, and is that of this entry: what was not read yet shares its memory.
+    /// The body is complete and stored in this entry. Chunks that are still to be read share its memory.
     pub(super) fn end_stored(&self, entry: &Arc<Entry>) {
         let body = body_of(entry);
         self.change(|state| {
@@ -253,7 +254,7 @@ impl Flight {
         let Some(chunk) = state.chunks.get_mut((known.next - state.first) as usize) else {
             return match state.end {
                 Some(true) => Poll::Ready(None),
-                Some(false) => Poll::Ready(Some(Err("the upstream's response broke off".into()))),
+                Some(false) => Poll::Ready(Some(Err("the upstream's response is incomplete".into()))),
                 None => {
                     wait(&mut known.waker, context);
                     Poll::Pending
@@ -287,7 +288,7 @@ impl State {
         self.readers.len() - self.vacant.len()
     }
 
-    /// The count of the readers that take this chunk next.
+    /// The number of readers that take this chunk next.
     fn readers_at(&mut self, number: u64) -> &mut usize {
         match self.chunks.get_mut((number - self.first) as usize) {
             Some(chunk) => &mut chunk.readers,
@@ -316,7 +317,7 @@ impl State {
     }
 }
 
-/// Keeps what wakes a waiter.
+/// Keeps the waker of a task.
 fn wait(waker: &mut Option<Waker>, context: &Context<'_>) {
     match waker {
         Some(waker) => waker.clone_from(context.waker()),

@@ -60,7 +60,7 @@ impl Entry {
 struct Order {
     /// Weak: the store ends with its last user, and evicted entries are freed.
     store: Weak<Store>,
-    /// The entry that has the body.
+    /// The entry that owns the body.
     plain: Weak<Entry>,
     coding: Coding,
     /// The plain entry's slot, and the hash of its key.

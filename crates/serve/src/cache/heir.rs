@@ -1,4 +1,5 @@
-//! What the last requests of a process that is replaced invalidate: the process that replaces it may have stored it.
+//! Passes invalidated keys to the process that replaces this one: it may have stored responses that the last requests
+//! of this process invalidate.
 
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -7,28 +8,28 @@ use super::Cache;
 use super::key::Key;
 use super::store::Store;
 
-/// Keys that wait to be passed on; beyond that, they are invalidated in this process only.
+/// Maximum number of keys that wait to be sent. Above it, keys are invalidated in this process only.
 const WAITING_MAX: usize = 4096;
 
-/// An invalidated key, as another process can use it.
+/// An invalidated key in a form that another process can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Invalidated {
     /// The URL, and the rest of the key.
     pub(crate) bytes: Vec<u8>,
     pub(crate) url_ends: usize,
-    /// Whether it is the operator's.
+    /// Whether it is a configured key.
     pub(crate) is_custom: bool,
 }
 
 impl Cache {
-    /// What is invalidated from now on, for the process that replaces this one.
+    /// Returns the keys that are invalidated from now on, for the process that replaces this one.
     pub(crate) fn pass_on(&self) -> Receiver<Invalidated> {
         let (heir, invalidated) = sync_channel(WAITING_MAX);
         *self.store.heir.lock().unwrap_or_else(PoisonError::into_inner) = Some(heir);
         invalidated
     }
 
-    /// Invalidates what another process has invalidated.
+    /// Invalidates a key that another process has invalidated.
     pub(crate) fn invalidate(&self, invalidated: &Invalidated) {
         let Invalidated { bytes, url_ends, is_custom } = invalidated;
         let store = &self.store;

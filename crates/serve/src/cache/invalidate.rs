@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_be_safe_invalidates() {
+    fn all_but_safe_methods_invalidate() {
         let key = Key { url: b"", rest: b"", is_custom: false, hash: 0 };
         for (method, invalidates) in [
             (Method::Post, true),

@@ -46,7 +46,8 @@ pub(super) fn write_key(
     // No field value contains this byte, so two keys cannot be confused.
     out.push(0);
     out.extend_from_slice(upstream.as_bytes());
-    // What the upstream sees of the client's host is in the URL already; another `Host` names another site there.
+    // The URL already contains the client's host. A different `Host` sent to the upstream selects another
+    // site there, so it is part of the key.
     match &what.forward.host {
         Host::Kept => {}
         Host::Upstream => out.push(0),

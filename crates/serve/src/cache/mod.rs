@@ -63,8 +63,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens a cache with the responses that are on disk. If another process has the folder, it is used once that one leaves it. If it
-    /// cannot be used at all, that is reported. Meanwhile responses are kept in memory only.
+    /// Opens a cache with the responses on disk. If another process uses the folder, it is opened when that
+    /// process releases it. Other errors are reported. Without the folder, responses are kept in memory only.
     pub fn open(plan: Plan) -> Cache {
         let cache = Cache { store: Arc::new(Store::new(plan.memory_bytes)), plan };
         cache.take_effect();
@@ -99,7 +99,7 @@ impl Cache {
         }
     }
 
-    /// Frees the folder for another process, once what waits for it was written. What is stored from now on is in memory only.
+    /// Writes the queue and frees the folder for another process. New responses are stored in memory only.
     pub(crate) fn leave_folder(&self) {
         if self.plan.disk.is_none() {
             return;
@@ -112,7 +112,7 @@ impl Cache {
             drop(done);
         });
         match started {
-            // A disk that hangs holds nobody up.
+            // The time limit covers a hanging disk.
             Ok(_) => {
                 let _ = is_done.recv_timeout(LEAVE_TIME_MAX);
             }
@@ -140,13 +140,13 @@ impl Cache {
         self.store.purge(purge)
     }
 
-    /// The same, but does not wait for the disk: after a restart at once, some of what was purged may be found again. For threads that must
-    /// not block.
+    /// The same for threads that must not block: it does not wait until the purge is on disk. If the process is killed
+    /// before that, a restart may find purged responses again.
     pub fn purge_soon(&self, purge: &Purge) -> usize {
         self.store.purge_soon(purge)
     }
 
-    /// Waits until purges that did not wait are on disk, at most 30 seconds.
+    /// Waits until the purges of [`Cache::purge_soon`] are on disk, at most 30 seconds.
     pub fn wait_for_purges(&self) {
         self.store.wait_for_purges();
     }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_before_a_purge_has_missed_it() {
+    fn responses_requested_before_a_purge_are_purged() {
         let mut log = Log::default();
         let purge = Purge::from_text("hard url http://a/").unwrap();
         let (one, other) = (entry("http://a/", ""), entry("http://b/", ""));

@@ -26,7 +26,7 @@ pub(super) struct Sweeper {
 }
 
 impl Store {
-    /// Has what nobody asks for in this time removed from now on; with `None` it stays.
+    /// From now on removes responses that are not requested for this time; `None` keeps them.
     pub(super) fn sweep_inactive(self: &Arc<Store>, inactive: Option<Duration>) {
         let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
         if sweeper.as_ref().map(|sweeper| sweeper.inactive) == inactive {
@@ -34,7 +34,7 @@ impl Store {
         }
         let started = inactive.map(|inactive| Sweeper::start(self, inactive)).transpose();
         *sweeper = started.unwrap_or_else(|error| {
-            say(format_args!("the cache keeps what is inactive: {error}"));
+            say(format_args!("inactive responses are not removed from the cache: {error}"));
             None
         });
     }

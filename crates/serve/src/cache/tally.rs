@@ -19,7 +19,7 @@ pub(super) struct Tally {
     inactive: AtomicU64,
 }
 
-/// One worker's counters, which nobody else writes.
+/// One worker's counters, written by that worker only.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
@@ -42,7 +42,7 @@ impl Counters {
     }
 }
 
-/// Without a locked instruction: nobody else writes it.
+/// No locked instruction: only this worker writes it.
 #[inline]
 fn add_one(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ pub struct Figures {
     pub misses: u64,
     /// Stale responses from the cache.
     pub stale: u64,
-    /// Requests that shared the response to another's request.
+    /// Requests collapsed into the request of another client.
     pub collapsed: u64,
     /// Responses evicted to make room.
     pub evicted: u64,
@@ -145,7 +145,7 @@ impl Store {
         let mut requests = Family::new(
             "flatout_cache_requests",
             Kind::Counter,
-            "Responses of cached routes, by where they came from",
+            "Responses of cached routes, by cache status",
         );
         for (label, count) in Label::ALL.into_iter().zip(totals.labels) {
             requests.add(&[("status", label.name())], Value::Count(count));
@@ -153,19 +153,15 @@ impl Store {
         into.push(requests);
         into.push(Family::counter(
             "flatout_cache_collapsed",
-            "Requests that shared the response to another's request",
+            "Requests collapsed into the request of another client",
             totals.collapsed,
         ));
-        into.push(Family::counter("flatout_cache_stored", "Responses that were stored", totals.stored));
-        into.push(Family::counter(
-            "flatout_cache_evicted",
-            "Responses that made room for others",
-            totals.evicted,
-        ));
-        into.push(Family::counter("flatout_cache_purged", "Responses that were purged", totals.purged));
+        into.push(Family::counter("flatout_cache_stored", "Responses stored", totals.stored));
+        into.push(Family::counter("flatout_cache_evicted", "Responses evicted to make room", totals.evicted));
+        into.push(Family::counter("flatout_cache_purged", "Responses purged", totals.purged));
         into.push(Family::counter(
             "flatout_cache_inactive",
-            "Responses that were removed because nobody asked for them",
+            "Responses removed because they were inactive",
             totals.inactive,
         ));
         let gauge = |name, help, count| {
@@ -175,14 +171,14 @@ impl Store {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let tally = disk.tally();
             for (name, help, count) in [
-                ("flatout_cache_disk_reads", "Responses that were read from disk", of(&tally.hits)),
-                ("flatout_cache_disk_writes", "Responses that were written to disk", of(&tally.written)),
+                ("flatout_cache_disk_reads", "Responses read from disk", of(&tally.hits)),
+                ("flatout_cache_disk_writes", "Responses written to disk", of(&tally.written)),
                 (
                     "flatout_cache_disk_skipped",
-                    "Responses that were not written because too many waited",
+                    "Responses not written to disk because the queue was full",
                     of(&tally.skipped),
                 ),
-                ("flatout_cache_disk_errors", "Errors of the disk", of(&tally.errors)),
+                ("flatout_cache_disk_errors", "Disk errors", of(&tally.errors)),
             ] {
                 into.push(Family::counter(name, help, count));
             }
@@ -193,15 +189,11 @@ impl Store {
             None => family,
         };
         into.push(with_disk(
-            gauge("flatout_cache_entries", "Responses that are stored", totals.entries),
+            gauge("flatout_cache_entries", "Responses in the cache", totals.entries),
             disk_entries,
         ));
         into.push(with_disk(
-            gauge(
-                "flatout_cache_bytes",
-                "Bytes that they take, with what it takes to find them",
-                totals.bytes,
-            ),
+            gauge("flatout_cache_bytes", "Bytes of the responses in the cache, with the index", totals.bytes),
             disk_bytes,
         ));
     }

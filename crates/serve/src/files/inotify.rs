@@ -194,7 +194,7 @@ mod tests {
 
     fn next(inbox: &Inbox) -> Vec<PathBuf> {
         inbox
-            .take(Instant::now() + Duration::from_secs(10), Duration::from_millis(100))
+            .take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300))
             .changed
             .into_iter()
             .collect()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_is_told() {
+    fn an_overflow_is_reported() {
         let inbox = Arc::new(Inbox::default());
         let inotify = Inotify::start(Path::new("/"), inbox.clone()).unwrap();
         inotify.shared.event(-1, ReadFlags::QUEUE_OVERFLOW, None);

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_makes_room() {
+    fn unused_files_are_evicted() {
         let (mut memory, entries) = filled(3);
         entries[0].use_in(7);
         entries[2].use_in(6);

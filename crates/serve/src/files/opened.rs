@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_used_for_longest_is_closed() {
+    fn the_least_recently_used_file_is_closed() {
         let stamp = Stamp { device: 1, inode: 1, bytes: 1, modified: UNIX_EPOCH };
         let opened = Opened { file: Arc::new(File::open("/dev/null").unwrap()), witness: None };
         let entry = |number: usize| Arc::new(Entry::new(number.to_string().into(), stamp, Vec::new(), None));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_not_kept() {
+    fn incompressible_files_are_not_kept() {
         let mut state = 1u32;
         let noise = (0..2000).map(|_| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

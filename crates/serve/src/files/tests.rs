@@ -79,7 +79,7 @@ impl Kept {
 
     /// Handles all messages so far.
     fn hear(&mut self) {
-        let told = self.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
+        let told = self.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
         self.keeper.turn(&self.site, told);
     }
 
@@ -204,7 +204,7 @@ fn a_watcher_that_went_blind_is_replaced_by_looks() {
     assert!(kept.keeper.watching.inotify().is_some());
     kept.write("b", "b");
     // The change was lost together with the watch.
-    kept.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
+    kept.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
     kept.keeper.turn(&kept.site, Batch { blind: Some("a test".to_owned()), ..Batch::default() });
     assert_eq!(kept.text("/b").as_deref(), Some("b"));
     assert!(kept.keeper.watching.inotify().is_none() && kept.keeper.watching.due().is_some());
@@ -215,7 +215,7 @@ fn what_appears_in_a_new_folder_after_the_look_is_told() {
     let mut kept = Kept::new(&[("a", "a")], |_| {});
     kept.write("new/deep/first", "first");
     // The scan itself watches what it finds, without waiting for the watcher.
-    kept.site.inbox.take(Instant::now() + Duration::from_secs(10), Duration::from_millis(50));
+    kept.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
     kept.look("new");
     assert_eq!(kept.text("/new/deep/first").as_deref(), Some("first"));
     kept.write("new/deep/second", "second");

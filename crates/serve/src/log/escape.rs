@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_is_escaped_as_nginx_does() {
+    fn special_characters_are_escaped_as_in_nginx() {
         for (value, expected) in [
             (&b"GET / HTTP/1.1"[..], &b"GET / HTTP/1.1"[..]),
             (b"a\"b\\c\x1b[31m\r\nd\x7f\x80", b"a\\x22b\\x5Cc\\x1B[31m\\x0D\\x0Ad\\x7F\\x80"),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (text, expected) in [
             ("combind", "need common, combined, json"),
             ("$statos", "unknown log variable `$statos`; did you mean `$status`?"),

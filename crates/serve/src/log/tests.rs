@@ -151,7 +151,7 @@ fn a_template_has_its_variables() {
 }
 
 #[test]
-fn what_is_hostile_stays_in_its_field() {
+fn hostile_values_stay_in_their_field() {
     let logged = Logged::new(|_| ());
     logged.get("/\\evil", "User-Agent: a\"b\\ \x7f\x08\r\n");
     logged.get("/", "User-Agent: \"quoted\" \\ back\tslash \u{e9}\r\n");
@@ -331,7 +331,7 @@ fn lines_are_written_when_their_time_has_come() {
     logged.get("/200", "");
     let began = std::time::Instant::now();
     while std::fs::metadata(logged.log.path()).unwrap().len() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(10), "never written");
+        assert!(began.elapsed() < Duration::from_secs(30), "never written");
         std::thread::yield_now();
     }
 }

@@ -4,7 +4,7 @@
 //! ended ──> Recorder (cache lines of its worker's own) ──┐
 //! engine ─> WorkerFigures                               ─┼─> Source::collect ──> families ──> /metrics
 //! /proc  ─> threads, memory, descriptors                ─┤
-//! whoever else has figures: a proxy, a cache, a log     ─┘
+//! other sources of figures: a proxy, a cache, a log     ─┘
 //! ```
 
 mod buckets;

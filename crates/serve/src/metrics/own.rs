@@ -190,7 +190,7 @@ impl Figure {
             ));
         }
         if ["flatout_", "process_"].iter().any(|own| name.starts_with(own)) {
-            return Some(format!("figure: `{name}` is a name of the server's own"));
+            return Some(format!("figure: `{name}` is reserved for the server"));
         }
         if let Some((label, _)) = self.labels.iter().find(|(label, _)| !is_name(label) || *label == "le") {
             return Some(format!(
@@ -201,11 +201,11 @@ impl Figure {
         for other in same {
             if other.kind() != self.kind() || other.help != self.help {
                 return Some(format!(
-                    "figure `{name}`: there is another one of this name that is not the same"
+                    "figure `{name}`: another one of this name has a different kind or help"
                 ));
             }
             if other.labels == self.labels {
-                return Some(format!("figure `{name}`: there is one with the same labels"));
+                return Some(format!("figure `{name}`: another one has the same labels"));
             }
         }
         None
@@ -281,7 +281,7 @@ mod tests {
         let figures = Figures::new();
         figures.counter("a", "help", &[]);
         figures.gauge("a", "help", &[]);
-        assert!(figures.check().unwrap_err().contains("not the same"));
+        assert!(figures.check().unwrap_err().contains("different kind or help"));
         let figures = Figures::new();
         figures.counter("a", "help", &[]);
         figures.counter("a", "help", &[]);

@@ -12,8 +12,7 @@ pub struct TlsSource(pub Acceptor);
 impl Source for TlsSource {
     fn collect(&self, into: &mut Vec<Family>) {
         let counted = self.0.counted();
-        let mut handshakes =
-            Family::new("flatout_tls_handshakes", Kind::Counter, "TLS handshakes by how they ended");
+        let mut handshakes = Family::new("flatout_tls_handshakes", Kind::Counter, "TLS handshakes by result");
         for (result, count) in
             [("full", counted.full), ("resumed", counted.resumed), ("failed", counted.failed)]
         {

@@ -10,7 +10,7 @@ use super::watch::Trail;
 
 /// A request to an upstream, from when it was read to the end of its response.
 pub(super) struct Job {
-    /// Who gets the response.
+    /// The receiver of the response.
     pub(super) waiter: Waiter,
     /// The upstream's index.
     pub(super) upstream: usize,
@@ -29,7 +29,7 @@ pub(super) struct Job {
     pub(super) retries_left: u32,
     /// How often it may still be refused by servers that have not processed it.
     pub(super) refusals_left: u8,
-    /// The servers tried, one bit each, as far as there are bits.
+    /// The servers tried, one bit each; servers beyond the last bit are not recorded.
     pub(super) tried: u64,
     /// The peer of the client's connection.
     pub(super) peer: Option<SocketAddr>,
@@ -37,7 +37,7 @@ pub(super) struct Job {
     pub(super) hash: u64,
     /// The response has started: its client must not get another.
     pub(super) is_answered: bool,
-    /// What the upstream is to make of the key that we have added.
+    /// The expected `Sec-WebSocket-Accept` for the key that we added.
     pub(super) accept: Option<Box<str>>,
     /// Our name in `Via`.
     pub(super) via: Option<String>,

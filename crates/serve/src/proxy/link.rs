@@ -47,7 +47,7 @@ pub(super) struct Link {
     pub(super) is_full: bool,
     /// Bytes received but not used yet.
     pub(super) held: Vec<u8>,
-    /// The socket may have data: an edge was reported, and no read has come up short since.
+    /// The socket may have data: an edge was reported, and no short read has happened since.
     pub(super) is_readable: bool,
     /// The server has closed its side; reads continue until they report EOF.
     pub(super) is_read_closed: bool,

@@ -145,7 +145,8 @@ pub(super) fn write_head(
     upgrade.is_some()
 }
 
-/// Writes the key with which the upstream is asked for a WebSocket. Returns what the upstream makes of it, if it is one.
+/// Writes a `Sec-WebSocket-Key` for the upstream. Returns the `Sec-WebSocket-Accept` that a WebSocket server
+/// responds with.
 pub(super) fn write_key(out: &mut Vec<u8>) -> String {
     let random = RandomState::new();
     let halves = [random.hash_one(0), random.hash_one(1)].map(u64::to_be_bytes);
@@ -155,7 +156,7 @@ pub(super) fn write_key(out: &mut Vec<u8>) -> String {
     accept_key(key.as_bytes())
 }
 
-/// Says that a request may have been recorded and sent again, unless the client has said so (RFC 8470, section 5.1).
+/// Adds `Early-Data: 1`, unless the client has sent it (RFC 8470, section 5.1).
 fn write_early(head: &Head<'_>, out: &mut Vec<u8>) {
     if head.field("Early-Data").is_none() {
         out.extend_from_slice(b"Early-Data: 1\r\n");
@@ -315,7 +316,7 @@ mod tests {
     };
 
     #[test]
-    fn what_concerns_one_connection_stays_there() {
+    fn hop_by_hop_fields_are_not_forwarded() {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
                        Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_early_says_so_once() {
+    fn early_data_is_forwarded_once() {
         let early = Client { is_early: true, ..STRANGER };
         let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         assert!(!written(request, &Forward::to(0), STRANGER).contains("Early-Data"));

@@ -220,6 +220,10 @@ impl Links {
                 from.is_read_closed |= ready.read_closed() || ready.hung_up();
                 from.is_readable |= ready.readable() || from.is_read_closed;
                 to.is_full &= !ready.writable();
+                // All that it sent was passed on, and it receives nothing more.
+                if ready.hung_up() && from.is_over {
+                    return self.close(state, at);
+                }
             }
             // No event reports the end of stream that TLS holds.
             None => from.is_readable = true,

@@ -338,7 +338,7 @@ mod tests {
         let passive = plan::Passive {
             failures_max: 2,
             window: Duration::from_secs(60),
-            down_time: Duration::from_millis(30),
+            down_time: Duration::from_millis(500),
         };
         let server = server();
         server.failed(&passive);
@@ -346,7 +346,7 @@ mod tests {
         server.failed(&passive);
         assert!(!server.is_up());
         assert_eq!(server.state(Duration::ZERO), ServerState::Down);
-        std::thread::sleep(Duration::from_millis(40));
+        std::thread::sleep(Duration::from_millis(510));
         assert!(server.is_up() && server.try_again(&passive), "then one request tries it");
         assert!(!server.is_up(), "and nobody else meanwhile");
         server.succeeded();

@@ -1,4 +1,4 @@
-//! Who waits for a response: a client, a rule that asks an auth service, or a cache.
+//! The receiver of a response: a client, a rule that uses an auth service, or a cache.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ const OPINION_BYTES_MAX: usize = 256 << 10;
 /// Called with the opinion.
 pub(super) type Then = Box<dyn FnOnce(Opinion)>;
 
-/// Who waits.
+/// The receiver of a response.
 pub(super) enum Waiter {
     /// A client.
     Client {
@@ -77,7 +77,7 @@ pub(super) struct Rule {
 }
 
 /// Rules, and the opinions to deliver once the connections are no longer borrowed; `None`: the auth service
-/// could not be asked.
+/// could not be reached.
 pub(super) type Told = Vec<(Then, Option<Opinion>)>;
 
 impl Waiter {

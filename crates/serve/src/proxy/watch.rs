@@ -74,7 +74,7 @@ impl UpstreamCounts {
 /// The attempts of one request.
 #[derive(Default)]
 pub(super) struct Trail {
-    /// When the current attempt began; 0 if nobody wants to know.
+    /// When the current attempt began; 0 if it is not measured.
     began_ns: u64,
     /// All attempts, until they are noted for a response.
     attempts: Vec<Attempt>,

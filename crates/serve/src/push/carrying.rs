@@ -1,4 +1,5 @@
-//! Messages to and from other servers. Each server gives them ids of its own, in the order in which they arrive there.
+//! Messages to and from other servers. Each server assigns its own ids, in the order in which messages arrive
+//! there.
 
 use std::time::Duration;
 
@@ -9,71 +10,73 @@ use super::message::{Mark, Publication};
 use super::plan::{History, Kind, Plan};
 use crate::bus::{Heard, Step};
 
-/// Bytes of a message of another server. Its own limit has been applied there.
+/// Maximum size of a message of another server, which has already applied its configured limit.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// Bits of the ids' epoch that tell servers apart. The others are milliseconds.
+/// The low bits of the epoch of message ids, taken from the server's number. The other bits are milliseconds.
 const EPOCH_BITS: u32 = 20;
 
-/// Takes what is published in this process to other servers.
+/// Sends this process's messages to other servers.
 pub(crate) trait Carry: Send + Sync {
-    /// Called for each message, in their order, under the lock of the channels: it must not wait, nor use the hub. The messages of a
-    /// process are numbered without holes.
+    /// Called for each message in order, under the lock of the channels: it must not wait or use the hub. The
+    /// messages of a process are numbered consecutively.
     fn carry(&self, number: u64, channel: &str, publication: &Publication, history: &History);
 
-    /// Waits until all that others had sent before has arrived, for no longer than this.
+    /// Waits until everything that others sent before this call has arrived, for at most this time.
     fn sync(&self, time_max: Duration);
 }
 
 /// A message of another server.
 pub(crate) struct Incoming<'i> {
-    /// Which server, and the message's number there.
+    /// The server, and the message's number there.
     pub(crate) origin: u64,
     pub(crate) number: u64,
     pub(crate) channel: &'i str,
     pub(crate) publication: Publication,
     pub(crate) history: History,
-    /// How long ago it was published.
+    /// The time since it was published.
     pub(crate) age: Duration,
-    /// It took its time to come here.
+    /// It was delayed on its way to this server.
     pub(crate) is_late: bool,
 }
 
-/// What became of a message of another server.
+/// The result for a message of another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrived {
-    /// It is delivered here.
+    /// Accepted.
     Taken,
-    /// The same after others of that server have been lost: subscribers are told.
+    /// Accepted, but earlier messages of that server were lost: subscribers get a gap.
     TakenAfterLoss,
-    /// It was there before.
+    /// Received before.
     Repeated,
-    /// It cannot be delivered here.
+    /// Refused by this server.
     Refused(Refused),
 }
 
 impl Hub {
-    /// Has this take what is published from now on to other servers, which know this process by that number. Only the first counts.
+    /// Sends messages published from now on to other servers, which identify this process by `origin`. Later
+    /// calls have no effect.
     pub(crate) fn carry_by(&self, origin: u64, carry: Box<dyn Carry>) {
-        // Of two servers that have started at the same moment, neither takes the other's ids for its own.
+        // Two servers that started in the same millisecond must not mistake each other's ids for their own.
         self.set_epoch((self.epoch() << EPOCH_BITS) | (origin & ((1 << EPOCH_BITS) - 1)));
-        // There is one bus in a process.
+        // A process has only one bus.
         let _ = self.0.carry.set((origin, carry));
     }
 
-    /// Waits until all that other servers had sent before has arrived, for no longer than this.
+    /// Waits until everything that other servers sent before this call has arrived, for at most this time.
     pub(crate) fn sync(&self, time_max: Duration) {
         if let Some((_, carry)) = self.0.carry.get() {
             carry.sync(time_max);
         }
     }
 
-    /// Workers with channels will come: what arrives before them is kept.
+    /// Workers with channels will start: messages that arrive earlier are kept.
     pub fn expect_workers(&self) {
         self.lock().expects_workers = true;
     }
 
-    /// Publishes a message of another server. With [`Refused::Moving`] it is to be tried again.
+    /// Publishes a message of another server. If it returns [`Refused::Moving`], the caller tries again
+    /// later.
     pub(crate) fn arrive(&self, incoming: Incoming<'_>) -> Arrived {
         let Incoming { origin, number, channel, publication, history, age, is_late } = incoming;
         let plan = Plan { message_bytes_max: MESSAGE_BYTES_MAX, ..Plan::default() };
@@ -92,11 +95,11 @@ impl Hub {
             Step::Missed => state.report_gap(),
             Step::Next => {}
         }
-        // A server without channels has no use for messages.
+        // Without workers that have channels, messages are dropped.
         if state.workers.is_empty() && !state.expects_workers {
             return Arrived::Taken;
         }
-        // What this server is set to counts for channels that it has.
+        // For existing channels, this server's own settings apply.
         let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
         let history = known.map_or(history, |known| known.history);
         let age = if age.is_zero() { 0 } else { clock::ticks(age) };
@@ -112,8 +115,8 @@ impl Hub {
         }
     }
 
-    /// Another server says how many messages it has sent. Returns whether some were lost, of which subscribers are told; `None` while
-    /// nothing can be published here.
+    /// Records how many messages another server has sent. If some were lost, subscribers get a gap and it
+    /// returns `true`. `None` while publishing is suspended.
     pub(crate) fn hear_tip(&self, origin: u64, number: u64) -> Option<bool> {
         let mut state = self.lock();
         if state.is_frozen {
@@ -126,39 +129,39 @@ impl Hub {
         Some(has_missed)
     }
 
-    /// Other servers that were heard at this moment or later.
+    /// Other servers heard since this moment.
     pub(crate) fn heard_since(&self, at: Ticks) -> Vec<u64> {
         self.lock().heard.since(at)
     }
 
-    /// What arrives first was kept for a time, and may have holes.
+    /// The first messages come from a history, which may have gaps.
     pub(crate) fn expect_holes(&self) {
         self.lock().heard.expect_holes();
     }
 
-    /// All other servers that are there have been heard.
+    /// All other running servers have been heard.
     pub(crate) fn complete_heard(&self) {
         self.lock().heard.complete();
     }
 
-    /// Messages may have been lost: subscribers are told.
+    /// Messages may have been lost: reports a gap to all subscribers.
     pub(crate) fn report_loss(&self) {
         self.lock().report_gap();
     }
 
-    /// How many messages of this process other servers were sent.
+    /// The number of messages of this process sent to other servers.
     pub(crate) fn carried(&self) -> u64 {
         self.lock().carried
     }
 
-    /// What other servers and this one have sent so far, for the process that takes these channels over.
+    /// The last numbers of the other servers and of this one, for the process that takes over these channels.
     pub(crate) fn heard(&self) -> Vec<(u64, u64)> {
         let state = self.lock();
         let own = self.0.carry.get().map(|(origin, _)| (*origin, state.carried));
         state.heard.all().into_iter().chain(own).collect()
     }
 
-    /// What the process heard whose channels this one takes over, and what that has sent itself.
+    /// Restores these numbers from the process whose channels this one takes over.
     pub(crate) fn restore_heard(&self, heard: Vec<(u64, u64)>) {
         let now = clock::now().ticks;
         let mut state = self.lock();
@@ -172,7 +175,8 @@ impl Hub {
 }
 
 impl State {
-    /// All channels lack messages that nobody here has: whoever is behind this moment is told so. Of latest values the next ones count.
+    /// Messages were lost in unknown channels: marks a gap in all logs. Latest values need none, as the next
+    /// value replaces the last.
     fn report_gap(&mut self) {
         self.last_id += 1;
         self.forgotten_id = self.last_id;
@@ -209,7 +213,7 @@ mod tests {
     use super::*;
     use crate::push::Limits;
 
-    /// Keeps what is carried.
+    /// Records what is sent to other servers.
     #[derive(Clone, Default)]
     struct Carried(Arc<Mutex<Vec<(u64, String, String)>>>);
 
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_here_is_carried_and_what_arrives_is_not() {
+    fn only_local_messages_are_sent_to_other_servers() {
         let (hub, worker, carried) = hub();
         let plan = Plan::default();
         let (joined, _) = hub.join(worker, &["a".to_owned()], &plan, None).unwrap();
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn subscribers_are_told_of_what_did_not_arrive() {
+    fn subscribers_get_a_gap_for_lost_messages() {
         let (hub, worker, _) = hub();
         let plan = Plan::default();
         let (joined, _) = hub.join(worker, &["a".to_owned()], &plan, None).unwrap();
@@ -289,7 +293,7 @@ mod tests {
         let fetched = hub.fetch(&joined, seen, u64::MAX, usize::MAX);
         assert!(fetched.has_gap && fetched.messages.is_empty());
         assert!(!hub.fetch(&joined, fetched.up_to, u64::MAX, usize::MAX).has_gap);
-        // Messages that are dropped later do not take that back.
+        // Messages dropped later do not hide the gap.
         for number in 7..2000 {
             arrive(&hub, number, "x");
         }
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_takes_nothing_twice() {
+    fn a_successor_ignores_messages_of_its_predecessor() {
         let (former, _, _) = hub();
         arrive(&former, 1, "1");
         former.publish("a", "own", &Plan::default()).unwrap();
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_channels_keeps_nothing() {
+    fn a_server_without_channels_stores_no_messages() {
         let hub = Hub::new(Limits::default());
         assert_eq!(arrive(&hub, 1, "x"), Arrived::Taken);
         assert_eq!(hub.counted().channels, 0);

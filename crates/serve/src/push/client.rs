@@ -82,7 +82,7 @@ impl Client {
     }
 
     fn response(&mut self) -> io::Result<(u16, Vec<u8>)> {
-        let odd = || io::Error::new(ErrorKind::InvalidData, "the response is no HTTP that was expected");
+        let odd = || io::Error::new(ErrorKind::InvalidData, "unexpected response");
         loop {
             let parsed = answer::parse(&self.read, false, RESPONSE_BYTES_MAX).map_err(|_| odd())?;
             if let Some(Answer { status, head_bytes, framing: Framing::Length(bytes), .. }) = parsed {

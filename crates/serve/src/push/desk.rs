@@ -134,7 +134,7 @@ impl Desk {
             random: RandomState::new(),
             state: RefCell::default(),
         });
-        // Without a way to be woken, the desk serves nobody.
+        // Without a wake-up the desk cannot serve.
         debug_assert!(desk.ticker.is_some());
         desk
     }

@@ -1,7 +1,8 @@
-//! Where a client is to go on that comes from another server of the bus.
+//! The position of a client that was connected to another server of the bus before.
 //!
-//! Servers agree on the order of one publisher's messages, and not on how those of several stand among each other: that depends on when they
-//! arrive. A position of another server is one here only if no such difference can lie behind it; otherwise the client is told of a gap.
+//! All servers have the messages of one publishing server in the same order, but messages of several
+//! publishers may be interleaved differently, depending on when they arrive. A position from another server
+//! is valid here only if there can be no such difference after it. Otherwise the client gets a gap.
 
 use std::time::Duration;
 
@@ -10,15 +11,16 @@ use flatout_lane::clock;
 use super::hub::Hub;
 use super::message::Mark;
 
-/// Messages that are looked at of one channel, from the newest on.
+/// Maximum number of messages examined per channel, starting with the newest.
 const LOOKED_MAX: usize = 2048;
 
-/// Messages of two publishers that lie further apart stand in the same order on all servers, unless one of them was late.
+/// Messages of two publishers that are further apart have the same order on all servers, unless one of them
+/// was delayed.
 const ORDER_TIME: Duration = Duration::from_secs(10);
 
 impl Hub {
-    /// The id here up to which somebody has everything of these channels who has everything up to this message on another server. `None`
-    /// if that cannot be said.
+    /// Converts a position from another server, given as the origin and number of its last message, into an
+    /// id of this server. `None` if that is not possible without risking a loss.
     pub(super) fn position_of(&self, channels: &[u32], (origin, number): (u64, u64)) -> Option<u64> {
         let state = self.lock();
         let kept = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.kept);
@@ -44,7 +46,7 @@ impl Hub {
         Some(found.id)
     }
 
-    /// The last message of these channels up to this id, as other servers call it. Nobody asks for it without a bus.
+    /// The origin and number of the last message of these channels up to this id. `None` without a bus.
     pub(super) fn mark_at(&self, channels: &[u32], id: u64) -> Option<Mark> {
         self.0.carry.get()?;
         let state = self.lock();
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_publisher_has_one_order() {
+    fn positions_of_one_publisher_are_converted() {
         let (hub, channels) = hub();
         for number in 1..=10 {
             arrive(&hub, (1, number), if number % 2 == 0 { "a" } else { "b" }, 0, number == 4);
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn among_several_only_a_distance_decides() {
+    fn positions_near_messages_of_other_publishers_are_not_converted() {
         let (hub, channels) = hub();
         for (number, age_s) in [(1, 100), (2, 60), (3, 20)] {
             arrive(&hub, (1, number), "a", age_s, false);

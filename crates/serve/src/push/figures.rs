@@ -93,8 +93,7 @@ impl Hub {
 impl Source for Hub {
     fn collect(&self, into: &mut Vec<Family>) {
         let now = self.counted();
-        let mut subscribers =
-            Family::new("flatout_push_subscribers", Kind::Gauge, "Subscribers that are there now");
+        let mut subscribers = Family::new("flatout_push_subscribers", Kind::Gauge, "Current subscribers");
         for (transport, count) in TRANSPORTS.into_iter().zip(now.subscribers) {
             subscribers = subscribers.with(&[("transport", transport)], Value::Count(count));
         }
@@ -102,13 +101,13 @@ impl Source for Hub {
             Family::gauge("flatout_push_channels", "Channels with subscribers or messages", now.channels),
             Family::gauge(
                 "flatout_push_history_bytes",
-                "Bytes that messages of channels take",
+                "Memory of the messages of all channels",
                 now.history_bytes,
             ),
-            Family::counter("flatout_push_published", "Messages that were published", now.published),
+            Family::counter("flatout_push_published", "Messages published", now.published),
             Family::counter(
                 "flatout_push_delivered",
-                "Messages that were handed to subscribers' sockets",
+                "Messages written to subscribers' sockets",
                 now.delivered,
             ),
             Family::counter(
@@ -121,12 +120,8 @@ impl Source for Hub {
                 "Subscribers dropped because they were too far behind",
                 now.dropped,
             ),
-            Family::counter(
-                "flatout_push_gaps",
-                "Subscribers that missed messages and were told so",
-                now.gaps,
-            ),
-            Family::counter("flatout_push_keys", "Keys of latest values that were asked for", now.keys),
+            Family::counter("flatout_push_gaps", "Gaps reported to subscribers", now.gaps),
+            Family::counter("flatout_push_keys", "Keys of latest values requested", now.keys),
         ];
         into.push(subscribers);
         into.extend(counts);

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! publish ──> id, history ──> the channel is listed for each worker that has subscribers of it ── wake ──> Desk
-//! Desk ── fetch: what is newer than it has sent ──> its subscribers
+//! Desk ── fetch: messages newer than the last one sent ──> its subscribers
 //! ```
 //!
-//! There is no queue between them. A channel is listed once, however much is published meanwhile, and a late worker
-//! fetches all of that at once from the history. Ids count all messages of the process, so a single id is the
-//! position of a connection with several channels.
+//! There is no queue between them. A channel is listed once, however many messages are published meanwhile,
+//! and a late worker fetches all of them at once from the history. Ids count all messages of the process, so
+//! a single id is the position of a connection with several channels.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -27,25 +27,25 @@ use super::moving::Task;
 use super::plan::{self, Limits, NAME_BYTES_MAX, is_name};
 use crate::bus::Heard;
 
-/// Messages that are taken of one channel at a time.
+/// Maximum number of messages fetched from one channel at a time.
 const FETCHED_MAX: usize = 256;
 
 /// Channels that each publish examines, to drop unused ones.
 const LOOKED_AT: usize = 2;
 
-/// The channels of a process; clones are the same.
+/// The channels of a process. Clones share them.
 #[derive(Clone)]
 pub struct Hub(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
-    /// Changes only before anybody was served.
+    /// Changes only before the first client is served.
     epoch: AtomicU64,
     pub(super) limits: Limits,
     state: Mutex<State>,
     /// A publish started waiting, or a worker was added.
     pub(super) news: Condvar,
     pub(super) figures: Figures,
-    /// What takes messages to other servers, if anything does.
+    /// Sends messages to other servers, if there is a bus.
     pub(super) carry: OnceLock<(u64, Box<dyn Carry>)>,
 }
 
@@ -66,13 +66,13 @@ pub(super) struct State {
     pub(super) is_frozen: bool,
     /// Subscribers are expected from another process: no channel is dropped for lack of subscribers.
     pub(super) awaits_subscribers: bool,
-    /// Publishes that wait for the end of that, in the order in which they came.
+    /// Publishes that wait while `is_frozen`, in order of arrival.
     pub(super) held: VecDeque<Held>,
-    /// Workers with channels will come.
+    /// Workers with channels will start.
     pub(super) expects_workers: bool,
-    /// Messages of this process that other servers were sent.
+    /// The number of messages of this process sent to other servers.
     pub(super) carried: u64,
-    /// What other servers have sent.
+    /// The messages received from other servers.
     pub(super) heard: Heard,
 }
 
@@ -122,8 +122,8 @@ impl fmt::Display for Refused {
         f.write_str(match self {
             Refused::Name => "a channel's name has 1 to 128 letters, digits or any of -._~@!$+=/|",
             Refused::Text => "a message is UTF-8, and its event and key are one line each",
-            Refused::TooLarge => "the message is over the limit",
-            Refused::Full => "there are as many channels, keys or messages as there may be",
+            Refused::TooLarge => "the message is larger than the limit",
+            Refused::Full => "the limit of channels, keys or messages is reached",
             Refused::Moving => "the server is being replaced by a new process; try again",
         })
     }
@@ -131,7 +131,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Why nobody was subscribed.
+/// Why a subscription was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotJoined {
     /// The limit of channels, or of subscribers of this one, is reached.
@@ -140,7 +140,7 @@ pub(super) enum NotJoined {
     Address,
 }
 
-/// A message that is to be added.
+/// A message to add.
 pub(super) struct New {
     pub(super) publication: Publication,
     pub(super) history: plan::History,
@@ -148,7 +148,7 @@ pub(super) struct New {
     pub(super) mark: Option<Mark>,
 }
 
-/// What was taken of channels.
+/// The result of [`Hub::fetch`].
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     /// With the channels' names, in order of ids.
@@ -157,12 +157,12 @@ pub(super) struct Fetched {
     pub(super) up_to: u64,
     /// Messages before the first of them are lost.
     pub(super) has_gap: bool,
-    /// There are more after them.
+    /// More messages follow.
     pub(super) has_more: bool,
 }
 
 impl Hub {
-    /// Channels within these limits.
+    /// Creates a hub with these limits.
     pub fn new(limits: Limits) -> Hub {
         Hub(Arc::new(Shared {
             epoch: AtomicU64::new(clock::unix_nanoseconds() / 1_000_000),
@@ -204,7 +204,7 @@ impl Hub {
         let mark = carry.map(|(origin, _)| Mark { origin: *origin, number, is_late: false });
         let new = New { publication, history: plan.history, published_at: clock::now().ticks, mark };
         let message = state.add(channel, new, &self.0.limits)?;
-        // In the order of the channels: another server delivers in this order too.
+        // Under the lock, in the order of the channels: other servers deliver in this order too.
         if let Some((_, carry)) = carry {
             state.carried = number;
             carry.carry(number, channel, &message.publication, &plan.history);
@@ -219,7 +219,7 @@ impl Hub {
         self.lock().find(channel).map_or(0, |channel| channel.subscribers)
     }
 
-    /// A worker begins. Returns its number, and what it is woken by.
+    /// Registers a worker, which is woken by `wake`. Returns its number.
     pub(crate) fn enroll(&self, wake: Arc<Wake>) -> usize {
         let mut state = self.lock();
         state.workers.push(Side { wake: Some(wake), listed: Vec::new(), tasks: Vec::new() });
@@ -429,7 +429,8 @@ impl Fetched {
 }
 
 impl State {
-    /// Adds a message to a channel, which is made with this history if there is none, and lists it for the workers.
+    /// Adds a message to a channel, which is created with this history if needed, and lists it for the
+    /// workers.
     pub(super) fn add(&mut self, channel: &str, new: New, limits: &Limits) -> Result<Arc<Message>, Refused> {
         let New { publication, history, published_at, mark } = new;
         self.forget_some();
@@ -457,7 +458,7 @@ impl State {
         Ok(message)
     }
 
-    /// A channel has something new, up to the last id: its workers look at it.
+    /// Lists a channel with news up to the last id for its workers.
     pub(super) fn announce(&mut self, at: u32) {
         let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
         channel.last_id = self.last_id;
@@ -631,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_that_nobody_needs_are_forgotten() {
+    fn unused_channels_are_dropped() {
         let (hub, worker, plan) = hub(Limits { channels_max: 10, ..Limits::default() });
         for n in 0..1000 {
             let (joined, _) = hub.join(worker, &[format!("made-up-{n}")], &plan, None).unwrap();
@@ -668,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_a_gap_and_what_never_was_is_none() {
+    fn lost_messages_are_a_gap() {
         let limits = Limits { history_bytes_max: 8000, ..Limits::default() };
         let (hub, worker, plan) = hub(limits);
         let (joined, _) = hub.join(worker, &names(&["a"]), &plan, None).unwrap();
@@ -684,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_messages_are_refused() {
         let (hub, worker, mut plan) = hub(Limits::default());
         plan.message_bytes_max = 10;
         assert_eq!(hub.publish("", "x", &plan), Err(Refused::Name));

@@ -60,7 +60,7 @@ pub(crate) struct Message {
     pub(crate) id: u64,
     pub(crate) published_at: u32,
     pub(crate) publication: Publication,
-    /// What it is called by other servers.
+    /// Its identity on other servers.
     pub(crate) mark: Option<Mark>,
     json: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
@@ -75,23 +75,23 @@ struct Member {
     value_at: usize,
 }
 
-/// What names a message on all servers of a bus: which of them has published it, and its number there.
+/// Identifies a message on all servers of a bus: the server that published it, and its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) origin: u64,
     pub(crate) number: u64,
-    /// It took its time to come here: on other servers it may stand at another place among those of others.
+    /// It was delayed on its way to this server: other servers may have it in another position.
     pub(crate) is_late: bool,
 }
 
-/// What names a message to clients: which process has given it, and the how manieth it was there.
+/// The id of a message for clients: the process, and its sequence number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) epoch: u64,
     pub(super) id: u64,
 }
 
-/// A position as clients know it.
+/// A position, as sent to clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Name {
     pub(super) id: Id,
@@ -140,13 +140,13 @@ impl Message {
         }
     }
 
-    /// It, as other servers call it.
+    /// Sets its identity on other servers.
     pub(super) fn marked(mut self, mark: Option<Mark>) -> Message {
         self.mark = mark;
         self
     }
 
-    /// Memory that it takes, with all of its encodings.
+    /// Its memory, including all encodings.
     pub(super) fn bytes(&self) -> usize {
         self.publication.bytes()
     }
@@ -155,12 +155,12 @@ impl Message {
         std::str::from_utf8(&self.publication.data).unwrap_or_default()
     }
 
-    /// What clients know it by: its id here, and what other servers can find it by.
+    /// Its id for clients: the id on this server, and its identity on other servers.
     pub(super) fn name(&self, epoch: u64) -> Name {
         Name { id: Id { epoch, id: self.id }, mark: self.mark }
     }
 
-    /// Adds it as this format has it.
+    /// Appends it in this format.
     pub(super) fn write(&self, format: Format, channel: &str, epoch: u64, out: &mut Vec<u8>) {
         match format {
             Format::Events => out.extend_from_slice(self.events.get_or_init(|| {
@@ -189,12 +189,12 @@ impl Message {
     }
 
     fn write_event(&self, event: Option<&str>, epoch: u64, out: &mut String) {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "id: {}", self.name(epoch));
         if let Some(event) = event {
             let _ = writeln!(out, "event: {event}");
         }
-        // A reader of events accepts each of the three as a line end.
+        // A parser of event streams accepts all three as line ends.
         for line in self.text().replace("\r\n", "\n").split(['\n', '\r']) {
             out.push_str("data: ");
             out.push_str(line);
@@ -246,7 +246,7 @@ impl Message {
     }
 }
 
-/// A text as JSON.
+/// A string as JSON.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_a_bus_has_a_name_for_all_servers() {
+    fn messages_of_a_bus_have_an_id_for_all_servers() {
         let mark = Some(Mark { origin: 16, number: 3, is_late: false });
         let message = Message { mark, ..Message::new(7, 0, Publication::from("x")) };
         assert_eq!(message.name(255).to_string(), "ff-7.10-3");

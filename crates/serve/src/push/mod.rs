@@ -5,9 +5,9 @@
 //!  ^ publish: POST, program                            └─ walk: slices of its list, the same bytes to each
 //! ```
 //!
-//! A subscriber's connection leaves HTTP behind the head of its response and is a guest of the lane. A message is encoded once for
-//! each transport. Who cannot follow has no queue: it is remembered how far it has come, and what it lacks is taken out of the
-//! history when its socket has room again.
+//! A subscriber's connection leaves HTTP after the head of its response and is a guest of the lane. A message
+//! is encoded once for each transport. There is no queue for a slow subscriber: only its position is stored,
+//! and it gets the missing messages from the history when its socket has room again.
 
 mod carrying;
 mod client;

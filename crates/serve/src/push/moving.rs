@@ -139,7 +139,7 @@ impl Hub {
         given.recv_timeout(GIVE_TIME_MAX).ok()
     }
 
-    /// Has a worker serve these.
+    /// Assigns these subscribers to a worker.
     pub(crate) fn adopt(&self, worker: usize, parcels: Vec<Parcel>) {
         self.post(worker, Task::Adopt(parcels));
     }

@@ -33,11 +33,11 @@ pub(super) enum Since {
     /// New messages only.
     #[default]
     Now,
-    /// With all that is kept.
+    /// From the start of the history.
     All,
-    /// Behind this message; with what other servers call it.
+    /// After this message; with its id on other servers.
     Behind(Id, Option<Id>),
-    /// Behind a message that nobody here has given a name.
+    /// After a message with an unknown id.
     Unknown,
 }
 

@@ -93,7 +93,7 @@ impl Desk {
     ) -> Reply {
         let head = &request.head;
         let Some(first) = wanted.channels.first() else {
-            return said(Status::NOT_FOUND, "the path names no channel", response);
+            return said(Status::NOT_FOUND, "the path has no channel", response);
         };
         if !may_come(head, plan) {
             return said(Status::FORBIDDEN, "pages of this origin may not subscribe", response);
@@ -142,7 +142,7 @@ impl Desk {
             },
             None => wanted.since.cursor(self.hub.epoch(), ticket.tip),
         };
-        // Who comes to latest values gets those that there are.
+        // New subscribers of latest values get the current ones.
         if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
             cursor = 0;
         }
@@ -193,7 +193,7 @@ impl Desk {
             return said(Status::UNAUTHORIZED, "publishing needs Authorization: Bearer TOKEN", response);
         }
         let RequestBody::Whole { bytes, .. } = &request.body else {
-            return said(Status::BAD_REQUEST, "the message has not come whole", response);
+            return said(Status::BAD_REQUEST, "the message is incomplete", response);
         };
         if wanted.channels.is_empty() {
             return match batch(bytes) {
@@ -207,7 +207,7 @@ impl Desk {
                 .is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json"))
         });
         if is_json && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err() {
-            return said(Status::BAD_REQUEST, "the message is no JSON, as its Content-Type says", response);
+            return said(Status::BAD_REQUEST, "the Content-Type is JSON, but the message is not", response);
         }
         let publication = Publication {
             data: bytes.to_vec().into(),
@@ -282,7 +282,7 @@ fn batch(bytes: &[u8]) -> Result<VecDeque<(String, Publication)>, (Status, &'sta
         (Status::BAD_REQUEST, reason)
     })?;
     if entries.len() > BATCH_MAX {
-        return Err((Status::CONTENT_TOO_LARGE, "a batch has 10000 messages at the most"));
+        return Err((Status::CONTENT_TOO_LARGE, "a batch has at most 10000 messages"));
     }
     let read = |entry: &Entry<'_>| {
         let text = serde_json::from_str::<String>(entry.data.get()).ok();
@@ -326,7 +326,7 @@ fn bearer<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
 fn not_joined(why: NotJoined, response: &mut Response) -> Reply {
     response.header("Retry-After", "5");
     match why {
-        NotJoined::Full => said(Status::SERVICE_UNAVAILABLE, "no room for another subscriber", response),
+        NotJoined::Full => said(Status::SERVICE_UNAVAILABLE, "too many subscribers", response),
         NotJoined::Address => {
             said(Status::TOO_MANY_REQUESTS, "too many subscribers from this address", response)
         }

@@ -64,7 +64,7 @@ impl Hub {
         (state.is_frozen, state.awaits_subscribers) = (true, true);
     }
 
-    /// Whether it goes on where another process has stopped, and that has not ended.
+    /// Whether subscribers of another process are still expected.
     pub(crate) fn awaits_subscribers(&self) -> bool {
         self.lock().awaits_subscribers
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_a_gap() {
+    fn messages_above_the_limit_are_a_gap() {
         let hub = Hub::new(Limits::default());
         let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
         let plan = Plan::default();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_may_have_published_is_a_gap() {
+    fn messages_of_another_process_are_a_gap() {
         let hub = Hub::new(Limits::default());
         let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
         let plan = Plan::default();

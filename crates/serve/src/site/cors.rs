@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_open_too_much_is_refused() {
+    fn unsafe_settings_are_refused() {
         assert!(Cors::new(&plan(Origins::Any, true), Place::Plan).is_err());
         for origin in
             ["app.example.org", "https://a/", "https://*.example.org", "https://", "https://a\r\nb: c"]

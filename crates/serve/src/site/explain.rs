@@ -117,7 +117,7 @@ impl Nowhere {
             }
             Nowhere::Path(reason) => reason,
             Nowhere::Circle => "the rewrites form a loop",
-            Nowhere::Server => "it concerns the whole server",
+            Nowhere::Server => "it applies to the whole server",
         })
     }
 }

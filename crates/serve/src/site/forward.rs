@@ -1,4 +1,4 @@
-//! The interface between sites and the proxy. The proxy implements it; a test has one of its own.
+//! The interface between sites and the proxy. The proxy implements it; tests have their own implementation.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ pub struct Client {
     pub address: Option<IpAddr>,
     /// Whether the client used https.
     pub is_https: bool,
-    /// Whether the request came as early data of TLS: it may have been sent by somebody who has recorded it (RFC 8470).
+    /// Whether the request arrived as early data of TLS: it could be a replay (RFC 8470).
     pub is_early: bool,
     /// Whether the peer of the connection is a trusted proxy: only then are its `X-Forwarded-*` and `Forwarded` passed on,
     /// with our line added. Everybody else's are replaced.

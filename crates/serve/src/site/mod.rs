@@ -135,7 +135,9 @@ impl std::fmt::Display for Error {
         match self {
             Error::Fault(fault) => fault.fmt(f),
             Error::Folder(at, error) => write!(f, "folder {}: {error}", at + 1),
-            Error::Threads(error) => write!(f, "the threads that check passwords: {error}"),
+            Error::Threads(error) => {
+                write!(f, "cannot start the threads that check passwords: {error}")
+            }
         }
     }
 }

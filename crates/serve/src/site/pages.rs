@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_page_is_refused() {
+    fn invalid_pages_are_refused() {
         let missing = page(PageSource::File(PathBuf::from("/nowhere/at-all.html")));
         let missing =
             plan::ErrorPage { statuses: vec![404..=404], page: missing, status: None, of_upstreams: false };

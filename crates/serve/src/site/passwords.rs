@@ -299,7 +299,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_said_at_once() {
+    fn a_full_queue_is_reported_at_once() {
         // Slow enough that the threads cannot keep up with a loop.
         let users =
             Arc::new(Users::new(&[user("ann", &bcrypt::hash("a", 8).unwrap())], 1, Place::Plan).unwrap());

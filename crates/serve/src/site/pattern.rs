@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_expression_says_what_is_wrong() {
+    fn errors_in_expressions_are_described() {
         let fault = expression("/(a", false, Place::Route(1, 2)).unwrap_err();
         assert_eq!(fault.to_string(), "site 2, route 3: the expression `/(a`: unclosed group");
         let fault = expression("(((a{100}){100}){100})", false, Place::Plan).unwrap_err();

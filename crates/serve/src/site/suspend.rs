@@ -98,7 +98,7 @@ fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut R
         Body::Stream(stream) => RequestBody::Stream(stream),
     };
     let mut request = Request::resumed(head, &kept.path, body, kept.peer, &kept.key);
-    // What has come early goes on as such, though its handshake may be over by now.
+    // Early requests are still treated as early, although the handshake may be complete by now.
     request.tls = kept.is_tls.then_some(if kept.is_early { Tls::EARLY } else { Tls::UNKNOWN });
     Answers::go_on(answers, request, progress, response)
 }

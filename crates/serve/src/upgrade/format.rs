@@ -56,9 +56,9 @@ pub(super) enum Note<'n> {
     },
     /// The successor refuses.
     Refused(Cow<'n, str>),
-    /// How far messages have come.
+    /// The position of the messages.
     Tip(Tip),
-    /// How far those of each other server on the bus have come, by its number, and the former process's own.
+    /// The last number of each server on the bus, and of the old process itself.
     Heard(Vec<(u64, u64)>),
     /// Some channels. They are numbered in the order in which they come.
     Channels(Vec<Channel<'n>>),
@@ -82,7 +82,8 @@ pub(super) enum Note<'n> {
     Done,
     /// A publish that the old process received.
     Publish { history: Kept, message_bytes_max: usize, entries: Vec<(Cow<'n, str>, Data<'n>)> },
-    /// A key of the cache that the old process has invalidated: the URL and the rest, where the URL ends, and whether it is the operator's.
+    /// A key that the old process has invalidated: URL and rest, the length of the URL, and whether it is a configured
+    /// key.
     Invalidated { bytes: Vec<u8>, url_ends: usize, is_custom: bool },
     /// The result of the publish.
     Published { ids: Vec<String>, refused: Option<Refusal> },

@@ -1,4 +1,4 @@
-//! What reaches a process after it was replaced: publishes, and what its last requests invalidate.
+//! Forwards publishes and invalidated keys of a process that was replaced.
 
 use std::borrow::Cow;
 use std::sync::mpsc::Receiver;
@@ -14,7 +14,7 @@ use crate::push::{Held, Hub, Refused};
 /// How long to wait at a time for publishes that reach this process.
 const FORWARD_TIME: Duration = Duration::from_secs(1);
 
-/// Forwards what reaches these channels, and what is invalidated, for as long as this process lives.
+/// Forwards publishes to these channels, and invalidated keys, until this process ends.
 pub(super) fn forward_all(
     successor: Successor,
     hub: Option<Hub>,
@@ -24,7 +24,7 @@ pub(super) fn forward_all(
     if let Some(invalidated) = invalidated {
         let successor = successor.clone();
         let thread = std::thread::Builder::new().name("flatout-pass-on".to_owned());
-        // Without this thread, the successor serves what it has stored until that is stale.
+        // Without this thread, the successor serves what it has stored until it is stale.
         let _ = thread.spawn(move || {
             while let Ok(key) = invalidated.recv()
                 && lock(&successor).invalidate(key).is_ok()
@@ -44,7 +44,7 @@ pub(super) fn forward_all(
 }
 
 fn lock(successor: &Mutex<Successor>) -> MutexGuard<'_, Successor> {
-    // Notes are sent and received whole.
+    // A panic leaves no note incomplete.
     successor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -21,7 +21,7 @@ use crate::push::{Hub, Parcel};
 /// How long the channels may wait for what other servers have sent.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How long a program may take to say that it is a successor: it has read its arguments by then, and nothing else.
+/// How long a program may take to report as a successor: until then it only reads its arguments.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long the successor may take to open what it serves.
@@ -44,7 +44,7 @@ pub struct Former {
     pub admin: Option<Handle>,
     /// Its channels.
     pub hub: Hub,
-    /// What it serves.
+    /// The served configuration.
     pub live: Live,
 }
 
@@ -52,7 +52,7 @@ pub struct Former {
 pub(super) struct Successor {
     child: Child,
     pub(super) link: Link,
-    /// It can use what this process invalidates.
+    /// It understands `Note::Invalidated`.
     takes_invalidated: bool,
     has_succeeded: bool,
     /// It publishes.
@@ -67,8 +67,8 @@ struct Broken {
 }
 
 /// Starts the successor with this command, hands everything over to it, and drains this server. Returns what
-/// happened, in words; `announce` is called with the same before the server can end. Takes a while: do not call it on
-/// a worker's thread.
+/// happened, as text; `announce` is called with the same before the server can end. Takes a while: do not
+/// call it on a worker's thread.
 ///
 /// # Errors
 /// Why this process continues unchanged, in words. The successor was killed.
@@ -92,7 +92,7 @@ pub(super) fn hand_over(
     announce: impl FnOnce(&str),
 ) -> Result<String, String> {
     let moves = successor.prepare(&listeners(former)?)?;
-    // From before the successor stores anything.
+    // Before the successor stores anything.
     let invalidated = former.live.opened().cache.as_ref().map(Cache::pass_on);
     let moved = match moves {
         true => successor.move_channels(&former.hub)?,
@@ -113,7 +113,8 @@ pub(super) fn hand_over(
         "process {pid} has taken over; {moved} subscribers were handed over, {stay} were asked to reconnect"
     );
     announce(&said);
-    // The successor waits for the folder of the cache: what this one still stores is in memory only.
+    // The successor waits for the folder of the cache. From now on, this process stores responses in memory
+    // only.
     former.live.leave();
     // First the one by which this was asked for: it ends with the server.
     former.admin.iter().for_each(Handle::drain);
@@ -151,13 +152,13 @@ impl Successor {
 
     /// Hands the listeners over and waits until the successor is ready. Returns whether channels move.
     fn prepare(&mut self, listeners: &[(bool, Inherited)]) -> Result<bool, String> {
-        let silent = |lost: Lost| format!("the new program does not take over: {lost}");
+        let silent = |lost: Lost| format!("the new program did not take over: {lost}");
         self.link.set_patience(Some(HELLO_TIME_MAX)).map_err(silent)?;
         let push_format = match self.link.receive().map_err(silent)?.0 {
             Note::Hello { format: FORMAT, push_format } => push_format,
             Note::Hello { format, .. } => {
                 return Err(format!(
-                    "the new program hands over by format {format}, this one by {FORMAT}; use a restart"
+                    "the new program uses the handover format {format}, this one {FORMAT}; use a restart"
                 ));
             }
             Note::Refused(why) => return Err(why.into_owned()),
@@ -191,9 +192,9 @@ impl Successor {
         }
     }
 
-    /// Moves channels and subscribers; returns how many. Publishes wait meanwhile.
+    /// Moves channels and subscribers; returns how many. Publishes wait during the move.
     fn move_channels(&mut self, hub: &Hub) -> Result<usize, String> {
-        // The new process hears other servers by now. What was sent before that has to be here.
+        // The new process already receives messages of other servers. Earlier ones must have arrived here.
         hub.sync(SYNC_TIME_MAX);
         let began = Instant::now();
         hub.freeze();
@@ -211,7 +212,7 @@ impl Successor {
                 hub.skip();
             }
             hub.thaw();
-            format!("the new process has failed, this one goes on: {why}")
+            format!("the new process failed, and this one continues: {why}")
         })
     }
 

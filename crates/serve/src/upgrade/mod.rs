@@ -14,10 +14,10 @@
 //!       its last requests invalidate ──────────────> drains, and ends
 //! ```
 //!
-//! Both listen on the same sockets meanwhile, so no connection is refused. A batch of subscribers belongs to the old
-//! process until it has sent `Yours`; if anything fails before, it kills the successor, takes the batch back and
-//! publishes again. Subscribers over TLS or HTTP/2 streams have state that cannot move: they are asked to reconnect,
-//! and find the history in the new process.
+//! Both listen on the same sockets meanwhile, so no connection is refused. A batch of subscribers belongs to
+//! the old process until it has sent `Yours`; if anything fails before, it kills the successor, serves the
+//! batch again and resumes publishing. Subscribers over TLS or HTTP/2 streams have state that cannot move:
+//! they are asked to reconnect, and find the history in the new process.
 
 mod format;
 mod forwarding;

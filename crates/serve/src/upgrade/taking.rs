@@ -64,7 +64,7 @@ impl Successor {
         if format.to_str() != Some(&FORMAT.to_string()) {
             // The old process gets the reason, and reports it to whoever requested the upgrade.
             return Err(format!(
-                "the process to be replaced hands over by another format than {FORMAT}; use a restart"
+                "the process to be replaced uses another handover format than {FORMAT}; use a restart"
             ));
         }
         successor.take_listeners().map_err(lost)?;
@@ -97,16 +97,18 @@ impl Successor {
 
     /// Refuses to replace the old process, with a reason that is reported to whoever requested the upgrade.
     pub fn refuse(self, why: &str) {
-        // If sending fails, nobody waits for it.
+        // If sending fails, the old process is no longer waiting.
         let _ = self.link.send(&Note::Refused(Cow::Borrowed(why)), &[]);
     }
 
-    /// Has publishes wait until the channels were taken: for a process that hears other servers by then.
+    /// Suspends publishing until the channels were taken over: needed if messages of other servers can arrive
+    /// before.
     pub fn await_channels(&self, hub: &Hub) {
         hub.freeze();
     }
 
-    /// Says that everything is open, and takes the channels, if any are served. Afterwards the workers may start.
+    /// Reports that everything is open, and takes over the channels, if any are served. Afterwards the
+    /// workers may start.
     ///
     /// # Errors
     /// The old process has given up; in words.
@@ -139,7 +141,7 @@ impl Successor {
                     }
                 }
                 Note::Start => {
-                    // Nothing has come, and nothing is to be waited for.
+                    // No channels were moved, so nothing is awaited.
                     if !hub.awaits_subscribers() {
                         hub.thaw();
                     }
@@ -150,7 +152,8 @@ impl Successor {
         }
     }
 
-    /// Call it once the workers serve: receives subscribers on its own thread, and what the cache of `live` has to invalidate. `done` is called when all have arrived
+    /// Call it once the workers serve: receives subscribers, and keys that the cache of `live` has to invalidate, on its
+    /// own thread. `done` is called when all have arrived
     /// and this process can be replaced in turn.
     ///
     /// # Errors
@@ -180,7 +183,7 @@ impl Successor {
             }
         };
         if let Lost::Gone = ended {
-            // The batch that was offered belongs to nobody else any more.
+            // The offered batch now belongs to this process.
             taking.adopt(hub);
         }
         hub.thaw();

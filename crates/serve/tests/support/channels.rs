@@ -60,7 +60,7 @@ impl Running {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream
     }
 
@@ -68,7 +68,7 @@ impl Running {
     pub(crate) fn has(&self, channel: &str, count: u32) {
         let began = Instant::now();
         while self.hub.subscribers(channel) != count {
-            assert!(began.elapsed() < Duration::from_secs(20), "{}", self.hub.subscribers(channel));
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", self.hub.subscribers(channel));
             std::thread::yield_now();
         }
     }

@@ -121,7 +121,7 @@ fn forward<E>(climbed: &Climbed<E>, rung: usize) -> f64 {
 }
 
 #[test]
-fn what_does_nothing_is_called_none() {
+fn rungs_without_effect_are_none() {
     for noise in [0.005, 0.03, 0.10] {
         let none = (0..200).filter(|&seed| {
             let mut same = Simulated { noise, ..simulated(1, seed, |_| 1.0) };
@@ -254,7 +254,7 @@ fn a_bias_of_nothing_against_nothing_widens_all_intervals() {
 }
 
 #[test]
-fn what_helps_is_kept_and_what_harms_is_not() {
+fn helpful_rungs_are_kept_and_harmful_ones_undone() {
     for seed in 0..20 {
         let speed = |on: &[bool]| [1.0, 1.3][usize::from(on[0])] * [1.0, 0.8][usize::from(on[1])];
         let mut subject = simulated(3, seed, speed);
@@ -465,7 +465,7 @@ fn a_burden_that_costs_nothing_says_so() {
 
 /// The second rung needs a reboot: the first is climbed now, and a block of runs with it is made.
 #[test]
-fn what_takes_a_reboot_waits_for_it() {
+fn rungs_that_need_a_reboot_wait_for_it() {
     let speed = |on: &[bool]| if on[0] { 1.3 } else { 1.0 };
     let mut subject = Simulated { reboots: vec![1, 2], ..simulated(3, 41, speed) };
     let climbed = climb(&mut subject, &Plan { keep: true, ..plan(3) });
@@ -559,7 +559,7 @@ fn a_block_that_does_not_come_to_its_end_is_no_result() {
 
 /// A subject that has to treat both sets alike is notified of them before each comparison.
 #[test]
-fn a_subject_is_told_what_is_compared() {
+fn the_subject_is_notified_of_comparisons() {
     let mut subject = simulated(2, 43, |on| if on[0] { 1.3 } else { 1.0 });
     climb(&mut subject, &Plan { orders: 3, ..plan(2) });
     let on = |text: &str| -> Vec<bool> { text.chars().map(|rung| rung == '1').collect() };

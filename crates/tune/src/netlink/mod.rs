@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_told() {
+    fn invalid_replies_are_reported() {
         let interrupted = message(DONE, MULTI | INTERRUPTED, &[0; 4]);
         assert_eq!(answer(DUMP, &[&interrupted]), Err(Fault::Interrupted));
         let mut other = message(30, 0, &[]);

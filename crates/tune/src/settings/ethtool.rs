@@ -422,7 +422,7 @@ mod tests {
         "Features for eth0:\ngeneric-receive-offload: on\nlarge-receive-offload: off [fixed]\n";
 
     #[test]
-    fn what_ethtool_says_is_read() {
+    fn output_of_ethtool_is_parsed() {
         let fake = Fake::new();
         fake.answer("ethtool -g eth0", RINGS);
         fake.answer("ethtool -c eth0", COALESCE);

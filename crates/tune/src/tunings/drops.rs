@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_nearly_full_is_told() {
+    fn a_nearly_full_table_is_reported() {
         let fake = Fake::with(&[(COUNT, "50000\n"), (MAX, "65536\n")]);
         assert_eq!(reading(conntrack_room, &fake), ("50000 of 65536 (76 %)".to_owned(), None));
         fake.file(COUNT, "60000\n");

@@ -88,7 +88,7 @@ mod tests {
     /// A unit's other options install filters too: a restarted server that still has filters is not waiting for a
     /// restart.
     #[test]
-    fn filters_of_other_options_are_told() {
+    fn filters_of_other_options_are_reported() {
         let fake = Fake::with(&[
             ("/proc/7/status", "Name:\tweb\nSeccomp:\t2\nSeccomp_filters:\t3\n"),
             ("/proc/7/cgroup", "0::/system.slice/web.service\n"),

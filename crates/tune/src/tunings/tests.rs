@@ -266,7 +266,7 @@ fn without_nft_the_rules_are_still_known() {
 /// In a container, without a server, or without any readable file: every probe returns, and says why it has no
 /// result.
 #[test]
-fn what_is_not_known_says_why() {
+fn unknown_values_give_a_reason() {
     for text in [CONTAINER, ""] {
         let (_fake, host, served) = machine(text, None);
         let mut unknown = 0;

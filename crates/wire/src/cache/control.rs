@@ -25,7 +25,6 @@ pub enum Argument<'a> {
 
 /// The directives of one field line. Anything without a name is skipped up to the next comma; an unterminated quoted
 /// string takes the rest of the line.
-/// rest of the line.
 pub fn directives(line: &[u8]) -> impl Iterator<Item = Directive<'_>> {
     let mut rest = line;
     std::iter::from_fn(move || {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_one_persons_is_not_stored() {
+    fn private_responses_are_not_stored() {
         let own = Exchange { is_authorized: true, ..NOW };
         let none = Rules::default();
         for (value, expected) in [
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_speak_for_what_says_nothing_itself() {
+    fn rules_apply_to_responses_without_cache_control() {
         let rules = Rules { validity: Some(30), ignored: Ignored::default() };
         let by = |code, lines: &[(&str, &str)], rules: &Rules| {
             stored(code, lines, &NOW, rules).map(|kept| kept.policy.lifetime)

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_does_not_count() {
+    fn malformed_fields_are_ignored() {
         for line in [
             "",
             " ",

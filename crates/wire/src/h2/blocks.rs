@@ -9,7 +9,7 @@ use super::limits::{BLOCK_BYTES_FACTOR, BLOCK_FRAMES_MAX, FRAMES_REFUNDED, INTER
 use super::priority::Priority;
 use crate::{Method, Status, head};
 
-/// What becomes of a block.
+/// How a block is handled.
 enum Fate {
     /// It opens a stream of the peer.
     Request,

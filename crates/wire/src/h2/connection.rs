@@ -21,12 +21,12 @@ pub struct Connection {
     pub(super) decoder: Decoder,
     pub(super) streams: Streams,
     pub(super) budgets: Budgets,
-    /// What comes next in the bytes, where that is no frame.
+    /// The state between or inside frames.
     pub(super) inside: Inside,
     /// Streams that were reset; oldest first. Few connections have any.
     #[expect(clippy::box_collection, reason = "a place for it would make every connection longer")]
     resets: Option<Box<VecDeque<u32>>>,
-    /// What we may send, in all streams.
+    /// Our send window, for all streams.
     pub(super) send_window: i64,
     /// The connection's receive window.
     pub(super) receive_window: i64,
@@ -211,7 +211,7 @@ impl Connection {
         self.phase == Phase::Closed || (is_leaving && self.streams.len() == 0)
     }
 
-    /// The peer's limit of concurrent streams, as far as it is known.
+    /// The peer's limit of concurrent streams, if known.
     pub fn peer_streams_max(&self) -> u32 {
         self.peer.streams_max
     }
@@ -319,7 +319,8 @@ impl Connection {
         resets.push_back(id);
     }
 
-    /// Whether a stream was reset by us a short while ago: what comes of it was sent before the peer knew.
+    /// Whether we have reset this stream recently: frames for it may have been sent before the peer received
+    /// the reset.
     pub(super) fn was_reset(&self, id: u32) -> bool {
         self.resets.as_ref().is_some_and(|resets| resets.contains(&id))
     }

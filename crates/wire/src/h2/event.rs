@@ -29,8 +29,8 @@ pub enum Event<'b> {
         stream: StreamId,
         /// Its head; `Framing::Chunked` means a body whose length is not known.
         head: Head<'b>,
-        /// It asks for a WebSocket by an extended CONNECT (RFC 8441); the head is that of the same request in HTTP/1. What follows on
-        /// the stream is no body.
+        /// It requests a WebSocket by an extended CONNECT (RFC 8441); the head is that of the same request in
+        /// HTTP/1. The stream's data is not a request body.
         is_websocket: bool,
         /// Nothing follows the head.
         is_whole: bool,
@@ -67,7 +67,7 @@ pub enum Event<'b> {
         /// A part of the received bytes.
         bytes: &'b [u8],
     },
-    /// A body has come to its end.
+    /// The end of a body.
     End {
         /// Of which stream.
         stream: StreamId,

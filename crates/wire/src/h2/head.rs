@@ -12,8 +12,8 @@
 //! A request for a WebSocket (RFC 8441) gets the form that it has in HTTP/1, so that routes, rules and upstreams see one kind of
 //! WebSocket. Its two fields cannot come from a client: HTTP/2 forbids them.
 //!
-//! What is put together holds to the rules of HTTP/1 as well (the tests read it again with [`head::parse`]), so that there is nothing
-//! to smuggle where it is sent on: no CR or LF, no second length, no `transfer-encoding`, one host.
+//! The result is also valid in HTTP/1 (the tests parse it again with [`head::parse`]), so that nothing can be
+//! smuggled when it is forwarded: no CR or LF, no second length, no `transfer-encoding`, one host.
 
 use super::hpack::{Decoded, Kind, Sink};
 use crate::chunk::is_forbidden_trailer;
@@ -50,7 +50,7 @@ pub(super) enum Flaw {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'b> {
     pub(super) head: Head<'b>,
-    /// What the content is said to be long.
+    /// The declared length of the content.
     pub(super) length: Option<u64>,
     /// An extended CONNECT that asks for a WebSocket.
     pub(super) is_websocket: bool,

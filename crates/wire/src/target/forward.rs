@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_application_needs_is_refused() {
+    fn unsafe_paths_are_refused() {
         use PathFault::*;
         for (path, fault) in [
             ("/..", DotSegment),

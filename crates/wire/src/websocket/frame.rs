@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_frame_begins_with_is_refused() {
+    fn invalid_frame_headers_are_refused() {
         let server = |bytes: &[u8]| Header::parse(bytes, Role::Server, false);
         for opcode in [3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf] {
             assert_eq!(server(&[0x80 | opcode]), Err(Fault::Opcode));

@@ -45,8 +45,8 @@ impl Refusal {
     /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
-            Refusal::Request => "a WebSocket is asked for by GET, with HTTP/1.1 and without a body",
-            Refusal::Version => "the version of WebSocket is 13",
+            Refusal::Request => "a WebSocket needs a GET request with HTTP/1.1 and without a body",
+            Refusal::Version => "only version 13 of WebSocket is supported",
             Refusal::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_wrongly_is_refused() {
+    fn invalid_handshakes_are_refused() {
         for (from, to, refusal) in [
             ("GET", "PUT", Refusal::Request),
             ("\r\n\r\n", "\r\nContent-Length: 1\r\n\r\n", Refusal::Request),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_ask_is_none() {
+    fn requests_without_an_upgrade_are_none() {
         for (from, to) in
             [("websocket", "h2c"), ("keep-alive, Upgrade", "keep-alive"), ("Upgrade: websocket\r\n", "")]
         {

@@ -1,16 +1,16 @@
-//! One side against bytes of any kind: what comes of them must not hang on how they were cut.
+//! One side with arbitrary bytes: the result must not depend on how they are split.
 
 use flatout_wire::h2::hpack::encode_status;
 use flatout_wire::h2::{Connection, Event, Limits, Room};
 use flatout_wire::head::{self, HeadLimits};
 use flatout_wire::{Framing, Head, Method, Status, Version};
 
-/// What came of bytes.
+/// The result for some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// Events as text; pieces of content that follow each other are one.
     pub(crate) events: Vec<String>,
-    /// What was written.
+    /// Bytes written.
     pub(crate) out_bytes: usize,
     /// The most memory that was taken.
     pub(crate) memory_bytes: usize,
@@ -18,7 +18,8 @@ pub(crate) struct Heard {
     pub(crate) fault: Option<String>,
 }
 
-/// Hands `bytes` to a machine in the pieces that `cuts` gives. Every request is answered when it is whole.
+/// Passes `bytes` to a state machine in pieces of the lengths in `cuts`. Each complete request gets a
+/// response.
 pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]) -> Heard {
     let mut out = Vec::new();
     let mut machine = match is_server {
@@ -26,7 +27,7 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
         false => Connection::client(limits, &mut out),
     };
     if !is_server {
-        // Some requests that answers may come to.
+        // Some requests for which responses can arrive.
         for _ in 0..3 {
             let asked = machine.ask(Default::default(), |block| block.extend([0x82, 0x84, 0x86]), &mut out);
             assert!(asked.is_some());
@@ -104,7 +105,7 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
     heard
 }
 
-/// A head that HTTP/2 has brought is one of HTTP/1 too: what reads it there reads the same. So nothing can be smuggled by it.
+/// A head from HTTP/2 is also valid in HTTP/1 and parsed the same there, so that nothing can be smuggled.
 fn check_head(head: &Head<'_>, is_websocket: bool) {
     assert_eq!(head.version, Version::Http2);
     let text = String::from_utf8_lossy(head.bytes()).into_owned();
@@ -116,7 +117,7 @@ fn check_head(head: &Head<'_>, is_websocket: bool) {
         (head.method, head.target(), head.authority())
     );
     assert!(kept.fields().eq(head.fields()), "{text:?}");
-    // A client cannot bring these fields: they stand for `:protocol`.
+    // Clients cannot send these fields: they represent `:protocol`.
     for name in ["connection", "upgrade"] {
         assert_eq!(head.field_all(name).count(), usize::from(is_websocket), "{text:?}");
     }

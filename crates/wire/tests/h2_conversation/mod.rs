@@ -11,7 +11,7 @@
 pub(crate) mod frames;
 pub(crate) mod pair;
 
-/// What a script is read from, byte by byte; behind the last byte zeros follow.
+/// The bytes of a script; zeros follow the last byte.
 pub(crate) struct Source<'b>(pub(crate) &'b [u8]);
 
 impl Source<'_> {

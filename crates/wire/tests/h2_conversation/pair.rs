@@ -1,4 +1,5 @@
-//! A client and a server, joined: what one says the other hears, whatever the cuts and whoever's turn it is.
+//! A client and a server, joined: each receives what the other sends, however the bytes are split and the
+//! turns are ordered.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::Source;
 /// Exchanges of one script.
 const EXCHANGES_MAX: usize = 12;
 
-/// Turns behind the end of a script in which everything must come to its end.
+/// Maximum number of turns after the end of a script until everything has ended.
 const TURNS_MAX: usize = 2000;
 
 /// Fillings of the smallest window that a body may need: each takes a turn.
@@ -28,7 +29,7 @@ struct Message {
     is_over: bool,
 }
 
-/// What one exchange is to be.
+/// The plan of an exchange.
 #[derive(Debug, Clone)]
 struct Exchange {
     is_head: bool,
@@ -41,7 +42,7 @@ struct Exchange {
     answer_status: u16,
     interims: u8,
     priority: u8,
-    /// The client resets it after so many bytes of the answer.
+    /// The client resets it during the response.
     cancel: bool,
 }
 
@@ -111,23 +112,23 @@ fn trailers(has: bool) -> Vec<(String, String)> {
     if has { vec![("x-sum".to_owned(), "7".to_owned())] } else { Vec::new() }
 }
 
-/// What is left to be sent of a message.
+/// The rest of a message to send.
 struct Sending {
     body: Vec<u8>,
     at: usize,
     trailers: Vec<(String, String)>,
 }
 
-/// One side: its machine, what it has written, and what it has heard and has to say.
+/// One side: its state machine, its output, and the messages received and to send.
 struct Side {
     machine: Connection,
     out: Vec<u8>,
-    /// Bytes that have come and were not used.
+    /// Received bytes that were not used yet.
     held: Vec<u8>,
     sending: BTreeMap<StreamId, Sending>,
     heard: BTreeMap<StreamId, Message>,
     resets: BTreeMap<StreamId, Code>,
-    /// Content that was heard and not yet given back.
+    /// Content that was received and not yet credited.
     unconsumed: Vec<(StreamId, usize)>,
     interims: BTreeMap<StreamId, u8>,
 }
@@ -146,7 +147,7 @@ impl Side {
         }
     }
 
-    /// Takes what is held. Returns the requests that are to be answered.
+    /// Processes the received bytes. Returns the requests to respond to.
     fn listen(&mut self, room: &mut Room) -> Vec<StreamId> {
         let (mut at, mut asked) = (0, Vec::new());
         loop {
@@ -244,7 +245,8 @@ fn encode(fields: &[(String, String)], block: &mut Vec<u8>) {
     }
 }
 
-/// Plays a script. What was said is what was heard, unless it was cancelled; both sides end with nothing.
+/// Plays a script. Everything sent must be received, unless it was cancelled; both sides must end without
+/// streams.
 pub(crate) fn play(script: &[u8]) {
     let mut source = Source(script);
     let windows = [1, 10, 1000, 65_535, 1 << 20];
@@ -252,7 +254,7 @@ pub(crate) fn play(script: &[u8]) {
         streams_max: u32::from(source.choice(&[1u8, 2, 5, 100])),
         stream_window: source.choice(&windows),
         connection_window: source.choice(&[65_535, 1 << 20]),
-        // Windows of one byte are what they are here.
+        // Windows of one byte cause many small frames here.
         idle_frames_max: 1 << 30,
         ..Limits::default()
     };
@@ -292,7 +294,7 @@ struct Play {
 }
 
 impl Play {
-    /// Somebody does something.
+    /// Executes one step of the client or the server.
     fn turn(&mut self, client: &mut Side, server: &mut Side, choice: u8, size: usize) {
         match choice % 7 {
             0 => self.ask(client),
@@ -377,7 +379,7 @@ impl Play {
         }
     }
 
-    /// Lets go of what is over.
+    /// Releases streams that have ended.
     fn release(&self, side: &mut Side) {
         let held: Vec<StreamId> = side.machine.held_streams().collect();
         for stream in held {

@@ -11,7 +11,7 @@ use crate::wrapped;
 /// `POST /api/articles/{slug}/favorite`
 ///
 /// # Errors
-/// 404 for none.
+/// 404 if there is no such article.
 pub async fn favorite(
     Auth(user): Auth,
     Local(database): Local<Database>,
@@ -25,7 +25,7 @@ pub async fn favorite(
 /// `DELETE /api/articles/{slug}/favorite`
 ///
 /// # Errors
-/// 404 for none.
+/// 404 if there is no such article.
 pub async fn unfavorite(
     Auth(user): Auth,
     Local(database): Local<Database>,

@@ -92,7 +92,7 @@ async fn list_of(
 /// `GET /api/articles`
 ///
 /// # Errors
-/// 422 for a page that is none.
+/// 422 for an invalid page.
 pub async fn list(
     Viewer(viewer): Viewer,
     Local(database): Local<Database>,
@@ -114,7 +114,7 @@ pub async fn list(
 /// `GET /api/articles/feed`
 ///
 /// # Errors
-/// 422 for a page that is none.
+/// 422 for an invalid page.
 pub async fn feed(
     Auth(user): Auth,
     Local(database): Local<Database>,

@@ -37,7 +37,7 @@ pub struct Input {
     tag_list: Option<Vec<String>>,
 }
 
-/// What is to change. Absence is no change; nothing of an article may be `null`.
+/// The changes. An absent member is not changed; no member may be `null`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
@@ -69,7 +69,7 @@ pub struct Article {
     author: Profile,
 }
 
-/// What an article is read from; `$1` is who looks.
+/// The query for articles; `$1` is the viewer.
 macro_rules! select {
     ($where:literal) => {
         concat!(
@@ -110,7 +110,7 @@ impl Article {
 
 /// An article as the database has it.
 pub struct Found {
-    /// What clients see of it.
+    /// The article as sent to clients.
     pub article: Article,
     /// Its author's number.
     pub author: i64,
@@ -121,7 +121,7 @@ pub struct Found {
 /// The article of a slug, as the viewer sees it.
 ///
 /// # Errors
-/// 404 for none.
+/// 404 if there is no such article.
 pub async fn find(database: &Database, viewer: i64, slug: &str) -> Result<Found, Problem> {
     let found = match slug.contains('\0') {
         true => None,
@@ -134,7 +134,7 @@ pub async fn find(database: &Database, viewer: i64, slug: &str) -> Result<Found,
 /// `GET /api/articles/{slug}`
 ///
 /// # Errors
-/// 404 for none.
+/// 404 if there is no such article.
 pub async fn show(
     Viewer(viewer): Viewer,
     Local(database): Local<Database>,
@@ -188,7 +188,7 @@ async fn store(
 /// `POST /api/articles`
 ///
 /// # Errors
-/// 422 for what is missing.
+/// 422 if a member is missing.
 pub async fn create(
     Auth(user): Auth,
     Local(database): Local<Database>,
@@ -227,7 +227,7 @@ pub async fn create(
 /// `PUT /api/articles/{slug}`
 ///
 /// # Errors
-/// 404 for none, 403 for that of somebody else, 422 for what is empty or `null`.
+/// 404 if there is no such article, 403 if it belongs to another user, 422 if a member is empty or `null`.
 pub async fn update(
     Auth(user): Auth,
     Local(database): Local<Database>,
@@ -264,7 +264,7 @@ pub async fn update(
         std::iter::once((sql, row)).chain(tags).collect()
     };
     let slug = match &title {
-        // Under the address that it has, as long as that says the same.
+        // Keep the slug if the new title yields the same one.
         Some(title) if !slug::is_same(title, &old.article.title) => {
             store(&database, slug::all(title), statements).await?
         }
@@ -282,7 +282,7 @@ async fn own(database: &Database, user: i64, slug: &str) -> Result<Found, Proble
 /// `DELETE /api/articles/{slug}`
 ///
 /// # Errors
-/// 404 for none, 403 for that of somebody else.
+/// 404 if there is no such article, 403 if it belongs to another user.
 pub async fn remove(
     Auth(user): Auth,
     Local(database): Local<Database>,

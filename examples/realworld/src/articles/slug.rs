@@ -5,10 +5,10 @@ use std::hash::{BuildHasher, RandomState};
 /// Slugs that are tried for a title that others have too.
 const TRIES_MAX: usize = 4;
 
-/// Slugs for a title, until one is free: its own, then others with something random behind it.
+/// Slugs for a title, to be tried until one is free: the plain one, then others with a random suffix.
 pub(super) fn all(title: &str) -> impl Iterator<Item = String> {
     let own = of(title);
-    // `feed` is a path of its own, and a title may have no letters.
+    // `feed` is the path of another route, and a title may have no letters.
     let is_usable = !own.is_empty() && own != "feed";
     let random = own.clone();
     let others = std::iter::repeat_with(move || {
@@ -22,7 +22,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     of(one) == of(other)
 }
 
-/// A title as it stands in a path: its letters and digits, and one `-` for whatever is between them.
+/// A title for use in a path: its letters and digits, with one `-` for all other characters between them.
 fn of(title: &str) -> String {
     let words = title.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join("-")

@@ -19,7 +19,7 @@ use flatout::engine::{BoxError, say};
 use flatout::{Problem, Shutdown, Status};
 use serde_json::json;
 
-/// How long a statement may take, unless told otherwise: PostgreSQL ends it then.
+/// The default time limit of a statement, enforced by PostgreSQL.
 pub const STATEMENT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Where the data is.
@@ -49,7 +49,8 @@ enum Way {
     Postgres(Rc<postgres::Connections>),
 }
 
-/// A statement and its parameters, `$1` first. The text is always the program's own: what clients send is a parameter.
+/// A statement and its parameters, `$1` first. The text is always a constant of the program: values from
+/// clients are parameters.
 pub type Statement = (&'static str, Vec<Value>);
 
 /// A value of either database.
@@ -67,12 +68,13 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row(pub Vec<Value>);
 
-/// Why there is no result.
+/// Why a statement failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// The database cannot be reached, or is too slow; it may be there again later.
     Unavailable(String),
-    /// A value that may be there once is there already; which, as far as the database says.
+    /// A value that must be unique exists already; the name of the constraint or column, if the database
+    /// reports it.
     Taken(String),
     /// A defect of ours.
     Other(String),
@@ -110,18 +112,18 @@ impl fmt::Display for Place {
 }
 
 impl Source {
-    /// Prepares the way to a database; nothing is asked of it yet.
+    /// Creates a source for a database, without sending anything yet.
     ///
     /// # Errors
-    /// An address that is none; of SQLite, a file that cannot be opened.
+    /// The address is invalid; for SQLite, the file cannot be opened.
     pub fn new(place: &Place) -> Result<Source, BoxError> {
         Source::with_limit(place, STATEMENT_TIME_MAX)
     }
 
-    /// The same; a statement of PostgreSQL may take so long.
+    /// The same, with this time limit for statements of PostgreSQL.
     ///
     /// # Errors
-    /// An address that is none; of SQLite, a file that cannot be opened.
+    /// The address is invalid; for SQLite, the file cannot be opened.
     pub fn with_limit(place: &Place, statement_time_max: Duration) -> Result<Source, BoxError> {
         Ok(match place {
             Place::File(path) => Source::Sqlite(sqlite::Threads::start(Some(path))?),
@@ -135,7 +137,7 @@ impl Source {
     /// Makes the tables of SQLite. PostgreSQL may be down when the application starts.
     ///
     /// # Errors
-    /// The file cannot be written, or is no database.
+    /// The file cannot be written, or is not a database.
     pub async fn open(&self) -> Result<(), BoxError> {
         match self {
             Source::Sqlite(threads) => threads.migrate().await.map_err(|fault| fault.to_string().into()),
@@ -143,7 +145,7 @@ impl Source {
         }
     }
 
-    /// Makes the tables of PostgreSQL once it can be reached. Until then requests are answered 503.
+    /// Creates the tables of PostgreSQL once it can be reached. Until then requests get 503.
     pub async fn keep_ready(&self, shutdown: Shutdown) {
         if let Source::Postgres(server) = self {
             server.migrate(shutdown).await;
@@ -174,12 +176,12 @@ impl Database {
     /// The first row of one statement.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The statement failed.
     pub async fn row(&self, sql: &'static str, parameters: Vec<Value>) -> Result<Option<Row>, Fault> {
         Ok(self.rows(sql, parameters).await?.into_iter().next())
     }
 
-    /// All of these or none of them, also where the client goes away meanwhile.
+    /// Executes all of these statements or none, even if the client disconnects.
     ///
     /// # Errors
     /// Why none of them was done.
@@ -253,7 +255,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the client hears: never the database's own words.
+/// The client's response never contains messages of the database.
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Problem {
         let errors = |what: &str, message: &str| json!({ what: [message] });
@@ -277,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_apart() {
+    fn places_are_distinguished() {
         let parse = |text: &str| text.parse::<Place>();
         assert_eq!(parse(":memory:"), Ok(Place::Memory));
         assert_eq!(parse("data/conduit.db"), Ok(Place::File("data/conduit.db".into())));

@@ -1,5 +1,5 @@
-//! PostgreSQL: each worker has two connections of its own. On one, the statements of all requests of the worker are pipelined;
-//! on the other, transactions take turns. Neither needs a lock that another worker could hold.
+//! PostgreSQL: each worker has two connections. One pipelines the statements of all requests of the worker;
+//! the other executes one transaction at a time. Neither needs a lock that another worker could hold.
 //!
 //! A connection that has broken is made anew by the next statement; while that fails, statements fail at once.
 
@@ -25,10 +25,10 @@ use super::{Fault, Row, Statement, Value};
 /// How long it may take to connect.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// After a failure to connect, statements fail at once for so long.
+/// After a failure to connect, statements fail immediately for this time.
 const CONNECT_AGAIN: Duration = Duration::from_millis(250);
 
-/// Statements and transactions that wait on one worker; further requests are answered 503.
+/// Maximum number of statements and transactions that wait on one worker; further requests get 503.
 const WAITING_MAX: usize = 512;
 
 /// A server, as all workers know it.
@@ -62,7 +62,7 @@ struct Open {
 
 impl Server {
     /// # Errors
-    /// An address that is none.
+    /// The address is invalid.
     pub(super) fn new(url: &str, statement_time_max: Duration) -> Result<Server, BoxError> {
         let mut config: Config = url.parse()?;
         let options = format!("-c statement_timeout={}", statement_time_max.as_millis());
@@ -97,7 +97,7 @@ impl Server {
             let client = Rc::get_mut(&mut open).map(|open| &mut open.client);
             let Some(client) = client else { return Ok(()) };
             let transaction = client.transaction().await?;
-            // Whoever starts at the same time waits here.
+            // Servers that start at the same time wait here.
             transaction.batch_execute("SELECT pg_advisory_xact_lock(7003); CREATE TABLE IF NOT EXISTS schema_changes (count BIGINT NOT NULL)").await?;
             let row = transaction.query_opt("SELECT count FROM schema_changes", &[]).await?;
             let count: i64 = row.map_or(0, |row| row.get(0));
@@ -117,7 +117,7 @@ impl Server {
             .await
             .map_err(|_| Fault::Unavailable(format!("no connection within {CONNECT_TIME_MAX:?}")))?
             .map_err(|error| Fault::Unavailable(error.to_string()))?;
-        // It ends with the client, or the client with it: whoever waits for a statement hears of that.
+        // The task ends when the client is dropped. If the connection ends first, pending statements fail.
         tokio::task::spawn_local(connection);
         Ok(Rc::new(Open { client, prepared: RefCell::default() }))
     }
@@ -202,7 +202,7 @@ impl Connections {
         match timeout(self.patience(), run).await {
             Ok(done) => done,
             Err(_) => {
-                // The server ought to have ended it: who knows what is behind it in the pipeline.
+                // The server should have ended the statement: the state of the pipeline is unknown.
                 self.statements.forget();
                 Err(Fault::Unavailable("no answer in time".to_owned()))
             }
@@ -215,7 +215,7 @@ impl Connections {
     /// Why none of them was done.
     pub(super) async fn all(self: Rc<Self>, statements: Vec<Statement>) -> Result<(), Fault> {
         self.check_ready()?;
-        // A task of its own: a client that goes away leaves no transaction half done.
+        // In a separate task, so that a client that disconnects leaves no transaction unfinished.
         let task = tokio::task::spawn_local(async move {
             let _waiting = Waiting::begin(&self.waiting)?;
             let transactions = self.transactions.lock().await;

@@ -1,4 +1,4 @@
-//! SQLite on threads of its own: one writes, as SQLite has one writer at a time anyway, the others read.
+//! SQLite on separate threads: one writes, since SQLite allows one writer at a time, and the others read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Fault, Row, Statement, Value};
 /// Threads that read.
 const READERS: usize = 4;
 
-/// Statements that wait for a thread; further requests are answered 503.
+/// Maximum number of statements that wait for a thread; further requests get 503.
 const WAITING_MAX: usize = 256;
 
 /// How long a statement waits for another process that writes.
@@ -25,7 +25,7 @@ const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Statements that a connection keeps prepared.
 const PREPARED_MAX: usize = 64;
 
-/// The threads; clones are the same. They end with the last of them.
+/// The threads. Clones share them; they end with the last clone.
 #[derive(Clone)]
 pub struct Threads {
     writer: SyncSender<Job>,
@@ -42,7 +42,7 @@ impl Threads {
         let (writer, jobs) = sync_channel(WAITING_MAX);
         spawn("sqlite-writer", open(path)?, jobs)?;
         let mut readers = Vec::new();
-        // In memory there is one connection, or each would have a database of its own.
+        // An in-memory database has one connection, because each connection would open a separate database.
         for number in 0..if path.is_some() { READERS } else { 0 } {
             let (reader, jobs) = sync_channel(WAITING_MAX / READERS);
             spawn(&format!("sqlite-reader-{number}"), open(path)?, jobs)?;
@@ -51,7 +51,7 @@ impl Threads {
         Ok(Threads { writer, readers: readers.into(), next: Arc::default() })
     }
 
-    /// Makes the tables, as far as they are not there.
+    /// Creates the tables that do not exist.
     pub(super) async fn migrate(&self) -> Result<(), Fault> {
         ask(&self.writer, |connection| {
             let version: usize = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
@@ -88,7 +88,7 @@ impl Threads {
     }
 }
 
-/// Has a thread do something, which it finishes also where nobody waits for it any more.
+/// Runs a job on a thread; it is completed even if the caller stops waiting.
 async fn ask<T: Send + 'static>(
     thread: &SyncSender<Job>,
     work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -115,7 +115,8 @@ fn open(path: Option<&Path>) -> rusqlite::Result<Connection> {
     };
     connection.busy_timeout(BUSY_TIME_MAX)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_MAX);
-    // Readers go on while one writes; a crash of the machine may lose the last transactions, and never half of one.
+    // Readers do not wait for the writer (WAL). A crash of the machine can lose the last transactions, but
+    // never part of one.
     connection
         .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
     Ok(connection)

@@ -67,7 +67,7 @@ pub(crate) fn expect(answer: &Answer, status: u16) -> Value {
     if answer.text().is_empty() { Value::Null } else { answer.json() }
 }
 
-/// The names of what is wrong.
+/// The names of the members with errors.
 pub(crate) fn errors(answer: &Answer, status: u16) -> Vec<String> {
     let errors = expect(answer, status)["errors"].clone();
     assert_eq!(answer.header("content-type"), Some("application/json"));

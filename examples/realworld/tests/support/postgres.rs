@@ -1,4 +1,4 @@
-//! A PostgreSQL server for tests, in a folder of its own, on a socket of its own; ended and removed when dropped.
+//! A PostgreSQL server for tests, with its own folder and socket; stopped and removed on drop.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ impl Postgres {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("realworld-{}-{number}", std::process::id()));
-        // What an earlier process of this number left when it was killed.
+        // Left by an earlier process with the same id that was killed.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         if is_root() {
@@ -63,7 +63,7 @@ impl Postgres {
         child.wait().unwrap();
     }
 
-    /// What a query finds, as text.
+    /// The result of a query, as text.
     pub(crate) fn ask(&self, sql: &str) -> String {
         let port = self.port.to_string();
         let mut command = self.command("psql");

@@ -75,7 +75,7 @@ impl Start {
         Ok(())
     }
 
-    /// Sends what there is to send, and returns the next message.
+    /// Sends the buffered data, and returns the next message.
     async fn next(&mut self) -> io::Result<Message> {
         self.stream.write_all_buf(&mut self.out).await?;
         loop {

@@ -23,7 +23,7 @@ pub struct Statements<'o> {
 /// The rows of all statements of one `ask`.
 pub struct Rows(Vec<u8>);
 
-/// What is left of one row.
+/// The rest of a row.
 pub struct Columns<'r>(&'r [u8]);
 
 impl<'o> Statements<'o> {
@@ -35,7 +35,7 @@ impl<'o> Statements<'o> {
         self.count
     }
 
-    /// Asks the prepared statement of this place; each is a transaction of its own.
+    /// Executes the prepared statement with this index, in its own transaction.
     pub fn none(&mut self, statement: u8) {
         self.bind(statement, 0, |_| {});
     }
@@ -78,7 +78,7 @@ pub(super) fn name(place: usize) -> u8 {
     b'a' + u8::try_from(place).unwrap_or(0)
 }
 
-/// Has a statement prepared.
+/// Prepares a statement.
 pub(super) fn prepare(place: usize, sql: &str, out: &mut BytesMut) -> io::Result<()> {
     frontend::parse(char::from(name(place)).encode_utf8(&mut [0; 4]), sql, [], out)
 }
@@ -96,7 +96,7 @@ fn array(out: &mut BytesMut, values: &[i32]) {
     }
 }
 
-/// The first message, if it has come whole: its tag and body.
+/// The first message, if it is complete: its tag and body.
 ///
 /// # Errors
 /// A length that cannot be.
@@ -109,7 +109,7 @@ pub(super) fn first(bytes: &[u8]) -> io::Result<Option<(u8, &[u8])>> {
     Ok(rest.get(..length - 4).map(|body| (head[0], body)))
 }
 
-/// What the server says of an error.
+/// The server's error message.
 pub(super) fn fault(body: &[u8]) -> String {
     let field = |letter: u8| body.split(|&byte| byte == 0).find(|field| field.first() == Some(&letter));
     let text = field(b'M').map_or(&b"no message"[..], |field| &field[1..]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_cut_are_none() {
+    fn incomplete_rows_are_refused() {
         let row = b"\0\x02\0\0\0\x04\0\0\0\x07\0\0\0\x02hi".to_vec();
         let read = |rows: &Rows| rows.read(|row| Some((row.int()?, row.text()?.to_owned())));
         let two = Rows::new([row.clone(), row.clone()].concat());

@@ -1,5 +1,5 @@
-//! A connection to PostgreSQL for one thread: what all requests of a turn ask leaves with one `send`, and what has come for them
-//! with one `recv`.
+//! A connection to PostgreSQL for one thread: the statements of all requests of a turn are sent with one
+//! `send`, and their responses are received with one `recv`.
 //!
 //! ```text
 //! handlers ── ask ──> out ──┐                 ┌──> socket
@@ -7,8 +7,9 @@
 //! handlers <── wake ── queue <┘               └──< socket
 //! ```
 //!
-//! Responses come in the order of the statements, so a queue of who waits is all there is to find whose they are. A handler that
-//! asks several things at once is woken once. There is nothing shared between threads, and nothing is allocated per row.
+//! Responses come in the order of the statements, so a queue of waiting handlers is enough to assign them. A
+//! handler that sends several statements at once is woken once. Nothing is shared between threads, and
+//! nothing is allocated per row.
 
 mod handshake;
 mod messages;
@@ -29,7 +30,7 @@ pub use messages::{Rows, Statements};
 /// Statements whose responses have not come; further ones are refused.
 const WAITING_MAX: usize = 1 << 16;
 
-/// What is received at a time.
+/// Size of the receive buffer.
 const READ_BYTES: usize = 64 << 10;
 
 /// The way to the database of one thread.
@@ -39,7 +40,7 @@ pub struct Connection(Rc<RefCell<State>>);
 struct State {
     /// Not sent yet.
     out: BytesMut,
-    /// Who waits, in the order of the statements.
+    /// The waiting handlers, in the order of the statements.
     queue: VecDeque<Rc<RefCell<Waiting>>>,
     statements_waiting: usize,
     /// Of the task that sends and receives.
@@ -73,7 +74,7 @@ impl Connection {
         self.0.borrow().is_closed
     }
 
-    /// Asks what `write` writes, and returns the rows of all of it when the last has come.
+    /// Sends the statements that `write` adds, and returns their rows when all have arrived.
     ///
     /// # Errors
     /// The connection has broken, a statement was refused, or too many wait.
@@ -118,7 +119,7 @@ impl State {
             return Ok(());
         }
         let Some(waiting) = self.queue.front() else {
-            // Before it closes the server says why.
+            // The server sends the reason before it closes.
             return Err(io::Error::other(messages::fault(body)));
         };
         let mut first = waiting.borrow_mut();
@@ -167,7 +168,7 @@ impl Waiting {
     }
 }
 
-/// What has come and was not taken yet.
+/// Received data that was not consumed yet.
 struct Input {
     bytes: Vec<u8>,
     filled: usize,

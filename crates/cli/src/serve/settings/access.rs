@@ -150,7 +150,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         name: "forward-auth",
         value: "UPSTREAM",
         keys: &[
-            Key { name: "path", default: "/", help: "path of the GET request that it gets", ..KEY },
+            Key { name: "path", default: "/", help: "path of the GET request sent to it", ..KEY },
             Key {
                 name: "request-headers",
                 value: "NAMES",

@@ -10,7 +10,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         name: "domain",
         value: "DOMAIN",
         default: "none",
-        help: "get a certificate for this domain from a CA (ACME), renew it, and speak TLS; can be repeated; without listen, ports \
+        help: "get a certificate for this domain from a CA (ACME), renew it, and serve TLS; can be repeated; without listen, ports \
                443 and 80 are used; using it accepts the CA's terms of service",
         set: |options, given| {
             let domain = acme::parse_domain(given.text())?;
@@ -44,7 +44,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         name: "acme-contact",
         value: "EMAIL",
         default: "none",
-        help: "where the CA may write to about the account; told when the account is made; can be repeated",
+        help: "a contact address of the account, for messages from the CA; sent when the account is created; can be repeated",
         set: |options, given| {
             let address = given.text();
             let is_address =
@@ -65,7 +65,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         name: "acme-ca",
         value: "FILE",
         default: "the system's",
-        help: "certificates of authorities that the CA's own server is checked against (PEM), for a private CA",
+        help: "CA certificates to verify the ACME server with (PEM), for a private CA",
         set: |options, given| {
             options.issue.authorities = Some(options.path(given.text()));
             Ok(())
@@ -107,7 +107,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         name: "acme-profile",
         value: "NAME",
         default: "the CA's",
-        help: "the kind of certificate where the CA has several, such as shortlived for six days",
+        help: "the certificate profile, if the CA offers several, such as shortlived for six days",
         set: |options, given| {
             options.issue.profile = Some(parse::field_value(given.text())?.to_owned());
             Ok(())

@@ -1,4 +1,4 @@
-//! Other servers, and how they are reached.
+//! The bus to other servers.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use flatout_serve::bus;
 use crate::serve::setting::{Key, SERVERS, Setting};
 use crate::value;
 
-/// JetStream refuses less than the time in which it looks for messages that come twice.
+/// JetStream refuses a retention time below its window for duplicates.
 const HISTORY_MIN: Duration = Duration::from_secs(1);
 
-/// Bytes of a file with credentials.
+/// Maximum size of a file with credentials.
 const CREDENTIALS_BYTES_MAX: u64 = 4 << 10;
 
 pub(in crate::serve) const BUS: &[Setting] = &[Setting {
@@ -21,13 +21,13 @@ pub(in crate::serve) const BUS: &[Setting] = &[Setting {
             name: "group",
             value: "NAME",
             default: "flatout",
-            help: "the name of this group of servers; servers with different names do not hear each other",
+            help: "the name of this group of servers; servers with different names share nothing",
         },
         Key {
             name: "history",
             value: "TIME",
             default: "off",
-            help: "have the bus keep messages for this long (JetStream), for servers that were away or are new",
+            help: "keep messages on the bus for this long (JetStream), for servers that were disconnected or are new",
         },
         Key {
             name: "auth",
@@ -69,5 +69,5 @@ fn credentials(file: &std::path::Path) -> Result<bus::Credentials, String> {
     opened.take(CREDENTIALS_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
     let line = text.lines().next().unwrap_or_default();
     bus::Credentials::of_line(line)
-        .ok_or_else(|| format!("`{}` has no first line with USER:PASSWORD or a token", file.display()))
+        .ok_or_else(|| format!("the first line of `{}` is not USER:PASSWORD or a token", file.display()))
 }

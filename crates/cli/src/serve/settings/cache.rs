@@ -123,7 +123,8 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-slice",
         value: "BYTES",
         default: "off",
-        help: "fetch ranges of what is not stored in aligned pieces of this size, such as 1MiB, and store these, or off",
+        help: "fetch ranges of responses that are not stored in aligned slices of this size, such as 1MiB, and store \
+               the slices, or off",
         set: |options, given| {
             let bytes = match given.text() {
                 "off" => None,
@@ -168,7 +169,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-inactive",
         value: "TIME",
         default: "off",
-        help: "remove responses that nobody asks for in this time, fresh or not, such as 10m, or off",
+        help: "remove responses that were not requested for this time, fresh or not, such as 10m, or off",
         set: |options, given| {
             options.cache.inactive = match given.text() {
                 "off" => None,
@@ -196,7 +197,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-size",
         value: "BYTES",
         default: "10GiB",
-        help: "how large that folder may become",
+        help: "maximum size of that folder",
         set: |options, given| {
             let bytes = value::bytes(given.text())?;
             if bytes < SIZE_BYTES_MIN {

@@ -11,9 +11,9 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "tls",
         value: "CERT [KEY]",
         default: "none",
-        help: "speak TLS with this certificate and key (PEM files), or with `local` by a CA of this machine, for development; can \
-               be repeated, clients get the certificate for the name they ask for, or the first; files that change are read \
-               again",
+        help: "serve TLS with this certificate and key (PEM files), or with `local` a certificate of a CA on this \
+               machine, for development; can be repeated: clients get the certificate for the name they request, or \
+               the first; changed files are reloaded",
         set: |options, given| {
             match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
                 ("local", None) => options.issue.local = true,
@@ -33,7 +33,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "listen-plain",
         value: "ADDR",
         default: "none",
-        help: "where to listen without TLS besides, where there is a certificate; can be repeated",
+        help: "where to listen without TLS in addition, if there is a certificate; can be repeated",
         set: |options, given| {
             options.server.listen_plain.push(given.text().parse()?);
             Ok(())
@@ -45,7 +45,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "https-redirect",
         value: "on|off",
         default: "on with domain, else off",
-        help: "redirect requests that come without TLS to https; not behind a proxy that ends TLS itself",
+        help: "redirect requests without TLS to https; not for use behind a proxy that terminates TLS",
         set: |options, given| {
             options.https_redirect = Some(value::switch(given.text())?);
             Ok(())
@@ -56,22 +56,17 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "hsts",
         value: "TIME",
         keys: &[
-            Key {
-                name: "subdomains",
-                value: "on|off",
-                default: "off",
-                help: "for all names below the site's too",
-            },
+            Key { name: "subdomains", value: "on|off", default: "off", help: "also for all subdomains" },
             Key {
                 name: "preload",
                 value: "on|off",
                 default: "off",
-                help: "allow browsers' built-in lists to have the site",
+                help: "allow browsers to include the site in their preload lists",
             },
         ],
         default: "off",
-        help: "tell browsers to use HTTPS only, for so long after each visit (Strict-Transport-Security, on responses over HTTPS); \
-               they cannot be told otherwise before it is over",
+        help: "have browsers use HTTPS only, for this time after each visit (Strict-Transport-Security, on responses \
+               over HTTPS); this cannot be revoked before the time is over",
         set: |options, given| {
             let read = |name| given.read(name, value::switch).map(|it| it.unwrap_or(false));
             options.rules.hsts = match given.text() {
@@ -107,10 +102,10 @@ pub(in crate::serve) const TLS: &[Setting] = &[
             name: "optional",
             value: "on|off",
             default: "off",
-            help: "also serve clients that show no certificate",
+            help: "also serve clients without a certificate",
         }],
         default: "none",
-        help: "ask clients for certificates that these authorities have signed (PEM)",
+        help: "require client certificates issued by these CAs (PEM)",
         set: |options, given| {
             let optional = given.read("optional", value::switch)?.unwrap_or(false);
             options.secure.clients =
@@ -123,8 +118,8 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "early-data",
         value: "on|off",
         default: "off",
-        help: "let clients that come back send requests with their first packet (0-RTT, TLS 1.3); GET, HEAD and OPTIONS without a body \
-               are served, others get 425; others on the network can make the server see such a request again",
+        help: "accept requests in the first packet of returning clients (0-RTT, TLS 1.3); GET, HEAD and OPTIONS \
+               without a body are served, others get 425; an attacker on the network can replay such a request",
         set: |options, given| {
             options.secure.early_data = value::switch(given.text())?;
             Ok(())

@@ -44,7 +44,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
             help: "for h2c and h2: requests at a time on each connection, at most 1024; the server may allow fewer",
         }],
         default: "http/1.1",
-        help: "how to speak to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https)",
+        help: "the protocol of requests to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https)",
         set: protocol,
         ..UPSTREAMS
     },
@@ -281,7 +281,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "upstream-verify",
         value: "on|off",
         default: "on",
-        help: "for https: check certificates; off is dangerous: whoever is in between can read and change everything",
+        help: "for https: check certificates; off is dangerous: anyone on the path can read and change all traffic",
         set: |options, given| {
             options.tls.verify = value::switch(given.text())?;
             Ok(())

@@ -13,13 +13,13 @@ use super::invalid::{Invalid, Order, Purges, State, is_of_all};
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
 pub(super) const CHANGED_BITS: u64 = 8 << 20;
 
-/// Where a response is listed.
+/// The slots of a response in the index.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cache) struct Slots {
     /// The hash of its key.
     pub(in crate::cache) key: u64,
-    /// Its slots, the same twice if it has one. A first variant is also listed under its own slot, so that it is found when another variant
-    /// is the first.
+    /// Its slots; twice the same if it has only one. A first variant is also listed in its own slot, so that it is
+    /// found when another variant is the first.
     pub(in crate::cache) at: [u64; 2],
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     place: Place,
-    /// When it was last requested, as far as this process knows, in seconds since 1970.
+    /// When it was last requested in this process, in seconds since 1970.
     used_s: u32,
 }
 
@@ -46,7 +46,7 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
-    /// The last segment with a record of each key, listed or not: a restart may list it again.
+    /// The last segment with a record of each key, whether it is listed or not: a restart may list it again.
     keys: HashMap<u64, u32, RandomState>,
     /// There may be records of other keys: a segment could not be read.
     has_other_keys: bool,
@@ -70,7 +70,7 @@ impl Index {
         self.places.get(&slot).map(|kept| kept.place)
     }
 
-    /// The segments are read from now on, or no longer.
+    /// Called before and after the segments are read.
     pub(super) fn set_reading(&mut self, is_reading: bool) {
         self.changed = is_reading.then(|| vec![0; CHANGED_BITS as usize / 64].into_boxed_slice());
         let (keys, waiting) = (&self.keys, &self.waiting);
@@ -123,7 +123,7 @@ impl Index {
         let word = self.changed.as_ref().and_then(|words| words.get(word));
         match word.is_none_or(|word| word & bit == 0) {
             true => self.insert(slot, place, used_s),
-            // Also if only another slot with the same bit has changed: the record that is listed is older than this one.
+            // Also if only another slot with the same bit has changed: a listed record is older than this one.
             false => self.remove_slot(slot),
         }
     }
@@ -132,7 +132,7 @@ impl Index {
         self.places.insert(slot, Kept { place, used_s });
     }
 
-    /// Something newer was stored: the records in these slots are not valid any more, nor are those that are still to be read.
+    /// A newer response was stored: removes the records in these slots, and ignores those that are read later.
     pub(super) fn supersede(&mut self, slots: Slots) {
         for slot in slots.at {
             self.places.remove(&slot);
@@ -190,12 +190,12 @@ impl Index {
         self.invalid.prune(first.unwrap_or(self.next));
     }
 
-    /// Adds a purge that is not on disk yet. It also applies to everything written before it. Returns the order to write it.
+    /// Adds a purge that is not on disk yet. It applies to all records written before it. Returns its order.
     pub(super) fn purge_now(&mut self, purge: &Purge) -> Order {
         self.invalid.purge_now(purge, self.next)
     }
 
-    /// Adds a purge that is on disk with this number: by this order, or read from a segment.
+    /// Adds a purge that is on disk with this number: written by this order, or read from a segment.
     pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
         self.number_from(number + 1);
         self.invalid.purge(purge, number, order);
@@ -204,7 +204,7 @@ impl Index {
         }
     }
 
-    /// Adds an invalidated key that is not on disk yet. Returns the order to write it.
+    /// Adds an invalidated key that is not on disk yet. Returns its order.
     pub(super) fn forget_now(&mut self, hash: u64) -> Order {
         self.invalid.forget_now(hash, self.next)
     }
@@ -217,7 +217,7 @@ impl Index {
         }
     }
 
-    /// Gives an invalidated key this number. Returns whether it has to be written, because there are records of it.
+    /// Sets the number of an invalidated key. Returns whether it has to be written: only if there are records of it.
     pub(super) fn forget(&mut self, hash: u64, number: u64, order: Order) -> bool {
         if !self.may_have(hash) {
             self.invalid.lift(hash, order);
@@ -227,7 +227,7 @@ impl Index {
         true
     }
 
-    /// The state of a record whose key has this hash, but for the purges that are returned with it.
+    /// The state of a record, whose key has this hash, before it is compared with the returned purges.
     pub(super) fn state_of(&self, entry: &entry::Entry, place: Place, hash: u64) -> (State, Arc<Purges>) {
         self.invalid.state_of(entry, place.number, hash)
     }

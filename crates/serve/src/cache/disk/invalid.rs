@@ -9,13 +9,14 @@ use foldhash::fast::RandomState;
 use super::super::entry::Entry;
 use super::super::purge::{Purge, What};
 
-/// Purges by prefix or tag that are kept individually; beyond that, everything written before the oldest one is invalid.
+/// Maximum number of purges by prefix or tag. Above it, everything written before the oldest one is invalid.
 const PURGES_MAX: usize = 1024;
 
-/// Invalidated keys with records on disk, and purged URLs, that are kept individually. Beyond that, everything written so far is invalid.
+/// Maximum number of invalidated keys with records on disk, and of purged URLs. Above it, everything written so far
+/// is invalid.
 const FORGOTTEN_MAX: usize = 256 << 10;
 
-/// An order of the writer: to append a purge, or an invalidated key.
+/// Identifies a job of the writer that appends a purge or an invalidated key.
 pub(super) type Order = u64;
 
 /// The state of a record.
@@ -27,12 +28,12 @@ pub(super) enum State {
     Gone,
 }
 
-/// What a purge or an invalidated key applies to.
+/// The records that a purge or an invalidated key applies to.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bar {
     /// Records with smaller numbers.
     number: u64,
-    /// The last order for it that is not on disk yet: until it is, all records on disk.
+    /// The last order that is not on disk yet. Until it is, all records on disk.
     waits_for: Option<Order>,
 }
 
@@ -44,7 +45,7 @@ impl Bar {
     /// It is on disk with this number.
     fn written(&mut self, number: u64, order: Option<Order>) {
         self.number = self.number.max(number);
-        // What was read from a segment is not the order that waits.
+        // A record that was read from a segment does not complete an order.
         if self.waits_for == order {
             self.waits_for = None;
         }
@@ -56,7 +57,7 @@ impl Bar {
 pub(super) struct Purges(VecDeque<(Purge, Bar)>);
 
 impl Purges {
-    /// The state of a record with this number, which was in `state` before these.
+    /// The state of a record with this number; `state` is the one without these purges.
     pub(super) fn state_of(&self, entry: &Entry, number: u64, state: State) -> State {
         let mut state = state;
         for (purge, bar) in &self.0 {
@@ -74,7 +75,7 @@ impl Purges {
 /// Purges and invalidated keys.
 #[derive(Default)]
 pub(super) struct Invalid {
-    /// Shared with those that compare a record with them.
+    /// Shared with threads that compare a record with them.
     purges: Arc<Purges>,
     /// Purged URLs by their hash, and whether softly.
     urls: HashMap<(u64, bool), Bar, RandomState>,
@@ -99,7 +100,7 @@ impl Invalid {
         order
     }
 
-    /// Adds a purge that is on disk with this number: by this order, or read from a segment.
+    /// Adds a purge that is on disk with this number: written by this order, or read from a segment.
     pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
         self.change_purge(purge, number, |bar| bar.written(number, order));
         if is_of_all(purge) {
@@ -134,7 +135,7 @@ impl Invalid {
         order
     }
 
-    /// Adds an invalidated key that is on disk with this number: by this order, or read from a segment.
+    /// Adds an invalidated key that is on disk with this number: written by this order, or read from a segment.
     pub(super) fn forget(&mut self, hash: u64, number: u64, order: Option<Order>) {
         self.change_forgotten(hash, number, |bar| bar.written(number, order));
     }
@@ -151,7 +152,7 @@ impl Invalid {
         self.forgotten.retain(|hash, _| is_kept(hash));
     }
 
-    /// Drops what applies to no record any more: the first one that is left has this number.
+    /// Drops purges and keys without effect: the first record that is left has this number.
     pub(super) fn prune(&mut self, first: u64) {
         Arc::make_mut(&mut self.purges).0.retain(|(_, bar)| bar.applies(first));
         self.urls.retain(|_, bar| bar.applies(first));
@@ -162,8 +163,8 @@ impl Invalid {
         change_in(&mut self.forgotten, hash, &mut self.floor, next, change);
     }
 
-    /// The state of a record with this number, whose key has this hash, but for the purges that are returned with it. Comparing it with
-    /// those takes long, and needs no lock.
+    /// The state of a record with this number, whose key has this hash, before it is compared with the returned
+    /// purges. That comparison may take long, and needs no lock.
     pub(super) fn state_of(&self, entry: &Entry, number: u64, hash: u64) -> (State, Arc<Purges>) {
         let is_forgotten = self.forgotten.get(&hash).is_some_and(|bar| bar.applies(number));
         let (is_gone, is_expired) = self.is_purged_by_url(entry, number);
@@ -175,7 +176,7 @@ impl Invalid {
         (state, self.purges.clone())
     }
 
-    /// Whether a purge of its URL has removed it, and whether one has marked it stale.
+    /// Whether it was purged by its URL, and whether it was marked stale.
     fn is_purged_by_url(&self, entry: &Entry, number: u64) -> (bool, bool) {
         if self.urls.is_empty() {
             return (false, false);
@@ -186,7 +187,7 @@ impl Invalid {
     }
 }
 
-/// Changes what applies to a key, or a URL.
+/// Changes the bar of a key or a URL.
 fn change_in<K: Eq + Hash>(
     bars: &mut HashMap<K, Bar, RandomState>,
     key: K,
@@ -226,7 +227,7 @@ mod tests {
         purges.state_of(&entry, number, state)
     }
 
-    /// A purge, or a key, in the order in which it becomes known.
+    /// How a purge or a key becomes known.
     #[derive(Clone, Copy)]
     enum Known {
         Now,
@@ -254,9 +255,9 @@ mod tests {
         invalid
     }
 
-    /// What is read from the segments, or was ordered before, says nothing of the order that waits.
+    /// Reading an old record of it, or completing an earlier order, does not complete the last one.
     #[test]
-    fn what_is_not_written_yet_applies_to_all_records() {
+    fn pending_purges_apply_to_all_records() {
         use Known::{Now, Read, Written};
         for purge in [None, Some("hard url http://a/"), Some("hard prefix http://a/"), Some("hard all")] {
             let gone = |known: &[Known], number| state(&after(purge, known), number) == State::Gone;
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_applies_to_nothing_is_dropped() {
+    fn purges_without_records_are_dropped() {
         let mut invalid = Invalid::default();
         for (at, text) in ["hard url http://a/", "hard tag x"].iter().enumerate() {
             invalid.purge(&Purge::from_text(text).unwrap(), 5 + at as u64, None);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn many_purged_urls_do_not_purge_others() {
+    fn many_purged_urls_leave_others_valid() {
         let mut invalid = Invalid::default();
         for at in 0..2 * PURGES_MAX {
             invalid.purge(&Purge::from_text(&format!("hard url http://b/{at}")).unwrap(), 10, None);

@@ -47,8 +47,8 @@ const QUEUE_MAX: usize = 4096;
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
-/// Longer records are not read on a worker: a copy and a checksum of that many bytes take as long as many requests. A slice of 1 MiB
-/// with its fields is shorter.
+/// Longer records are read by another thread: copying them and computing the checksum would delay other requests of
+/// the worker. A slice of 1 MiB with its fields is shorter.
 const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 
 /// How long a purge may take to be on disk.
@@ -92,13 +92,13 @@ pub(super) struct DiskTally {
     pub(super) errors: AtomicU64,
 }
 
-/// What has become of a response to be written.
+/// The result of queueing a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
     Taken,
     /// Too many wait.
     Full,
-    /// It is larger than all that may wait, or nothing is written any more.
+    /// It is larger than the queue may be, or the writer has ended.
     Refused,
 }
 
@@ -137,15 +137,15 @@ impl Disk {
         Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)), is_closed: AtomicBool::new(false) })
     }
 
-    /// Queues a response to be written, unless too many wait. Older records in its slots are not read any more in either case. If it
-    /// is not written, a restart may find one of them again.
+    /// Queues a response to be written, unless too many wait. In both cases, older records in its slots are no longer
+    /// read. If it is not written, a restart may find one of them again.
     pub(super) fn put(&self, entry: &Arc<Entry>, slots: Slots) {
         if self.offer(entry, slots) != Offered::Taken {
             self.shared.tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same, without counting what is not taken.
+    /// The same, without counting skipped responses.
     pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
         let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
         self.shared.index().queue(slots);
@@ -198,7 +198,7 @@ impl Disk {
     /// Invalidates a key with all variants.
     pub(super) fn forget(&self, key: &Key<'_>) {
         let mut index = self.shared.index();
-        // Most requests with unsafe methods are for what was never stored.
+        // Most requests with unsafe methods are for URLs that were never stored.
         if !index.may_have(key.hash) {
             return;
         }
@@ -210,7 +210,7 @@ impl Disk {
         let _ = self.queue.try_send(Write::Forget(forgotten));
     }
 
-    /// Has a purge apply from now on. It is not written yet.
+    /// Applies a purge from now on, without writing it.
     pub(super) fn mark(&self, purge: &Purge) {
         self.shared.index().purge_now(purge);
     }
@@ -218,7 +218,7 @@ impl Disk {
     /// Purges, from now on and after a restart.
     pub(super) fn purge(&self, purge: &Purge) {
         if let Some(is_written) = self.begin_purge(purge) {
-            // If the writer ends before, another process has the folder.
+            // If the writer has ended, another process owns the folder.
             let _ = is_written.recv_timeout(PURGE_TIME_MAX);
         }
     }
@@ -240,9 +240,8 @@ impl Disk {
         self.shared.index().remove_slot(slot);
     }
 
-    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have no valid
-    /// records. Returns the number of entries.
-    /// responses were removed.
+    /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have
+    /// no valid records. Returns the number of removed entries.
     pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
         let count = self.shared.index().sweep(now_s, inactive_s);
         // If the queue is full, the next sweep removes them.
@@ -250,7 +249,7 @@ impl Disk {
         count
     }
 
-    /// Has another size from now on. If it is smaller, segments are removed when the next one is begun.
+    /// Changes the size. If it is smaller, segments are removed when the next one is started.
     pub(super) fn resize(&self, bytes_max: u64) {
         self.shared.segments.resize(bytes_max);
     }

@@ -1,4 +1,4 @@
-//! What was replaced, removed or purged does not come back from disk.
+//! Replaced, removed and purged responses are not read from disk again.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
 use super::{QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Slots};
 
 #[test]
-fn what_is_removed_or_stale_in_memory_is_so_on_disk() {
+fn entries_removed_or_expired_in_memory_are_not_read_from_disk() {
     let dir = Dir::new("everywhere");
     let store = dir.open();
     for (url, selected) in
@@ -53,7 +53,7 @@ fn evict(store: &Store, url: &str, selected: &'static [u8]) {
 }
 
 #[test]
-fn what_is_not_written_hides_what_is_older() {
+fn a_response_that_is_not_written_hides_older_records() {
     let dir = Dir::new("skipped");
     let store = dir.open();
     let urls = ["http://a/1", "http://a/2"];
@@ -66,7 +66,7 @@ fn what_is_not_written_hides_what_is_older() {
     assert_eq!(body(&store, urls[0]).unwrap(), b"new");
     evict(&store, urls[0], b"");
     assert_eq!(body(&store, urls[0]), None);
-    // Its text is longer than that of a record may be.
+    // Its text is longer than the limit for a record.
     with_key(&store, urls[1], |key| {
         let lines = [&b"A: "[..], &[b'x'; 2 << 20], b"\r\n"].concat();
         let parts =
@@ -79,7 +79,7 @@ fn what_is_not_written_hides_what_is_older() {
 }
 
 #[test]
-fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
+fn responses_stored_while_segments_are_read_hide_older_records() {
     let mut index = Index::default();
     let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
     index.set_reading(true);
@@ -96,7 +96,7 @@ fn what_is_stored_while_the_segments_are_read_hides_what_is_in_them() {
 }
 
 #[test]
-fn a_variant_that_was_first_is_found_in_its_last_version() {
+fn the_latest_version_of_a_former_first_variant_is_found() {
     let dir = Dir::new("variants");
     let (url, one, two) = ("http://a/", b",1\n", b",2\n");
     let store = dir.open();
@@ -114,9 +114,9 @@ fn a_variant_that_was_first_is_found_in_its_last_version() {
     assert_eq!(get(&store, url, one).unwrap().body(), b"new");
 }
 
-/// A request that comes while a purge goes through the memory must not bring what it purges from disk.
+/// A request during a purge must not read a purged response from disk.
 #[test]
-fn a_purge_applies_to_the_disk_before_it_counts() {
+fn a_purge_applies_to_the_disk_first() {
     let dir = Dir::new("begun");
     let store = dir.open();
     put(&store, "http://a/", b"", b"", b"old");
@@ -127,12 +127,12 @@ fn a_purge_applies_to_the_disk_before_it_counts() {
 }
 
 #[test]
-fn what_was_never_stored_is_not_forgotten() {
+fn keys_without_records_are_not_recorded_as_invalidated() {
     let dir = Dir::new("never");
     let store = dir.open();
     put(&store, "http://a/", b"", b"", b"x");
     let disk = store.disk().unwrap();
-    // The purge waits until everything before it is written, and takes as much itself each time.
+    // The purge waits until everything before it is written. Its own record always has the same size.
     let growth = |act: &dyn Fn()| {
         let before = disk.size().1;
         act();
@@ -153,7 +153,7 @@ fn what_was_never_stored_is_not_forgotten() {
 
 /// Its record is not listed any more, but still there.
 #[test]
-fn what_is_invalidated_after_it_was_inactive_does_not_come_back() {
+fn an_unlisted_record_of_an_invalidated_key_does_not_come_back() {
     let dir = Dir::new("unlisted");
     let store = dir.open();
     put(&store, "http://a/", b"", b"", b"old");
@@ -165,7 +165,7 @@ fn what_is_invalidated_after_it_was_inactive_does_not_come_back() {
 }
 
 #[test]
-fn a_key_is_known_as_long_as_a_segment_has_records_of_it() {
+fn keys_are_known_while_segments_have_records_of_them() {
     let place = |segment, number| Place { segment, at: 0, bytes: 1, body_bytes: 0, number };
     let mut index = Index::default();
     index.note(place(1, 1), Some(7));
@@ -191,7 +191,7 @@ fn a_key_is_known_as_long_as_a_segment_has_records_of_it() {
 }
 
 #[test]
-fn a_long_record_is_not_read_on_a_worker() {
+fn long_records_are_not_read_on_a_worker() {
     let dir = Dir::new("long");
     let store = dir.open();
     let url = "http://a/";
@@ -206,9 +206,9 @@ fn a_long_record_is_not_read_on_a_worker() {
     });
 }
 
-/// A snapshot that a reader has does not change, and the next reader sees the purge.
+/// The snapshot of a reader does not change, and the next reader sees the purge.
 #[test]
-fn a_reader_compares_with_the_purges_that_there_were() {
+fn readers_use_a_snapshot_of_the_purges() {
     let store = Store::new(1 << 20);
     with_key(&store, "http://a/", |key| {
         let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy: policy() };

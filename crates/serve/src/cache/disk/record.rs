@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_no_record() {
+    fn damaged_records_are_refused() {
         let good = record();
         for at in 0..good.len() {
             for bit in [1, 128] {

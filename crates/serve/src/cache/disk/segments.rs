@@ -90,7 +90,7 @@ impl Segments {
         Ok(Segments { dir, bytes_max: AtomicU64::new(bytes_max), state, lock })
     }
 
-    /// Has another size from now on.
+    /// Changes the size.
     pub(super) fn resize(&self, bytes_max: u64) {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
@@ -157,7 +157,7 @@ impl Segments {
         Ok(Place { segment: last.number, at, bytes: length, body_bytes, number })
     }
 
-    /// Begins a segment. Removes the oldest ones, as far as there is no room for a whole one. Only one thread writes.
+    /// Starts a segment. Removes the oldest ones until there is room for a full one. Only one thread writes.
     fn begin_segment(&self, least: u64, mut removed: impl FnMut(u32)) -> io::Result<()> {
         let room = least.max(self.segment_bytes_max());
         let is_full = || {

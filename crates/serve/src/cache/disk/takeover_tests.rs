@@ -26,7 +26,7 @@ fn wait_until_taken(store: &Store) {
 }
 
 #[test]
-fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
+fn changes_during_the_wait_are_applied_to_the_folder() {
     let dir = Dir::new("meanwhile");
     let former = dir.open();
     for url in ["http://a/1", "http://a/2", "http://b/1", "http://c/"] {
@@ -63,9 +63,9 @@ fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
     check(&dir.open());
 }
 
-/// A folder on a disk that hangs: its first segment is a pipe, which is opened when somebody writes to it.
+/// A disk that hangs: the first segment is a named pipe, and opening it blocks until it has a writer.
 #[test]
-fn a_folder_that_takes_long_to_open_holds_no_request_up() {
+fn requests_do_not_wait_while_a_folder_is_opened() {
     let dir = Dir::new("hangs");
     let pipe = dir.plan(0).dir.join("00000001.segment");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -90,7 +90,7 @@ fn a_folder_that_takes_long_to_open_holds_no_request_up() {
 }
 
 #[test]
-fn more_than_can_be_remembered_purges_all() {
+fn too_many_pending_purges_purge_everything() {
     for (count, is_there) in [(1, true), (1500, false)] {
         let dir = Dir::new(&format!("missed-{count}"));
         let former = dir.open();
@@ -109,7 +109,7 @@ fn more_than_can_be_remembered_purges_all() {
 }
 
 #[test]
-fn a_folder_that_is_never_free_keeps_nobody() {
+fn waiting_for_a_folder_does_not_keep_the_store_alive() {
     let dir = Dir::new("kept");
     let former = dir.open();
     let latter = waiting(&dir);
@@ -123,7 +123,7 @@ fn a_folder_that_is_never_free_keeps_nobody() {
 }
 
 #[test]
-fn a_purge_of_another_server_does_not_wait_for_the_folder() {
+fn a_purge_in_the_background_does_not_wait_for_the_folder() {
     let dir = Dir::new("soon");
     let former = dir.open();
     for url in ["http://a/1", "http://a/2"] {

@@ -105,7 +105,7 @@ pub(super) fn purge(store: &Store, text: &str) {
 }
 
 #[test]
-fn a_restart_finds_what_was_written() {
+fn a_restart_finds_written_entries() {
     let dir = Dir::new("restart");
     let store = dir.open();
     put(&store, "http://a/1", b"", b"", b"one");
@@ -154,7 +154,7 @@ fn purges_and_invalidations_outlast_a_restart() {
 }
 
 #[test]
-fn what_is_damaged_is_gone_and_the_rest_is_whole() {
+fn damaged_records_are_dropped_and_the_others_kept() {
     let dir = Dir::new("damage");
     let store = dir.open();
     let bodies: Vec<Vec<u8>> = (0..50u8).map(|at| vec![at; 1000]).collect();
@@ -200,7 +200,7 @@ fn the_folder_does_not_grow_over_its_limit() {
 }
 
 #[test]
-fn what_nobody_asks_for_leaves_the_disk_too() {
+fn inactive_entries_are_removed_from_disk() {
     let dir = Dir::new("inactive");
     let urls: Vec<String> = (0..100).map(|at| format!("http://a/{at}")).collect();
     let (unused, used) = urls.split_at(50);

@@ -1,4 +1,4 @@
-//! The thread that writes: it reads what is there first, and is the only one that changes segments.
+//! The writer thread: it first reads the existing segments, and is the only thread that changes segments.
 
 use std::io;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::cache::entry::Entry;
 use crate::cache::purge::Purge;
 use crate::cache::slices::is_slice;
 
-/// How long nothing is written after an error.
+/// How long writes are suspended after an error.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A job for the writer.
 pub(super) enum Write {
     /// A response, with its slots.
     Entry(Arc<Entry>, Slots),
-    /// A purge, its order, and what reports that it was written.
+    /// A purge, its order, and the channel that reports that it was written.
     Purge(Purge, Order, SyncSender<()>),
     Forget(Forgotten),
-    /// Remove the segments of which nothing is left.
+    /// Remove the oldest segments if they have no valid records.
     Reclaim,
     Stop,
 }
@@ -34,13 +34,13 @@ pub(super) struct Forgotten {
     pub(super) bytes: Vec<u8>,
     pub(super) url_ends: usize,
     pub(super) hash: u64,
-    /// Whether it is the operator's.
+    /// Whether it is a configured key.
     pub(super) is_custom: bool,
     pub(super) order: Order,
 }
 
 impl Shared {
-    /// Reads all segments, then writes what is ordered until it is told to stop.
+    /// Reads all segments, then executes jobs until [`Write::Stop`].
     pub(super) fn write_all(&self, orders: &Receiver<Write>, now_s: u32, hash: &Hash, slot: &Slot) {
         let mut next = self.read_all(now_s, hash, slot);
         self.index().set_reading(false);
@@ -66,7 +66,8 @@ impl Shared {
             match head.kind {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
-                    // The first variant stands under its key as well: which one is first, a restart may change.
+                    // The first variant is stored in the slot of its key too; after a restart, another
+                    // variant may be the first.
                     index.insert_read(at, place, now_s);
                     if at != key_hash && !is_slice(text.vary) {
                         index.insert_read(key_hash, place, now_s);
@@ -131,7 +132,7 @@ impl Shared {
                 let is_used = |segment| self.index().has_segment(segment);
                 let removed =
                     self.segments.remove_oldest(is_used, |segment| self.index().remove_segment(segment));
-                // It says nothing of whether writes succeed.
+                // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
             Write::Stop => Ok(()),
@@ -147,7 +148,8 @@ impl Shared {
 
     /// Writes a response. Returns its place, or `None` if it is not written.
     fn write_entry(&self, entry: &Entry, number: u64) -> io::Result<Option<Place>> {
-        // The record of a purge that has marked it stale may come first: behind that, it would be fresh after a restart.
+        // If it was marked stale, the record of that purge may already be written. An entry written after it
+        // would be fresh again after a restart.
         if entry.is_outdated() {
             return Ok(None);
         }
@@ -159,12 +161,13 @@ impl Shared {
         }
     }
 
-    /// Lists a response where it was written. If it was not, what is listed there is older.
+    /// Adds a written response to the index. If it was not written, removes older records of it.
     fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
         let mut index = self.index();
         index.unqueue(slots.key);
         place.into_iter().for_each(|place| index.note(place, Some(slots.key)));
-        // It may have been purged or replaced while it was written. Whoever replaces it takes this lock afterwards.
+        // It may have been purged or replaced while it was written. A replacement takes this lock after it has
+        // marked the old entry as dead.
         match place.filter(|_| !entry.is_dead()) {
             Some(place) => {
                 slots.at.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
@@ -174,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// What is not known to be out of date after a restart must not be there then.
+    /// If a purge could not be written, removes all segments: after a restart they would be served as valid.
     fn clear_unless(&self, written: io::Result<()>) -> io::Result<()> {
         if written.is_err() {
             let removed = self.segments.clear();

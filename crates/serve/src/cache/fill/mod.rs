@@ -82,7 +82,7 @@ impl Fill {
         self.order.rules.says_status.then_some(said)
     }
 
-    /// Nobody can join any more; waiting requests get the outcome.
+    /// No further request can join; waiting requests get the outcome.
     fn settle(&self, outcome: Outcome) {
         self.caching.store.land(&self.flight);
         self.flight.settle(outcome);
@@ -346,7 +346,7 @@ impl Taker for Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        // Nobody may wait for ever. If it was settled or has ended, nothing changes.
+        // Waiting requests must always get an outcome. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);
     }

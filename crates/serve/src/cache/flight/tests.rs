@@ -39,7 +39,7 @@ fn readers_get_all_of_it_whenever_they_come() {
 }
 
 #[test]
-fn what_breaks_off_ends_in_an_error() {
+fn incomplete_bodies_end_in_an_error() {
     let flight = Arc::new(Flight::new(0, Moment::default()));
     flight.settle(Outcome::Released);
     let mut body = flight.reader(None).unwrap();
@@ -51,7 +51,7 @@ fn what_breaks_off_ends_in_an_error() {
 }
 
 #[test]
-fn what_is_not_stored_waits_for_its_slowest_reader() {
+fn bodies_that_are_not_stored_wait_for_the_slowest_reader() {
     let flight = Arc::new(Flight::new(0, Moment::default()));
     flight.settle(Outcome::Released);
     let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());
@@ -77,7 +77,7 @@ fn what_is_not_stored_waits_for_its_slowest_reader() {
 }
 
 #[test]
-fn what_slow_readers_keep_counts_and_is_not_a_second_copy() {
+fn bytes_kept_for_slow_readers_count_and_are_shared() {
     let store = Store::new(1 << 20);
     let flight = Arc::new(Flight::new(0, Moment::default()));
     flight.settle(Outcome::Released);
@@ -106,7 +106,7 @@ fn what_slow_readers_keep_counts_and_is_not_a_second_copy() {
 }
 
 #[test]
-fn what_is_dropped_counts_no_longer() {
+fn dropped_bytes_do_not_count() {
     let store = Store::new(16);
     let flight = Arc::new(Flight::new(0, Moment::default()));
     flight.settle(Outcome::Released);
@@ -119,7 +119,7 @@ fn what_is_dropped_counts_no_longer() {
 }
 
 #[test]
-fn each_waiter_has_one_place_and_leaves_it_to_the_next() {
+fn waiters_and_readers_reuse_their_places() {
     let flight = Arc::new(Flight::new(0, Moment::default()));
     let mut context = Context::from_waker(Waker::noop());
     let mut followers: Vec<_> = (0..3).map(|_| Box::pin(flight.outcome())).collect();

@@ -1,4 +1,4 @@
-//! How an entry comes into the table: under the locks that purges and invalidations take too.
+//! Inserts entries into the table, under the locks that purges and invalidations take too.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -9,7 +9,8 @@ use crate::cache::entry::Entry;
 use crate::cache::key::Key;
 
 impl Store {
-    /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
+    /// Stores an entry, unless it was purged or invalidated since it was requested from the upstream. Returns
+    /// it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit_at(
             key,
@@ -21,8 +22,8 @@ impl Store {
         (entry, slot.is_some())
     }
 
-    /// Counts an entry that was stored, and has it written to disk too. Called under the locks of `admit_at`: a purge or an invalidation
-    /// that does not find the entry here any more is then behind it on disk, and so is what replaces it.
+    /// Counts a stored entry, and queues it for the disk. Called under the locks of `admit_at`, so that its record
+    /// comes before those of purges, invalidations and replacements that no longer find it in memory.
     pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, hash: u64, slot: u64) {
         self.tally.stored();
         if let Some(disk) = self.disk() {
@@ -30,7 +31,7 @@ impl Store {
         }
     }
 
-    /// The slots of an entry on disk, which is in `slot` here.
+    /// The slots on disk of an entry that is in `slot` in memory.
     pub(super) fn slots_on_disk(&self, entry: &Entry, hash: u64, slot: u64) -> Slots {
         let own = match slot == hash && !entry.selected().is_empty() {
             true => self.slot_of(hash, entry.selected()),
@@ -39,12 +40,12 @@ impl Store {
         Slots { key: hash, at: [slot, own] }
     }
 
-    /// Takes an entry that was on disk into memory, in the same way. Returns the slot that it stands in.
+    /// Inserts an entry from disk into memory under the same conditions. Returns its slot, if it was inserted.
     pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
         self.admit_at(key, entry, asked, |entry| self.place(key, entry), |_, _| ())
     }
 
-    /// The slot of an entry, and the family that it belongs to, if there is one.
+    /// The slot for an entry, and its family, if there is one.
     fn place(&self, key: &Key<'_>, entry: &Entry) -> (u64, Option<u64>) {
         let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
         let slot = match &first {
@@ -54,7 +55,8 @@ impl Store {
         (slot, first.map(|first| first.family))
     }
 
-    /// The same, with the slot and the family that `place` says; without one it gets a new one. `keep` is called with what was stored.
+    /// The same with the slot and the family that `place` returns. Without a family it gets a new one. `keep` is
+    /// called with the inserted entry, under the locks.
     pub(in crate::cache) fn admit_at(
         &self,
         key: &Key<'_>,
@@ -63,7 +65,7 @@ impl Store {
         place: impl FnOnce(&Entry) -> (u64, Option<u64>),
         keep: impl FnOnce(&Arc<Entry>, u64),
     ) -> (Arc<Entry>, Option<u64>) {
-        // Whoever adds a purge waits for those who insert, and finds what they have inserted.
+        // A purge takes the write lock: it waits for inserts in progress, and finds their entries.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         if log.has_purged(&entry, asked.purges) {
             return (Arc::new(entry), None);
@@ -77,7 +79,7 @@ impl Store {
         let entry = Arc::new(entry);
         let former = self.table.peek(&slot);
         former.iter().for_each(|former| former.kill());
-        // Forms are forms of a body.
+        // Compressed forms depend on the body only.
         if former.is_none_or(|former| !former.shares_body(&entry)) {
             self.remove_forms(slot);
         }
@@ -101,7 +103,7 @@ impl Store {
         at: u64,
         form: Arc<Entry>,
     ) {
-        // Whoever replaces the plain entry holds this lock, and removes its forms.
+        // The plain entry is replaced under this lock, which also removes its forms.
         let _change = self.stripe(hash);
         if self.has_body_of(plain, slot) {
             self.has_forms.store(true, Ordering::Release);

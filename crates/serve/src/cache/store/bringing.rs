@@ -1,4 +1,4 @@
-//! What is on disk comes into memory when it is asked for.
+//! Reads responses from disk into memory when they are requested.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::cache::disk::Looked;
 use crate::cache::entry::Entry;
 use crate::cache::key::Key;
 
-/// What the disk has for a request.
+/// The result of a lookup on disk.
 pub(in crate::cache) enum Brought {
     Nothing,
-    /// It is in memory now.
+    /// Read into memory.
     Here,
-    /// It has to be read from the disk first.
+    /// On disk, at this slot, but not in the page cache: reading it would block.
     Cold(u64),
 }
 
@@ -28,7 +28,7 @@ impl Store {
         let Some(disk) = self.disk() else { return Brought::Nothing };
         let asked = self.moment();
         let mut slot = slot;
-        // A variant that is not the first, after that one.
+        // The first variant is read first, as it leads to the others.
         for _ in 0..2 {
             let entry = match disk.look(slot, key, now_ms) {
                 Looked::Nothing => return Brought::Nothing,
@@ -50,7 +50,7 @@ impl Store {
         Brought::Nothing
     }
 
-    /// The same, waiting for the disk.
+    /// Reads a response from disk into memory, waiting for the disk.
     pub(in crate::cache) fn bring_slowly(
         &self,
         key: &Key<'_>,

@@ -1,4 +1,4 @@
-//! Who asks the upstream: one request for all that miss together.
+//! Collapsed requests: one request to the upstream for all clients that miss together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -10,39 +10,40 @@ use crate::cache::entry::Entry;
 use crate::cache::flight::Flight;
 use crate::cache::key::Key;
 
-/// Flights of one stripe; over it requests go to the upstream without sharing.
+/// Maximum number of flights of one stripe. Above it, requests go to the upstream without collapsing.
 const FLIGHTS_MAX: usize = 4096;
 
-/// How long requests for a key whose response was not stored do not wait for each other.
+/// How long requests for a key are not collapsed after its response could not be stored.
 pub(super) const PASS_TIME_MS: u64 = 10_000;
 
-/// What is under way, by slot.
+/// Requests in progress, by slot.
 pub(super) type Flights = HashMap<u64, Arc<Flight>, RandomState>;
 
-/// Who fetches a response.
+/// How a request gets its response.
 pub(in crate::cache) enum Joined {
-    /// It has been stored meanwhile.
+    /// From an entry that was stored meanwhile.
     Here(Arc<Entry>),
-    /// The caller.
+    /// The caller sends the request to the upstream, for all.
     Leads(Arc<Flight>),
-    /// Another request, which the caller waits for.
+    /// The caller waits for the request of another one.
     Follows(Arc<Flight>),
-    /// The caller, for itself only: there are too many flights.
+    /// The caller sends the request for itself only: a limit of flights or followers is reached.
     Alone,
 }
 
 impl Store {
     pub(super) fn stripe(&self, hash: u64) -> MutexGuard<'_, Flights> {
         let at = (hash >> 32) as usize % STRIPES;
-        // Every change in the lock is a single step.
+        // Each change under the lock leaves consistent data.
         self.stripes[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins those that wait for the response of this slot, or leads them. `seen` is the entry that was found before.
+    /// Joins the flight of this slot, or starts it. `seen` is the entry found before.
     pub(in crate::cache) fn join(&self, key: &Key<'_>, slot: u64, seen: Option<&Arc<Entry>>) -> Joined {
         let moment = self.moment();
         let mut flights = self.stripe(slot);
-        // A response that was requested before a purge is served only to those who asked before it too.
+        // A response that was requested from the upstream before a purge is served only to clients that asked
+        // before it too.
         let is_outdated = |flight: &Flight| {
             flight.asked.purges < moment.purges
                 || self.invalidated.get(&key.hash).is_some_and(|number| number >= flight.asked.invalidations)
@@ -53,7 +54,7 @@ impl Store {
                 false => Joined::Alone,
             };
         }
-        // Somebody may have brought it between the look and the lock.
+        // It may have been stored between the lookup and the lock.
         if let Some(entry) = self.at(slot, key).filter(|entry| !entry.is_manifest())
             && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &entry))
         {
@@ -67,7 +68,7 @@ impl Store {
         Joined::Leads(flight)
     }
 
-    /// Nobody joins this flight any more.
+    /// Removes a flight, so that no further request joins it.
     pub(in crate::cache) fn land(&self, flight: &Arc<Flight>) {
         let mut flights = self.stripe(flight.slot);
         if flights.get(&flight.slot).is_some_and(|known| Arc::ptr_eq(known, flight)) {
@@ -75,7 +76,7 @@ impl Store {
         }
     }
 
-    /// The response of this slot was not stored: those who ask for it next do not wait for each other.
+    /// Records that the response of this slot was not stored: the next requests for it are not collapsed.
     pub(in crate::cache) fn pass(&self, slot: u64, now_ms: u64) {
         self.passes.insert(slot, now_ms + PASS_TIME_MS);
     }
@@ -84,7 +85,7 @@ impl Store {
         self.passes.get(&slot).is_some_and(|until| now_ms < until)
     }
 
-    /// Counts a use of a key that is not stored; whether there were enough.
+    /// Counts a request for a key that is not stored. Returns whether there were enough to store it.
     pub(in crate::cache) fn is_used_enough(&self, hash: u64, uses_min: u32) -> bool {
         if uses_min <= 1 {
             return true;

@@ -1,4 +1,4 @@
-//! Purges that are written to disk while nobody waits for them.
+//! Purges that are written to disk in the background.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::Store;
 use crate::cache::purge::{Purge, What};
 
-/// Purges that may wait to be written; beyond that, everything on disk is purged.
+/// Maximum number of purges that wait to be written. Above it, everything on disk is purged.
 const WAITING_MAX: usize = 1024;
 
-/// How long somebody waits for them.
+/// How long [`Store::wait_for_purges`] waits.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The purges that are to be written, in their order.
+/// The purges to be written, in order.
 #[derive(Default)]
 pub(super) struct Later {
     state: Mutex<State>,
@@ -23,17 +23,17 @@ pub(super) struct Later {
 #[derive(Default)]
 struct State {
     purges: VecDeque<Purge>,
-    /// A thread writes them.
+    /// Whether a thread is writing them.
     is_running: bool,
 }
 
 impl Later {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next one to be written. Without one, the thread ends.
+    /// The next purge to be written. If there is none, the thread ends.
     fn next(&self) -> Option<Purge> {
         let mut state = self.state();
         let next = state.purges.pop_front();
@@ -46,7 +46,7 @@ impl Later {
 }
 
 impl Store {
-    /// Purges what is in memory and on disk, like [`Store::purge`], but does not wait until the purge itself is on disk.
+    /// Like [`Store::purge`], but does not wait until the purge is on disk.
     pub(in crate::cache) fn purge_soon(self: &Arc<Store>, purge: &Purge) -> usize {
         let count = self.purge_memory(purge);
         if self.has_folder() {
@@ -81,14 +81,14 @@ impl Store {
         }
     }
 
-    /// Waits until the purges so far are on disk, as far as that does not take too long.
+    /// Waits until the purges so far are on disk, for a limited time.
     pub(in crate::cache) fn wait_for_purges(&self) {
         let waited =
             self.later.is_done.wait_timeout_while(self.later.state(), WAIT_MAX, |state| state.is_running);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Whether purges are still to be written.
+    /// Whether purges wait to be written.
     #[cfg(test)]
     pub(in crate::cache) fn has_purges_to_write(&self) -> bool {
         self.later.state().is_running

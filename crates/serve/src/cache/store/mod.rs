@@ -1,8 +1,9 @@
-//! The entries that all workers share, and the flights that bring new ones.
+//! The entries shared by all workers, and the requests in progress for new ones.
 //!
-//! An entry is stored in the slot of its key's hash. If a response varies, its first variant is stored there. The slot of each other
-//! variant is a hash of that one and of the request fields that selected it. All variants have the number of the first one's family, so
-//! that none of them is found once the first one is gone.
+//! An entry is stored in the slot of its key's hash. If a response varies, its first variant is stored there.
+//! The slot of each other variant is a hash of the first slot and of the request fields that selected the
+//! variant. All variants have the family number of the first one, so that none of them is found after the
+//! first one was removed.
 
 mod admitting;
 mod bringing;
@@ -36,22 +37,23 @@ use later::Later;
 use table::{Table, table};
 use tier::Tier;
 
-/// An entry is at most this share of the memory.
+/// The maximum size of an entry, as a share of the memory.
 const ENTRY_SHARE: u64 = 16;
 
-/// Bodies that are still arriving take at most this share besides.
+/// The maximum additional memory of bodies that are still arriving, as a share.
 const HELD_SHARE: u64 = 4;
 
 /// Locks of flights and of changes, by hash.
 const STRIPES: usize = 64;
 
-/// Keys whose responses were not stored lately.
+/// Maximum number of remembered keys whose responses could not be stored.
 const PASSES_MAX: usize = 64 << 10;
 
-/// Keys whose uses are counted before they are stored.
+/// Maximum number of keys whose requests are counted before they are stored.
 const USES_MAX: usize = 64 << 10;
 
-/// Keys that were invalidated lately: a response that was requested before that is not stored.
+/// Maximum number of remembered invalidated keys: a response that was requested before the invalidation is
+/// not stored.
 const INVALIDATED_MAX: usize = 64 << 10;
 
 pub(super) struct Store {
@@ -60,7 +62,7 @@ pub(super) struct Store {
     uses: Numbers<u64, u32>,
     stripes: Box<[Mutex<Flights>]>,
     purges: RwLock<Log>,
-    /// How many keys were invalidated, and for each of late which of these it was.
+    /// The number of invalidations so far, and the number of the last one of each recent key.
     invalidations: AtomicU64,
     invalidated: Numbers<u64, u64>,
     hashes: RandomState,
@@ -69,19 +71,19 @@ pub(super) struct Store {
     pub(super) tally: Tally,
     tier: Tier,
     later: Later,
-    /// Gets the keys that are invalidated, once another process replaces this one.
+    /// Receives invalidated keys once another process replaces this one.
     pub(super) heir: Mutex<Option<SyncSender<Invalidated>>>,
-    /// Removes what is inactive, if that is wanted.
+    /// Removes inactive entries, if configured.
     pub(super) sweeper: Mutex<Option<Sweeper>>,
     /// Makes compressed forms of entries.
     pub(super) maker: Maker,
-    /// There was a form once.
+    /// Whether a form was ever stored.
     has_forms: AtomicBool,
-    /// Bytes of bodies that are on their way.
+    /// Bytes of bodies that are still arriving, or read by slow clients.
     held_bytes: Arc<AtomicU64>,
 }
 
-/// Bytes of bodies that are on their way; they count until this is dropped.
+/// Bytes of arriving bodies. They count until this is dropped.
 pub(super) struct Held {
     bytes: u64,
     all: Arc<AtomicU64>,
@@ -107,16 +109,16 @@ impl Drop for Held {
     }
 }
 
-/// What is known for a request.
+/// The result of a lookup in memory.
 pub(super) struct Found {
     pub(super) entry: Option<Arc<Entry>>,
     /// Its slot, or the slot it will probably have.
     pub(super) slot: u64,
-    /// There are variants, and none is for this request.
+    /// There are variants, but none for this request.
     pub(super) is_other_variant: bool,
 }
 
-/// What had been purged and invalidated when a response was asked for.
+/// How many purges and invalidations there had been when a response was requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Moment {
     purges: u64,
@@ -148,7 +150,7 @@ impl Store {
         }
     }
 
-    /// Has another size from now on.
+    /// Changes the size.
     pub(super) fn resize(&self, memory_bytes: u64) {
         if self.memory_bytes.swap(memory_bytes, Ordering::Relaxed) != memory_bytes {
             self.table.set_capacity(memory_bytes);
@@ -159,19 +161,20 @@ impl Store {
         self.memory_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the largest body that is stored.
+    /// The maximum size of a stored body.
     pub(super) fn body_bytes_max(&self) -> u64 {
         self.memory_bytes() / ENTRY_SHARE
     }
 
-    /// Counts bytes of a body that is on its way. The flag: there is room for them; otherwise it is passed through.
+    /// Counts bytes of an arriving body. The flag is whether there is room for them; if not, the response is
+    /// passed through without being stored.
     pub(super) fn hold(&self, bytes: u64) -> (Held, bool) {
         let held_bytes_max = self.memory_bytes() / HELD_SHARE;
         let has_room = self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max;
         (Held { bytes, all: self.held_bytes.clone() }, has_room)
     }
 
-    /// The hash of a key; nobody outside can choose two that are the same.
+    /// The hash of a key. It is seeded, so that clients cannot provoke collisions.
     #[inline]
     pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
         self.hashes.hash_one(bytes)
@@ -183,7 +186,7 @@ impl Store {
         act(&Key::of(&bytes, entry.url().len(), entry.is_custom(), |bytes| self.hash(bytes)))
     }
 
-    /// Where a variant stands that is not the first.
+    /// The slot of a variant other than the first.
     pub(super) fn slot_of(&self, hash: u64, selected: &[u8]) -> u64 {
         self.hashes.hash_one((hash, selected))
     }
@@ -192,12 +195,12 @@ impl Store {
         self.table.get(&slot).filter(|entry| entry.is_live() && entry.is_of(key))
     }
 
-    /// What there is for a request; `select` writes what it has of the fields that a response varies by.
+    /// Finds the entry for a request. `select` writes the request's values of the fields named in `Vary`.
     pub(super) fn find(&self, key: &Key<'_>, now_ms: u64, select: impl FnOnce(&[u8], &mut Vec<u8>)) -> Found {
         let Some(first) = self.at(key.hash, key) else {
             return Found { entry: None, slot: key.hash, is_other_variant: false };
         };
-        // Without it the other variants are not found.
+        // Without the first variant the others are not found.
         first.touch(now_ms);
         if first.vary().is_empty() {
             return Found { entry: Some(first), slot: key.hash, is_other_variant: false };
@@ -214,22 +217,22 @@ impl Store {
         Found { is_other_variant: entry.is_none(), entry, slot }
     }
 
-    /// Tells the table that an entry is in use.
+    /// Marks an entry as used.
     pub(super) fn touch(&self, slot: u64) {
         let _ = self.table.get(&slot);
     }
 
-    /// What is in a slot, and that it is in use.
+    /// The entry in a slot, which is marked as used.
     pub(super) fn get(&self, slot: u64) -> Option<Arc<Entry>> {
         self.table.get(&slot)
     }
 
-    /// What is in a slot.
+    /// The entry in a slot, without marking it as used.
     pub(super) fn peek(&self, slot: u64) -> Option<Arc<Entry>> {
         self.table.peek(&slot)
     }
 
-    /// All figures.
+    /// All counters.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = self.tally.totals();
         totals.entries = self.table.len() as u64;

@@ -1,4 +1,4 @@
-//! How entries leave: invalidated, purged, or not asked for any more.
+//! Removes entries: invalidated, purged, or inactive.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ impl Store {
         self.table.remove_if(&slot, |known| Arc::ptr_eq(known, entry));
     }
 
-    /// Removes the compressed forms of what was in a slot.
+    /// Removes the compressed forms of the entry in a slot.
     pub(super) fn remove_forms(&self, slot: u64) {
         if !self.has_forms.load(Ordering::Acquire) {
             return;
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// Removes what there is for a key, in all variants.
+    /// Removes the entry of a key, with all variants.
     pub(in crate::cache) fn invalidate(&self, key: &Key<'_>) {
         self.invalidate_with(key, || {
             if let Some(entry) = self.at(key.hash, key) {
@@ -38,48 +38,48 @@ impl Store {
         });
     }
 
-    /// Removes this entry so that it is not read from disk again. In memory, other variants of its key stay.
+    /// Removes this entry, and all records of its key on disk. In memory, other variants of the key stay.
     pub(in crate::cache) fn remove_everywhere(&self, key: &Key<'_>, slot: u64, entry: &Arc<Entry>) {
         self.invalidate_with(key, || self.remove(slot, entry));
     }
 
-    /// Marks this entry stale so that it is not read from disk again as a fresh one.
+    /// Marks this entry stale, and removes all records of its key on disk, which would be fresh.
     pub(in crate::cache) fn expire_everywhere(&self, entry: &Entry) {
         self.with_key_of(entry, |key| self.invalidate_with(key, || entry.expire()));
     }
 
-    /// Invalidates all records of a key, and changes memory in the same step.
+    /// Invalidates all records of a key on disk, and changes the memory under the same lock.
     fn invalidate_with(&self, key: &Key<'_>, change: impl FnOnce()) {
         let _change = self.stripe(key.hash);
-        // First: a record that is read after the count has grown must not be valid any more.
+        // The disk comes first: a record that is read after the count has grown must already be invalid.
         self.forget_on_disk(key);
         self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
         change();
         self.pass_on(key);
     }
 
-    /// What has been purged and invalidated so far.
+    /// The current counts of purges and invalidations.
     pub(in crate::cache) fn moment(&self) -> Moment {
         let purges = self.purges.read().unwrap_or_else(PoisonError::into_inner).count();
         Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
     }
 
-    /// From now on nothing is stored that this purge names and that was asked for before.
+    /// From now on, responses that this purge applies to are not stored if they were requested before.
     pub(in crate::cache) fn begin_purge(&self, purge: &Purge) {
-        // First: whoever reads a record after the log has grown must find it purged.
+        // The disk comes first: a record that is read after the log has grown must already be purged.
         self.mark_on_disk(purge);
         let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
         log.add(purge);
     }
 
-    /// Removes entries, or marks them stale. Costs a look at each entry there is.
+    /// Removes entries, or marks them stale. Examines all entries.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
         let count = self.purge_memory(purge);
         self.purge_disk(purge);
         count
     }
 
-    /// The same, but on disk it is only marked.
+    /// The same, without writing the purge to disk.
     pub(super) fn purge_memory(&self, purge: &Purge) -> usize {
         self.begin_purge(purge);
         let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
@@ -94,8 +94,9 @@ impl Store {
         found.len()
     }
 
-    /// Removes what nobody has asked for in `inactive_s` seconds. The disk is told of uses in memory by each sweep, so that what is on
-    /// disk stays for the time between two sweeps more. Costs a look at each entry there is. Returns how many were removed.
+    /// Removes entries that were not requested in `inactive_s` seconds. Each sweep reports uses in memory to
+    /// the disk, so entries on disk stay for one more period. Examines all entries. Returns the number of
+    /// removed entries.
     pub(in crate::cache) fn sweep(&self, now_ms: u64, inactive_s: u32, period_s: u32) -> usize {
         let now_s = seconds(now_ms);
         let mut count = 0;

@@ -9,16 +9,17 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
 use crate::cache::entry::Entry;
 
-/// Parts of the table, each with a lock of its own. An entry may be as large as a part, less what is new and unproven.
+/// Shards of the table, each with its own lock. An entry may be as large as a shard, less the part for new
+/// entries.
 const SHARDS: usize = 8;
 
-/// The usual weight of an entry, for the first size of the table.
+/// The typical weight of an entry, for the initial capacity of the table.
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
 
 /// Entries by slot.
 pub(super) type Table = Cache<u64, Arc<Entry>, Weigh, BuildHasherDefault<AsItIs>, Evicted>;
 
-/// A table of this size; `evicted` counts what makes room.
+/// A table of this size. `evicted` counts evicted entries.
 pub(super) fn table(memory_bytes: u64, evicted: Arc<AtomicU64>) -> Table {
     let options = OptionsBuilder::new()
         .estimated_items_capacity((memory_bytes / ENTRY_BYTES_USUAL).max(64) as usize)
@@ -28,12 +29,12 @@ pub(super) fn table(memory_bytes: u64, evicted: Arc<AtomicU64>) -> Table {
     let evicted = Evicted { count: evicted };
     match options {
         Ok(options) => Table::with_options(options, Weigh, BuildHasherDefault::default(), evicted),
-        // All that has to be set is set.
+        // Never reached: all required options are set.
         Err(_) => Table::with(64, memory_bytes, Weigh, BuildHasherDefault::default(), evicted),
     }
 }
 
-/// How much memory entries take.
+/// The memory of an entry, as its weight.
 #[derive(Clone)]
 pub(super) struct Weigh;
 
@@ -43,7 +44,7 @@ impl Weighter<u64, Arc<Entry>> for Weigh {
     }
 }
 
-/// Counts what makes room.
+/// Counts evicted entries.
 #[derive(Clone)]
 pub(super) struct Evicted {
     count: Arc<AtomicU64>,
@@ -53,13 +54,13 @@ impl Lifecycle<u64, Arc<Entry>> for Evicted {
     type RequestState = ();
 
     fn on_evict(&self, (): &mut (), _: u64, entry: Arc<Entry>) {
-        // A worker that has it among its hot ones lets it go as well.
+        // Workers that have it in their hot set drop it too.
         entry.evict();
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Slots are hashes already.
+/// A hasher that returns the slot unchanged: slots are hashes already.
 #[derive(Default)]
 pub(super) struct AsItIs(u64);
 

@@ -31,7 +31,7 @@ fn find(store: &Store, url: &str, value: &[u8]) -> Found {
 }
 
 #[test]
-fn variants_are_found_by_what_selects_them() {
+fn variants_are_found_by_their_selecting_fields() {
     let store = Store::new(1 << 20);
     let one = put(&store, "http://a/", b"\nx", b"1");
     let two = put(&store, "http://a/", b"\nx", b"2");
@@ -39,17 +39,17 @@ fn variants_are_found_by_what_selects_them() {
     assert!(is(find(&store, "http://a/", b"1"), &one) && is(find(&store, "http://a/", b"2"), &two));
     let other = find(&store, "http://a/", b"3");
     assert!(other.entry.is_none() && other.is_other_variant);
-    // The first one is replaced: the other stays.
+    // The first one is replaced, and the other remains.
     let again = put(&store, "http://a/", b"\nx", b"1");
     assert!(!one.is_live() && is(find(&store, "http://a/", b"1"), &again));
     assert!(is(find(&store, "http://a/", b"2"), &two));
-    // It varies by something else from now on.
+    // From now on it varies by another field.
     put(&store, "http://a/", b"\ny", b"7");
     assert!(find(&store, "http://a/", b"2").entry.is_none());
 }
 
 #[test]
-fn an_invalidated_key_has_no_variants_any_more() {
+fn invalidation_removes_all_variants() {
     let store = Store::new(1 << 20);
     put(&store, "http://a/", b"\nx", b"1");
     put(&store, "http://a/", b"\nx", b"2");
@@ -63,7 +63,7 @@ fn an_invalidated_key_has_no_variants_any_more() {
 }
 
 #[test]
-fn a_purge_meets_what_is_stored_and_what_is_under_way() {
+fn purges_apply_to_stored_and_arriving_responses() {
     let store = Store::new(1 << 20);
     let (one, other) = (put(&store, "http://a/1", b"", b""), put(&store, "http://b/", b"", b""));
     let before = store.moment();
@@ -79,9 +79,9 @@ fn a_purge_meets_what_is_stored_and_what_is_under_way() {
     assert_eq!(store.table.len(), 0);
 }
 
-/// A purge that does not find an entry, because it was evicted, has to be behind it on disk.
+/// The record of a purge must come after those of entries that it did not find because they were evicted.
 #[test]
-fn what_is_stored_goes_to_the_disk_before_a_purge_can_begin() {
+fn entries_are_queued_for_the_disk_before_a_purge_can_begin() {
     let store = Store::new(1 << 20);
     let key = key(&store, "http://a/");
     let mut was_kept = false;
@@ -100,7 +100,7 @@ fn what_is_stored_goes_to_the_disk_before_a_purge_can_begin() {
 }
 
 #[test]
-fn forms_go_with_what_they_are_forms_of() {
+fn compressed_forms_are_removed_with_their_entry() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
@@ -114,7 +114,7 @@ fn forms_go_with_what_they_are_forms_of() {
     assert!(one.is_form() && insert(&first, &one) && one.is_live());
     let second = put(&store, "http://a/", b"", b"");
     assert!(!one.is_live() && store.peek(at).is_none());
-    // One that was made too late.
+    // This form was made too late.
     assert!(!insert(&first, &form()) && insert(&second, &form()));
     let two = store.peek(at).unwrap();
     assert_eq!(store.purge(&Purge::from_text("hard all").unwrap()), 1);
@@ -126,7 +126,7 @@ fn forms_go_with_what_they_are_forms_of() {
 }
 
 #[test]
-fn forms_stay_when_a_response_is_only_updated() {
+fn forms_stay_when_a_response_is_updated() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
@@ -138,7 +138,7 @@ fn forms_stay_when_a_response_is_only_updated() {
     let update = || Entry::new(&parts, Content::Of(first.owner().clone()));
     store.insert(&key, update(), store.moment());
     assert!(!first.is_live() && store.peek(at).is_some_and(|form| form.is_live()));
-    // One that was begun before.
+    // A form of the earlier entry that was completed after the update.
     store.insert_beside(&first, key.hash, key.hash, other, form());
     assert!(store.peek(other).is_some());
     put(&store, "http://a/", b"", b"");
@@ -146,7 +146,7 @@ fn forms_stay_when_a_response_is_only_updated() {
 }
 
 #[test]
-fn memory_is_bounded_with_all_that_it_takes() {
+fn memory_including_overhead_is_bounded() {
     let store = Store::new(1 << 20);
     for at in 0..20_000 {
         put(&store, &format!("http://a/{at}"), b"", b"");
@@ -160,7 +160,7 @@ fn memory_is_bounded_with_all_that_it_takes() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_removed() {
+fn inactive_entries_are_removed() {
     let store = Store::new(1 << 20);
     let [used, unused] = ["http://a/used", "http://a/unused"].map(|url| put(&store, url, b"", b""));
     let first = put(&store, "http://a/", b"\nx", b"1");
@@ -175,7 +175,7 @@ fn what_nobody_asks_for_is_removed() {
     for (url, value) in [("http://a/used", &b""[..]), ("http://a/", b"2")] {
         assert!(store.find(&key(&store, url), later, |_, out| out.extend_from_slice(value)).entry.is_some());
     }
-    // A clock that went back removes nothing.
+    // If the clock goes back, nothing is removed.
     assert_eq!(store.sweep(NOW_MS - 20_000, 10, 1), 0);
     assert_eq!(store.sweep(NOW_MS + 11_000, 10, 1), 2);
     assert!(!unused.is_live() && !form.is_live() && !variants[1].is_live());
@@ -185,7 +185,7 @@ fn what_nobody_asks_for_is_removed() {
 }
 
 #[test]
-fn one_brings_and_the_others_follow() {
+fn one_request_leads_and_the_others_follow() {
     let store = Store::new(1 << 20);
     let key = key(&store, "http://a/");
     let Joined::Leads(flight) = store.join(&key, key.hash, None) else { panic!("nobody was before") };
@@ -197,7 +197,7 @@ fn one_brings_and_the_others_follow() {
 }
 
 #[test]
-fn uses_are_counted_where_they_matter() {
+fn requests_are_counted_until_an_entry_may_be_stored() {
     let store = Store::new(1 << 20);
     assert!(store.is_used_enough(1, 1) && !store.is_used_enough(1, 3) && !store.is_used_enough(1, 3));
     assert!(store.is_used_enough(1, 3));

@@ -1,4 +1,5 @@
-//! The tier on disk, from when its folder is free: a process that this one replaces may still have it.
+//! The tier on disk. A process that this one replaces may still use its folder; the tier starts when the
+//! folder is free.
 
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind};
@@ -16,36 +17,38 @@ use crate::cache::key::Key;
 use crate::cache::plan::DiskPlan;
 use crate::cache::purge::{Purge, What};
 
-/// How often a folder that another process uses is tried again.
+/// The interval of attempts to open a folder that another process uses.
 const TRY_PERIOD: Duration = Duration::from_millis(100);
 
-/// How long a purge waits for a folder that is about to be free, so that it is on disk when it returns.
+/// How long a purge waits for a folder that another process still uses, so that the purge is on disk when it
+/// returns.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Purges and keys that are kept for a folder until it is free. Beyond that, all that is in it is purged.
+/// Maximum number of purges and keys kept for a folder until it is free. Above it, the whole folder is
+/// purged.
 const MISSED_MAX: usize = 1024;
 
-/// How long to wait until the writer has written some of what was in memory before it had a folder.
+/// How often a full queue is tried again when the entries in memory are written to a new folder.
 const KEEP_PERIOD: Duration = Duration::from_millis(10);
 
-/// The folder, once it can be used.
+/// The folder, once it is open.
 #[derive(Default)]
 pub(super) struct Tier {
     disk: OnceLock<Disk>,
-    /// Set as long as there should be a disk, and is none.
+    /// Set while a folder is configured but not open.
     missing: Mutex<Option<Missing>>,
     /// Held while the folder is opened, which may take as long as the disk does.
     opening: Mutex<()>,
     has_come: Condvar,
 }
 
-/// A folder that cannot be used, and what it has to learn before it is.
+/// A folder that cannot be used yet, and the purges to apply when it is opened.
 struct Missing {
     plan: DiskPlan,
     purges: Vec<Purge>,
-    /// Keys, where their URLs end, and whether they are the operator's.
+    /// Invalidated keys, the length of their URLs, and whether the key is a configured one.
     forgotten: Vec<(Vec<u8>, usize, bool)>,
-    /// Another process has it. The thread that tries again ends when this is dropped.
+    /// Another process uses it. The thread that retries ends when this is dropped.
     trying: Option<Sender<()>>,
 }
 
@@ -73,7 +76,7 @@ impl Missing {
 }
 
 impl Store {
-    /// What is on disk, if that can be used.
+    /// The tier on disk, if it is open.
     pub(in crate::cache) fn disk(&self) -> Option<&Disk> {
         self.tier.disk.get().filter(|disk| !disk.is_closed())
     }
@@ -83,8 +86,8 @@ impl Store {
         self.disk().is_some() || self.missing().is_some()
     }
 
-    /// Uses a folder, with the size of the plan. If another process has it, a thread waits for it. If it cannot be used, that is
-    /// reported, and tried again the next time.
+    /// Opens a folder with the size in the plan. If another process uses it, a thread waits for it. Other
+    /// errors are reported, and the next call tries again.
     pub(in crate::cache) fn use_folder(self: &Arc<Store>, plan: &DiskPlan) {
         if let Some(disk) = self.tier.disk.get() {
             return disk.resize(plan.bytes_max);
@@ -98,16 +101,16 @@ impl Store {
         }
     }
 
-    /// Opens the tier on disk. What is there counts as asked for now.
+    /// Opens the tier on disk. Its entries count as used now.
     ///
     /// # Errors
-    /// The folder cannot be used; [`ErrorKind::WouldBlock`] if another process has it.
+    /// The folder cannot be used; [`ErrorKind::WouldBlock`] if another process uses it.
     pub(in crate::cache) fn open_disk(&self, plan: &DiskPlan, now_ms: u64) -> io::Result<()> {
         self.missing().get_or_insert_with(|| Missing::of(plan)).plan.clone_from(plan);
         self.take_folder(now_ms)
     }
 
-    /// Starts the thread that opens the folder when it is free, unless there is one.
+    /// Starts the thread that opens the folder when it is free, unless it is already running.
     fn try_again(self: &Arc<Store>, dir: &Path) -> io::Result<()> {
         let mut missing = self.missing();
         let Some(missing) = missing.as_mut().filter(|missing| missing.trying.is_none()) else {
@@ -144,27 +147,27 @@ impl Store {
         self.tier.has_come.notify_all();
     }
 
-    /// Opens the folder that is missing, if one is.
+    /// Opens the configured folder, unless it is open.
     fn take_folder(&self, now_ms: u64) -> io::Result<()> {
         let _opening = self.tier.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = self.missing().as_ref().map(|missing| missing.plan.clone()) else { return Ok(()) };
         let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
         let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
-        // Without the lock of what is missing: requests that invalidate something take it.
+        // Without the lock of `missing`, which requests take that invalidate entries.
         let disk = Disk::open(&plan, now_ms, hash, slot)?;
         let mut missing = self.missing();
-        // It may have been left meanwhile.
+        // Meanwhile `leave_folder` may have been called.
         let Some(missed) = missing.take() else { return Ok(()) };
         disk.resize(missed.plan.bytes_max);
-        // Before anything is read: nothing that was purged meanwhile comes back.
+        // Applied before anything is read, so that entries purged meanwhile are not served.
         for purge in &missed.purges {
             disk.begin_purge(purge);
         }
         for (bytes, url_ends, is_custom) in &missed.forgotten {
             disk.forget(&Key::of(bytes, *url_ends, *is_custom, |bytes| self.hash(bytes)));
         }
-        // Whoever sets it holds the lock.
+        // It is set only under the lock, and so only once.
         let _ = self.tier.disk.set(disk);
         drop(missing);
         self.tier.has_come.notify_all();
@@ -172,7 +175,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has what is in memory written to disk too: what is there may be older.
+    /// Writes the entries in memory to disk too: the disk may have older ones.
     fn keep_all(&self) {
         let Some(disk) = self.disk() else { return };
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
@@ -183,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Has what is in a slot written to disk, under the locks of `admit_at`.
+    /// Queues the entry in a slot for the disk, under the locks of `admit_at`.
     fn keep_again(&self, disk: &Disk, slot: u64) -> Offered {
         let _log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_form()) else {
@@ -198,7 +201,7 @@ impl Store {
         })
     }
 
-    /// Frees the folder for another process, with all that waits to be written. What is stored from now on is in memory only.
+    /// Writes the queue and frees the folder for another process. New entries are stored in memory only.
     pub(in crate::cache) fn leave_folder(&self) {
         *self.missing() = None;
         self.tier.has_come.notify_all();
@@ -207,41 +210,41 @@ impl Store {
         }
     }
 
-    /// Has a purge apply to what is on disk. It is not on disk itself yet.
+    /// Applies a purge to the disk, without writing it.
     pub(super) fn mark_on_disk(&self, purge: &Purge) {
         self.tell_disk(|disk| disk.mark(purge), |missed| missed.purge(purge));
     }
 
-    /// Purges on disk too, once that was marked.
+    /// Writes a purge that was applied to the disk.
     pub(super) fn purge_disk(&self, purge: &Purge) {
         let missing = self.missing();
         let is_tried = |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
         let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        // Also if it has learned of it just now: this waits until the purge is written.
+        // Also if the purge was applied when the folder was opened: this waits until it is written.
         if let Some(disk) = self.disk() {
             disk.purge(purge);
         }
     }
 
-    /// Forgets a key on disk too. This does not wait for the disk, and is called under the lock of the key's stripe.
+    /// Invalidates a key on disk. Does not wait for the disk: it is called under the lock of the key's stripe.
     pub(super) fn forget_on_disk(&self, key: &Key<'_>) {
         self.tell_disk(|disk| disk.forget(key), |missed| missed.forget(key));
     }
 
-    /// Has the disk, or what will be told to it once it is there, learn of something.
+    /// Calls `tell` with the disk if it is open, otherwise `note`.
     fn tell_disk(&self, tell: impl Fn(&Disk), note: impl FnOnce(&mut Missing)) {
         if self.tier.disk.get().is_none()
             && let Some(missed) = self.missing().as_mut()
         {
             return note(missed);
         }
-        // Also if it has come just now.
+        // Also if it was opened just now.
         self.disk().into_iter().for_each(tell);
     }
 
     fn missing(&self) -> MutexGuard<'_, Option<Missing>> {
-        // Every change in the lock leaves it whole.
+        // Each change under the lock leaves consistent data.
         self.tier.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

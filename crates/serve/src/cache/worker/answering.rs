@@ -1,4 +1,4 @@
-//! What is answered from the cache: from the worker's own entries, from those of all workers, or from the disk.
+//! Serves requests from the cache: from the worker's own entries, from the shared ones, or from disk.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::cache::store::{Brought, Joined};
 use crate::site::Forwarded;
 
 impl Caching {
-    /// Answers from this worker's own entries, if one is fresh. Returns its slot. Nothing is allocated.
+    /// Serves a request from this worker's own entries, if one is fresh. Returns its slot. Allocates nothing.
     #[inline]
     pub(super) fn hit(
         &self,
@@ -130,7 +130,7 @@ impl Caching {
         self.ask(request, what, case, found, response)
     }
 
-    /// Has another thread read what is on disk. The request waits for that as for another one's response.
+    /// Reads an entry from disk on another thread. The request waits for it as for a collapsed request.
     fn bring_slowly(
         &self,
         request: Request<'_>,

@@ -1,4 +1,4 @@
-//! What the upstream is asked for: for one request, or for all that miss together.
+//! Sends requests to the upstream: for one client, or for all that miss together.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::proxy::Asker;
 use crate::site::{Forwarded, Forwarding, MadeBy};
 
 impl Caching {
-    /// Has the upstream asked, for this request or for all that wait for the same.
+    /// Sends this request to the upstream, alone or for all that wait for the same response.
     pub(super) fn ask(
         &self,
         request: Request<'_>,
@@ -104,7 +104,7 @@ impl Caching {
         Reply::Now
     }
 
-    /// Validates an entry behind the response that it has given.
+    /// Validates a stale entry in the background, after it was served.
     pub(super) fn refresh(
         &self,
         request: &Request<'_>,
@@ -122,7 +122,7 @@ impl Caching {
         }
     }
 
-    /// Asks the upstream. Returns whether there is one.
+    /// Sends the request of a flight to the upstream. Returns `false` if there is no upstream.
     #[expect(clippy::too_many_arguments, reason = "they are what an order is made of")]
     fn lead(
         &self,
@@ -162,7 +162,7 @@ impl Caching {
         true
     }
 
-    /// Passes a request on as if there were no cache, but for what is said of it.
+    /// Forwards a request without using the cache, except for the `Cache-Status` field and invalidation.
     pub(in crate::cache) fn pass(
         &self,
         request: Request<'_>,
@@ -184,7 +184,7 @@ impl Caching {
     }
 }
 
-/// What asks the upstream whether an entry is still right.
+/// The fields of a request that validates an entry.
 fn conditions(entry: &Entry) -> Vec<u8> {
     let mut lines = Vec::new();
     for (name, value) in entry.fields() {

@@ -1,12 +1,13 @@
-//! What the fields of a request say to a cache, and which of them are not passed on.
+//! The request fields that concern a cache, and those that are not forwarded.
 
 use flatout_wire::Head;
 use flatout_wire::cache::Asks;
 
 use crate::cache::respond::Wishes;
 
-/// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
-/// applications build what they respond with of the others, which are not in the key.
+/// Request fields that are not forwarded if the response may be stored. Conditions and ranges: the cache
+/// requests the whole response. The others: some applications build responses from them, and they are not
+/// part of the key.
 pub(in crate::cache) const LEFT_OUT: [&[u8]; 19] = [
     b"if-match",
     b"if-modified-since",
@@ -29,26 +30,26 @@ pub(in crate::cache) const LEFT_OUT: [&[u8]; 19] = [
     b"x-rewrite-url",
 ];
 
-/// How many of them are about conditions and ranges: what is not stored is asked for as the client does.
+/// The first ones are about conditions and ranges. They are forwarded if the response will not be stored.
 const OF_CONDITIONS: usize = 6;
 
-/// What is not passed on of a request whose response is not stored.
+/// The fields that are not forwarded even if the response will not be stored.
 pub(in crate::cache) fn left_out_always() -> &'static [&'static [u8]] {
     LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
 }
 
-/// What the fields of a request say to a cache.
+/// The parsed fields of a request that concern a cache.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cache) struct Looked {
     pub(in crate::cache) asks: Asks,
     pub(in crate::cache) wishes: Wishes,
     pub(in crate::cache) is_authorized: bool,
-    /// It asks for what only the origin can answer.
+    /// Only the origin can serve it: it has an upgrade or a precondition.
     pub(super) is_for_origin: bool,
 }
 
 impl Looked {
-    /// One pass over the fields; nearly all are passed over by the length of their names.
+    /// One pass over the fields; most are skipped by the length of their names.
     #[inline]
     pub(in crate::cache) fn at(head: &Head<'_>) -> Looked {
         let wishes = Wishes { has_conditions: false, has_range: false };

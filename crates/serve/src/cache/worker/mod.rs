@@ -1,4 +1,4 @@
-//! One worker's part of the cache: it decides whether a request is answered at once, or the upstream asked.
+//! One worker's part of the cache: it serves a request from the cache or sends it to the upstream.
 
 mod answering;
 mod asking;
@@ -34,12 +34,12 @@ pub(super) struct Caching {
     pub(super) counters: Arc<Counters>,
     pub(super) front: RefCell<Front>,
     pub(super) repeats: RefCell<Repeats>,
-    /// The key in hand, and what a request has of the fields that a response varies by; their capacity is kept.
+    /// Buffers for the key and for the selecting fields of a request, reused to avoid allocations.
     key: RefCell<Vec<u8>>,
     selected: RefCell<Vec<u8>>,
 }
 
-/// A request that is being answered, with all that is known of it.
+/// The request being served, with its parsed properties.
 pub(super) struct Case<'c> {
     pub(super) key: Key<'c>,
     pub(super) rules: Asked<'c>,
@@ -49,7 +49,7 @@ pub(super) struct Case<'c> {
 }
 
 impl Case<'_> {
-    /// What is said of a response, where that is wanted.
+    /// The `Cache-Status` of a response, if that is enabled.
     fn said(&self, said: Said) -> Option<Said> {
         self.rules.rules.says_status.then_some(said)
     }
@@ -71,7 +71,7 @@ impl Caching {
     }
 }
 
-/// Writes what a request has of the fields that a response varies by.
+/// Writes the request's values of the fields named in `Vary`.
 pub(super) fn select(head: &Head<'_>, names: &[u8], out: &mut Vec<u8>) {
     let of = |name: &[u8]| {
         let name = name.to_vec();

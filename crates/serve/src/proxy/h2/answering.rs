@@ -237,14 +237,15 @@ impl Hearing<'_> {
         }
     }
 
-    /// Passes on what was joined of all streams.
+    /// Forwards the joined content of all streams.
     fn pass_joined(&mut self, session: &mut Session) {
         while let Some(id) = session.joining.pop() {
             self.pass_on(session, id);
         }
     }
 
-    /// Passes on what was joined of a stream's content. There was room when it began, and nobody else has filled that.
+    /// Forwards the joined content of a stream. There was room when joining started, and nothing else has
+    /// used it.
     fn pass_on(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.live(id).filter(|stream| !stream.joined.is_empty()) else { return };
         let joined = std::mem::take(&mut stream.joined);
@@ -254,7 +255,7 @@ impl Hearing<'_> {
         }
     }
 
-    /// A response's content has come to its end.
+    /// The end of a response's content.
     fn end(&mut self, session: &mut Session, id: StreamId, trailers: Trailers) {
         self.pass_on(session, id);
         let Some(stream) = session.live(id) else { return };

@@ -17,7 +17,7 @@ use crate::proxy::links::{Links, State};
 /// How often a connection with requests is checked for streams whose server is silent.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// What the log says a server lacks if the connection cannot be opened.
+/// Log text for a connection that cannot be opened.
 const NO_H2: &str = "no HTTP/2";
 
 impl Links {
@@ -163,7 +163,7 @@ impl Links {
         };
         let Some((session, guest, place)) = link.shared() else { return };
         if !session.is_ready {
-            let why = why.or(Some("it closed the connection before its settings had come".to_owned()));
+            let why = why.or(Some("it closed the connection and sent no SETTINGS".to_owned()));
             return self.not_opened(state, at, Status::BAD_GATEWAY, why);
         }
         // Send our GOAWAY, if the server still reads.
@@ -219,7 +219,7 @@ impl Links {
         let is_connecting = link.is_connecting;
         let Some((session, guest, _)) = link.shared() else { return };
         if !session.is_ready {
-            let why = (!is_connecting).then(|| "its settings have not come in time".to_owned());
+            let why = (!is_connecting).then(|| "it sent no SETTINGS in time".to_owned());
             return self.not_opened(state, at, Status::GATEWAY_TIMEOUT, why);
         }
         if session.streams.is_empty() {

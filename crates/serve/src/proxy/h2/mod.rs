@@ -9,11 +9,11 @@
 //!                └── no room: held, and the server gets no credit
 //! ```
 //!
-//! A link uses HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used. Choosing
-//! a server, retries, budgets, the queue and figures are the same for all links. A client that stops reading holds up
-//! only its own stream: the connection's window is as large as those of all its streams together, and a stream holds
-//! at most its own window. No request is sent before the server's SETTINGS have arrived: until then it is certain
-//! that none was processed.
+//! A link uses HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used.
+//! Choosing a server, retries, budgets, the queue and figures are the same for all links. A client that stops
+//! reading blocks only its own stream: the connection's window is as large as those of all its streams
+//! together, and a stream holds at most its own window. No request is sent before the server's SETTINGS have
+//! arrived: until then it is certain that none was processed.
 
 mod answering;
 mod asking;
@@ -119,7 +119,7 @@ struct Stream {
     response: Option<Box<Response>>,
     /// The declared length of its content.
     length: Option<u64>,
-    /// Small pieces of content that came in the turn in hand, and go on as one.
+    /// Small pieces of content received in this turn, forwarded as one.
     joined: Vec<u8>,
     /// Content for which the client had no room; never more than the stream's window.
     held: Vec<u8>,
@@ -180,7 +180,7 @@ impl Session {
             head,
             streams_max,
             stream_window: STREAM_WINDOW,
-            // A client that stops reading must not hold up the others.
+            // A client that stops reading must not block the others.
             connection_window: STREAM_WINDOW.saturating_mul(streams_max),
             resets_max: RESETS_MAX,
             idle_frames_max: IDLE_FRAMES_MAX,

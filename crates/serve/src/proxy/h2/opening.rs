@@ -45,7 +45,7 @@ impl Links {
         }
         let is_secure = server.is_some_and(|server| server.is_secure());
         if is_secure && self.lane.protocol(link.guest).as_deref() != Some(H2) {
-            let why = "it has not chosen h2 in the TLS handshake (ALPN)".to_owned();
+            let why = "it did not choose h2 in the TLS handshake (ALPN)".to_owned();
             self.not_opened(state, at, Status::BAD_GATEWAY, Some(why));
             return false;
         }
@@ -64,7 +64,7 @@ impl Links {
         self.schedule(session, guest);
         if !session.has_room(streams_max) {
             // A further connection to this server would have the same limit.
-            return self.not_opened(state, at, Status::BAD_GATEWAY, Some("it takes no streams".to_owned()));
+            return self.not_opened(state, at, Status::BAD_GATEWAY, Some("it allows no streams".to_owned()));
         }
         let mut waiting = std::mem::take(&mut session.waiting).into_iter();
         while state.is_still(at, guest)

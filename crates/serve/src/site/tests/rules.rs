@@ -38,7 +38,7 @@ fn a_host_leads_to_its_site() {
 }
 
 #[test]
-fn what_no_route_takes_is_404_405_or_501() {
+fn requests_without_a_route_get_404_405_or_501() {
     let mut one = respond(PathMatch::Exact("/one".to_owned()), "one");
     one.methods = vec!["GET".to_owned(), "POST".to_owned()];
     let asker = Asker::new(&plan_of(vec![one]));
@@ -153,7 +153,7 @@ fn a_closed_route_says_so_to_all_but_some() {
 }
 
 #[test]
-fn rates_are_held_and_said() {
+fn rates_are_enforced_and_reported() {
     let rate = |name: &str, key, requests| Rate {
         name: name.to_owned(),
         key,
@@ -360,7 +360,7 @@ fn responses_say_their_site() {
 }
 
 #[test]
-fn browsers_that_use_https_are_told_to_stay_with_it() {
+fn hsts_is_sent_over_https() {
     let hsts = Hsts { max_age: Duration::from_secs(60), subdomains: true, preload: true };
     let rules = Rules { hsts: Some(hsts), ..Rules::default() };
     let own = field("Strict-Transport-Security", FieldChange::Set(template("max-age=1")));

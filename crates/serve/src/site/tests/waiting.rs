@@ -64,7 +64,7 @@ fn answer_of(response: Response) -> u16 {
 }
 
 #[test]
-fn below_a_password_nobody_learns_what_there_is() {
+fn passwords_are_checked_before_paths() {
     let mut plan = plan_of(vec![respond(PathMatch::Exact("/a".to_owned()), "a")]);
     plan.sites[0].rules.basic_auth = Some(basic("secret"));
     let asker = Asker::new(&plan);

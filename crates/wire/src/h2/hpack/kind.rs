@@ -2,7 +2,7 @@
 
 use crate::field;
 
-/// What a field is.
+/// The kind of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `:method`
