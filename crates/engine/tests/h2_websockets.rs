@@ -1,5 +1,7 @@
 //! WebSockets on streams of HTTP/2 (RFC 8441), over real sockets.
 
+#[path = "support/frames.rs"]
+mod frames;
 mod support;
 
 use std::io::Read;
@@ -10,7 +12,8 @@ use flatout_engine::websocket::{Message, Socket, WebSocketPlan, upgrade};
 use flatout_engine::{Body, Carrier, Lane, Limits, Reply, Request, Response, Service};
 use flatout_wire::Status;
 use flatout_wire::h2::{Code, Limits as MachineLimits, StreamId};
-use flatout_wire::websocket::{Asked, Event, Opcode, Reader, Role, close_payload, write_frame};
+use flatout_wire::websocket::{Asked, Opcode, close_payload};
+use frames::{frame, frames};
 use support::Running;
 use support::h2::H2Client;
 
@@ -92,33 +95,6 @@ fn serving(limits: Limits) -> (Running, Receiver<()>) {
     (running, heard)
 }
 
-fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    write_frame(opcode, false, payload, Some([1, 2, 3, 4]), &mut out);
-    out
-}
-
-/// The whole messages in these bytes; a close frame as its code.
-fn messages(bytes: &[u8]) -> Vec<String> {
-    let (mut bytes, mut at, mut said) = (bytes.to_vec(), 0, Vec::new());
-    let (mut reader, mut message) = (Reader::new(Role::Client, false), String::new());
-    loop {
-        let (used, event) = reader.step(&mut bytes[at..], &Default::default()).unwrap();
-        at += used;
-        match event {
-            Event::NeedMore => return said,
-            Event::Data { bytes, is_last, .. } => {
-                message.push_str(str::from_utf8(bytes).unwrap());
-                if is_last {
-                    said.push(std::mem::take(&mut message));
-                }
-            }
-            Event::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
-            Event::Ping(_) | Event::Pong(_) => {}
-        }
-    }
-}
-
 fn opened(client: &mut H2Client, path: &str) -> StreamId {
     let stream = client.websocket(path, &[]);
     client.until(|client| client.got[&stream].status != 0);
@@ -141,17 +117,17 @@ fn messages_pass_in_both_directions_during_requests() {
     let page = client.get("/page");
     assert_eq!(client.finish(page).body, b"a page");
     for (number, stream) in streams.iter().enumerate() {
-        client.until(|client| messages(&client.got[stream].body).len() == 2);
+        client.until(|client| frames(&client.got[stream].body).len() == 2);
         let expected = if number == 7 { &long } else { "short" };
-        assert!(messages(&client.got[stream].body) == [&number.to_string(), expected]);
+        assert!(frames(&client.got[stream].body) == [&number.to_string(), expected]);
     }
     // Each side ends one.
     client.say(streams[0], &frame(Opcode::Text, b"bye"));
     client.until(|client| client.got[&streams[0]].is_over);
-    assert_eq!(messages(&client.got[&streams[0]].body)[2..], ["close 4000"]);
+    assert_eq!(frames(&client.got[&streams[0]].body)[2..], ["close 4000"]);
     client.say(streams[1], &frame(Opcode::Close, &close_payload(1000, "")));
     client.until(|client| client.got[&streams[1]].is_over);
-    assert_eq!(messages(&client.got[&streams[1]].body)[2..], ["close 1000"]);
+    assert_eq!(frames(&client.got[&streams[1]].body)[2..], ["close 1000"]);
     assert_eq!(client.got[&streams[1]].reset, None);
     // One is reset, and one is at its end without a word: both are gone at once.
     gone.try_iter().for_each(drop);
@@ -162,7 +138,7 @@ fn messages_pass_in_both_directions_during_requests() {
     assert!(client.finish(streams[3]).is_over);
     // The connection and its other streams continue.
     client.say(streams[4], &frame(Opcode::Text, b"still here"));
-    client.until(|client| messages(&client.got[&streams[4]].body).len() == 3);
+    client.until(|client| frames(&client.got[&streams[4]].body).len() == 3);
 }
 
 #[test]
@@ -242,7 +218,7 @@ fn draining_closes_websockets() {
     running.handle.drain();
     for stream in streams {
         client.until(|client| client.got[&stream].is_over);
-        assert_eq!(messages(&client.got[&stream].body), ["close 1001"]);
+        assert_eq!(frames(&client.got[&stream].body), ["close 1001"]);
     }
     client.close();
     assert_eq!(client.goaways, [(i32::MAX as u32, Code::NO_ERROR), (3, Code::NO_ERROR)]);

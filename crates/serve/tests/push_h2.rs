@@ -3,6 +3,8 @@
 #[path = "support/channels.rs"]
 #[allow(dead_code, reason = "it has more than this needs")]
 mod channels;
+#[path = "../../engine/tests/support/frames.rs"]
+mod frames;
 #[path = "../../engine/tests/support/h2.rs"]
 #[allow(dead_code, reason = "it has more than this needs")]
 mod h2;
@@ -11,7 +13,8 @@ use std::time::Duration;
 
 use channels::Running;
 use flatout_wire::h2::{Code, Limits, StreamId};
-use flatout_wire::websocket::{Event, Opcode, Reader, Role, write_frame};
+use flatout_wire::websocket::Opcode;
+use frames::{frame, frames};
 use h2::H2Client;
 
 /// Streams of one connection.
@@ -43,32 +46,9 @@ fn websocket(client: &mut H2Client, channel: &str) -> StreamId {
     stream
 }
 
-/// The received frames: complete messages, and pings as `ping`.
-fn frames(client: &H2Client, stream: StreamId) -> Vec<String> {
-    let (mut bytes, mut at, mut said) = (client.got[&stream].body.clone(), 0, Vec::new());
-    let (mut reader, mut message) = (Reader::new(Role::Client, false), String::new());
-    loop {
-        let (used, event) = reader.step(&mut bytes[at..], &Default::default()).unwrap();
-        at += used;
-        match event {
-            Event::NeedMore => return said,
-            Event::Data { bytes, is_last, .. } => {
-                message.push_str(str::from_utf8(bytes).unwrap());
-                if is_last {
-                    said.push(std::mem::take(&mut message));
-                }
-            }
-            Event::Ping(_) => said.push("ping".to_owned()),
-            Event::Pong(_) => said.push("pong".to_owned()),
-            Event::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
-        }
-    }
-}
-
-fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    write_frame(opcode, false, payload, Some([1, 2, 3, 4]), &mut out);
-    out
+/// The received messages, pings and close frames.
+fn received(client: &H2Client, stream: StreamId) -> Vec<String> {
+    frames(&client.got[&stream].body)
 }
 
 #[test]
@@ -88,20 +68,20 @@ fn one_connection_carries_subscribers_of_all_transports() {
             assert!(said(&client, *stream) == expected, "{}", said(&client, *stream));
         }
         for stream in &sockets {
-            client.until(|client| frames(client, *stream).last().is_some_and(|last| last.contains(text)));
+            client.until(|client| received(client, *stream).last().is_some_and(|last| last.contains(text)));
         }
     }
     for stream in polls {
         let got = client.finish(stream);
         assert!(String::from_utf8_lossy(&got.body).contains("\"data\":\"one\""));
     }
-    assert_eq!(frames(&client, sockets[0]).len(), 3);
+    assert_eq!(received(&client, sockets[0]).len(), 3);
     // Frames of clients are handled.
     client.say(sockets[0], &frame(Opcode::Ping, b"x"));
-    client.until(|client| frames(client, sockets[0]).last().is_some_and(|last| last == "pong"));
+    client.until(|client| received(client, sockets[0]).last().is_some_and(|last| last == "pong"));
     client.say(sockets[1], &frame(Opcode::Close, &[3, 232]));
     client.until(|client| client.got[&sockets[1]].is_over);
-    assert_eq!(frames(&client, sockets[1]).last().unwrap(), "close 1000");
+    assert_eq!(received(&client, sockets[1]).last().unwrap(), "close 1000");
     // The stream ends as its client expects it, and is not reset.
     assert_eq!(client.got[&sockets[1]].reset, None);
     server.has("score", STREAMS as u32 + 9);
@@ -163,7 +143,7 @@ fn heartbeats_are_sent_on_streams() {
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
     client.until(|client| said(client, one).ends_with(":\n\n"));
-    client.until(|client| frames(client, other).contains(&"ping".to_owned()));
+    client.until(|client| received(client, other).contains(&"ping".to_owned()));
     // A client that does not respond is closed after one more heartbeat.
     client.until(|client| client.got[&other].is_over);
     server.has("a", 1);
@@ -183,7 +163,7 @@ fn draining_ends_streams_with_code_1012() {
     running.handle().drain();
     client.until(|client| [one, other, poll].iter().all(|stream| client.got[stream].is_over));
     assert!(said(&client, one).starts_with("event: end\ndata: {\"code\":1012,"));
-    assert_eq!(frames(&client, other), ["close 1012"]);
+    assert_eq!(received(&client, other), ["close 1012"]);
     assert_eq!(client.got[&poll].status, 204);
     client.close();
     assert_eq!(client.goaways, [(i32::MAX as u32, Code::NO_ERROR), (5, Code::NO_ERROR)]);
