@@ -79,3 +79,31 @@ fn a_form_is_made_once_and_goes_with_its_response() {
         compressed(&server, at);
     }
 }
+
+/// A response keeps its compressed forms when the upstream confirms it.
+#[test]
+fn forms_stay_with_a_confirmed_response() {
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let head = "Cache-Control: max-age=60\r\nETag: \"a\"\r\n";
+            let body = text(1);
+            let sent = match request.contains("If-None-Match: ") {
+                true => write!(stream, "HTTP/1.1 304 Not Modified\r\n{head}\r\n"),
+                false => {
+                    write!(stream, "HTTP/1.1 200 OK\r\n{head}Content-Length: {}\r\n\r\n{body}", body.len())
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    let server = Cached::that_gzips(one(address));
+    assert!(is(&get(&server).0, "MISS"));
+    compressed(&server, 1);
+    for _ in 0..5 {
+        assert!(is(&server.get("/", "Cache-Control: no-cache\r\n"), "REVALIDATED"));
+        let (head, _, is_compressed) = get(&server);
+        assert!(is(&head, "HIT") && is_compressed, "{head}");
+    }
+}

@@ -6,9 +6,10 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatout_serve::cache::Rules;
+use flatout_serve::metrics::{Source, Value};
 use support::cached::{Cached, is, numbering};
 use support::{body_of, one, read_request, rest, upstream};
 
@@ -327,4 +328,60 @@ fn a_slow_response_is_stored_after_its_readers_have_left() {
     let again = server.get("/", "");
     assert!(is(&again, "HIT") && body_of(&again) == body);
     assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+fn stored(server: &Cached) -> u64 {
+    let mut families = Vec::new();
+    server.cache.collect(&mut families);
+    let family = families.iter().find(|family| family.name == "flatout_cache_stored").unwrap();
+    match family.samples[0].value {
+        Value::Count(count) => count,
+        _ => 0,
+    }
+}
+
+/// Clients ask for large responses and do not read them: what they keep in memory counts as long as they are there.
+#[test]
+fn clients_that_do_not_read_cannot_fill_the_memory() {
+    // More than the buffers of a connection.
+    const BODY_BYTES: usize = 16_000_000;
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
+            );
+            if stream
+                .write_all(head.as_bytes())
+                .and_then(|()| stream.write_all(&vec![b'x'; BODY_BYTES]))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    // Room for four such bodies that are on their way.
+    let server = Cached::with(one(address), Rules::default(), 256 << 20);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let mut idle = Vec::new();
+    for at in 0..4 {
+        idle.push(server.send(&format!("GET /{at} HTTP/1.1\r\nHost: t\r\n\r\n")));
+        until("it is stored", &|| stored(&server) == at + 1);
+    }
+    for _ in 0..2 {
+        let other = server.get("/other", "");
+        assert!(is(&other, "MISS") && body_of(&other).len() == BODY_BYTES);
+    }
+    drop(idle);
+    let number = AtomicUsize::new(0);
+    until("there is room again", &|| {
+        let path = format!("/new/{}", number.fetch_add(1, Ordering::SeqCst));
+        server.get(&path, "");
+        is(&server.get(&path, ""), "HIT")
+    });
 }

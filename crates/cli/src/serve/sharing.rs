@@ -27,20 +27,23 @@ const END_TIME_MAX: Duration = Duration::from_millis(500);
 pub(super) struct Sharing {
     pub(super) relay: Arc<Relay>,
     nats: Arc<Nats>,
+    live: Live,
 }
 
 impl Sharing {
     /// Joins the bus in the background, and retries if it cannot be reached.
     pub(super) fn begin(plan: Plan, hub: &Hub, live: &Live) -> Result<Sharing, Failure> {
-        let live = live.clone();
-        let purging = move |purge: &Purge| live.opened().cache.as_ref().map(|cache| cache.purge(purge));
+        let purged = live.clone();
+        // This also runs on the thread of the bus, which must not wait for the disk.
+        let purging =
+            move |purge: &Purge| purged.opened().cache.as_ref().map(|cache| cache.purge_soon(purge));
         let relay = Relay::new(hub, Box::new(purging));
         let nats = Nats::new(plan);
         relay.connect(nats.clone());
         let member: Arc<dyn Member> = relay.clone();
         let started = nats.start(Arc::downgrade(&member));
         started.map_err(|error| Failure::Run(format!("cannot start the thread of the bus: {error}")))?;
-        Ok(Sharing { relay, nats })
+        Ok(Sharing { relay, nats, live: live.clone() })
     }
 
     /// Waits until it has joined, for a limited time.
@@ -51,6 +54,9 @@ impl Sharing {
     /// Purges this server and all others. Returns a message with the result.
     pub(super) fn purge(&self, purge: &Purge) -> String {
         let (count, receipt) = self.relay.purge(purge);
+        if let Some(cache) = &self.live.opened().cache {
+            cache.wait_for_purges();
+        }
         let here =
             count.map_or_else(|| "no responses are stored here".to_owned(), |count| said(purge, count));
         let outcome = self.nats.wait_carried(receipt, PURGE_TIME_MAX);

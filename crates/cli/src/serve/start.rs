@@ -181,7 +181,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     match successor.take() {
         None => upgrading.set(former),
         Some(successor) => {
-            let followed = successor.take_subscribers(hub, workers, move || upgrading.set(former));
+            let followed =
+                successor.take_subscribers((hub, served.clone()), workers, move || upgrading.set(former));
             followed.map_err(|error| Failure::Run(format!("cannot start the upgrade thread: {error}")))?;
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use flatout_lane::poll::{Set, Token, Wake};
 use flatout_lane::slab::Key;
 
+use super::guest::GuestKey;
 use super::lane::Lane;
 use crate::listening::{ListenersChange, NewLimits};
 
@@ -35,7 +36,7 @@ struct State {
 }
 
 /// A message to a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
-/// connection.
+/// connection, and one `Again` for each guest.
 pub(crate) enum Mail {
     /// Stop accepting; finish pending work until the deadline.
     Drain(Duration),
@@ -51,6 +52,8 @@ pub(crate) enum Mail {
     ReadOn(Key),
     /// The file that this connection sends is in memory up to this offset.
     Warm(Key, u64),
+    /// Call this guest's owner.
+    Again(GuestKey),
     /// Run this on the worker.
     Run(Job),
 }
@@ -91,6 +94,12 @@ impl Mailbox {
         state.jobs_count += usize::from(!state.is_closed);
         self.deliver(state, Mail::Run(Box::new(job)));
         Ok(())
+    }
+
+    /// Calls the guest's owner again, as [`Lane::call_again`] does on the worker. This is taken even if too many jobs
+    /// wait, so callers must not repeat it before the owner was called.
+    pub fn call_again(&self, guest: GuestKey) {
+        self.post(Mail::Again(guest));
     }
 
     pub(crate) fn post(&self, mail: Mail) {
@@ -157,7 +166,9 @@ mod tests {
         assert!((0..JOBS_MAX).all(|_| mailbox.run(|_| ()).is_ok()));
         assert_eq!(mailbox.run(|_| ()), Err(MailboxFull));
         mailbox.post(Mail::Stop);
-        assert_eq!(mailbox.take().len(), JOBS_MAX + 1);
+        // A paused guest would never continue without this.
+        mailbox.call_again(GuestKey(Key::from_u64(1)));
+        assert_eq!(mailbox.take().len(), JOBS_MAX + 2);
         assert!(mailbox.run(|_| ()).is_ok());
     }
 }

@@ -273,6 +273,7 @@ impl Worker {
                 Mail::Warm(key, until) => {
                     self.with(key, |serving, connection| serving.warmed(key, connection, until));
                 }
+                Mail::Again(guest) => self.serving.lane.call_again(guest),
                 Mail::Run(job) => {
                     let lane = &self.serving.lane;
                     // A job that panics affects only its author.

@@ -5,6 +5,9 @@
 //!       url                    rest              vary               selected  lines
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -29,10 +32,25 @@ pub(super) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
 
 const _: () = assert!(OVERHEAD_BYTES <= 240);
 
+/// The body of an entry.
+pub(super) enum Content {
+    Own(Box<[u8]>),
+    /// The body of an earlier entry, which a 304 has updated. That one has its own body.
+    Of(Arc<Entry>),
+}
+
+const _: () = assert!(size_of::<Content>() == size_of::<Box<[u8]>>());
+
+impl From<Vec<u8>> for Content {
+    fn from(body: Vec<u8>) -> Content {
+        Content::Own(body.into_boxed_slice())
+    }
+}
+
 /// A stored response.
 pub(super) struct Entry {
     text: Box<[u8]>,
-    body: Box<[u8]>,
+    body: Content,
     pub(super) policy: Policy,
     /// The ends of url, rest, vary and selected.
     ends: [u32; 4],
@@ -69,7 +87,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl Entry {
-    pub(super) fn new(parts: &Parts<'_>, body: Vec<u8>) -> Entry {
+    pub(super) fn new(parts: &Parts<'_>, body: impl Into<Content>) -> Entry {
         let Parts { key, vary, selected, lines, status, policy } = parts;
         let mut ends = [0; 4];
         let pieces = [key.url, key.rest, vary, selected];
@@ -81,7 +99,7 @@ impl Entry {
         }
         let mut entry = Entry {
             text: Box::default(),
-            body: body.into_boxed_slice(),
+            body: body.into(),
             policy: *policy,
             ends,
             etag: (0, 0),
@@ -146,7 +164,27 @@ impl Entry {
     }
 
     pub(super) fn body(&self) -> &[u8] {
-        &self.body
+        match &self.body {
+            Content::Own(body) => body,
+            // The earlier entry always has its own body.
+            Content::Of(former) => match &former.body {
+                Content::Own(body) => body,
+                Content::Of(_) => &[],
+            },
+        }
+    }
+
+    /// The entry that owns the body.
+    pub(super) fn owner(self: &Arc<Entry>) -> &Arc<Entry> {
+        match &self.body {
+            Content::Own(_) => self,
+            Content::Of(former) => former,
+        }
+    }
+
+    /// Whether both use the same memory for their bodies.
+    pub(super) fn shares_body(&self, other: &Entry) -> bool {
+        std::ptr::eq(self.body(), other.body())
     }
 
     /// The value of `ETag`, empty if there is none.
@@ -232,9 +270,13 @@ impl Entry {
         self.used_s.load(Ordering::Relaxed)
     }
 
-    /// Its size in memory.
+    /// Its size in memory, including the entry that owns the body.
     pub(super) fn weight(&self) -> u64 {
-        (OVERHEAD_BYTES + self.text.len() + self.body.len()) as u64
+        let body = match &self.body {
+            Content::Own(body) => body.len() as u64,
+            Content::Of(former) => former.weight(),
+        };
+        (OVERHEAD_BYTES + self.text.len()) as u64 + body
     }
 }
 
@@ -248,7 +290,7 @@ pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
             self.0.body()
         }
     }
-    match entry.body.is_empty() {
+    match entry.body().is_empty() {
         true => Bytes::new(),
         false => Bytes::from_owner(Body(entry.clone())),
     }
@@ -292,41 +334,4 @@ fn split_line(line: &[u8]) -> (&[u8], &[u8]) {
     let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
     let (name, value) = line.split_at(at);
     (name, value.get(2..).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_has_what_it_was_made_of() {
-        let key = Key { url: b"http://a/b", rest: b"\0up", is_custom: false, hash: 1 };
-        let fields: [(&[u8], &[u8]); 4] =
-            [(b"ETag", b"\"x\""), (b"Connection", b"x"), (b"Set-Cookie", b"y"), (b"Empty", b"")];
-        let withheld = [b"set-cookie".to_vec()];
-        let lines = stored_lines(fields.into_iter(), &withheld, Some(784_111_777));
-        let parts = Parts {
-            key,
-            vary: b"\na",
-            selected: b",1\n",
-            lines: &lines,
-            status: Status::OK,
-            policy: Policy::default(),
-        };
-        let entry = Arc::new(Entry::new(&parts, b"body".to_vec()));
-        assert_eq!((entry.url(), entry.rest()), (&b"http://a/b"[..], &b"\0up"[..]));
-        assert_eq!((entry.vary(), entry.selected()), (&b"\na"[..], &b",1\n"[..]));
-        assert_eq!(entry.lines(), b"ETag: \"x\"\r\nEmpty: \r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
-        assert_eq!(entry.fields().nth(1), Some((&b"Empty"[..], &b""[..])));
-        assert_eq!((entry.etag(), entry.modified()), (&b"\"x\""[..], None));
-        assert!(entry.has_date() && !entry.has_server() && entry.is_of(&key));
-        assert!(!entry.is_of(&Key { url: b"http://a/c", ..key }));
-        assert!(entry.is_of(&Key { url: b"http://a/c", is_custom: true, ..key }));
-        assert_eq!(&body_of(&entry)[..], b"body");
-        entry.expire();
-        assert!(entry.is_live() && entry.is_expired());
-        entry.kill();
-        entry.expire();
-        assert!(!entry.is_live());
-    }
 }

@@ -3,18 +3,22 @@
 //! The leader reports the response on the worker that sent the request. The others wait as tasks on their
 //! workers.
 
+mod body;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use flatout_engine::BoxError;
 use flatout_wire::Status;
-use http_body::{Body, Frame, SizeHint};
 
-use super::entry::Entry;
-use super::store::Moment;
+use super::entry::{Entry, body_of};
+use super::store::{Held, Moment};
+pub(super) use body::FlightBody;
 
 /// Requests that may wait for one response; further ones are forwarded.
 const FOLLOWERS_MAX: usize = 64 << 10;
@@ -53,21 +57,41 @@ type Resume = Box<dyn Fn() + Send>;
 struct State {
     outcome: Option<Outcome>,
     followers: usize,
+    /// The wakers of tasks that wait for the outcome, each at its own index.
+    waiting: Vec<Option<Waker>>,
     /// The chunks of the body that are still needed.
-    chunks: VecDeque<Bytes>,
+    chunks: VecDeque<Chunk>,
     /// The number of the first chunk.
     first: u64,
     held_bytes: u64,
+    /// The bytes that count towards the limit for all bodies, also after the end while slow readers need them.
+    held: Option<Held>,
     /// Whether the body is complete, once it has ended.
     end: Option<bool>,
     /// It will be stored: all chunks are kept, however slow the readers are.
     is_kept: bool,
-    /// The number of the chunk that each reader takes next; `None` where a reader is gone.
-    readers: Vec<Option<u64>>,
-    wakers: Vec<Waker>,
+    /// Each reader at its own index. `vacant` lists the indexes of readers that are gone.
+    readers: Vec<Option<Reader>>,
+    vacant: Vec<usize>,
+    /// How many readers have taken all chunks.
+    readers_at_end: usize,
     /// The leader waits for room.
     is_waiting: bool,
     resume: Option<Resume>,
+}
+
+/// A piece of the body.
+struct Chunk {
+    bytes: Bytes,
+    /// How many readers take it next.
+    readers: usize,
+}
+
+struct Reader {
+    /// The number of the chunk that it takes next.
+    next: u64,
+    /// Wakes it, if it waits.
+    waker: Option<Waker>,
 }
 
 impl Flight {
@@ -80,14 +104,17 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes all waiters.
-    fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    /// Changes the body, and wakes the readers that wait for more.
+    fn change(&self, act: impl FnOnce(&mut State) -> Option<Resume>) {
         let mut state = self.state();
-        let done = act(&mut state);
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = match state.readers_at_end {
+            0 => Vec::new(),
+            _ => state.readers.iter_mut().flatten().filter_map(|reader| reader.waker.take()).collect(),
+        };
+        let resume = act(&mut state);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        done
+        resume.into_iter().for_each(|resume| resume());
     }
 
     /// Counts a follower. Returns whether there is room.
@@ -99,10 +126,12 @@ impl Flight {
 
     /// Sets the outcome, once.
     pub(super) fn settle(&self, outcome: Outcome) {
-        self.change(|state| {
-            state.is_kept = true;
-            state.outcome.get_or_insert(outcome);
-        });
+        let mut state = self.state();
+        state.is_kept = true;
+        state.outcome.get_or_insert(outcome);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Whether anybody reads the body.
@@ -111,44 +140,84 @@ impl Flight {
     }
 
     /// Waits for the outcome.
-    pub(super) fn poll_outcome(&self, context: &mut Context<'_>) -> Poll<Outcome> {
+    pub(super) async fn outcome(&self) -> Outcome {
+        let mut place = None;
+        poll_fn(|context| self.poll_outcome(&mut place, context)).await
+    }
+
+    /// `place` is the caller's index among those that wait.
+    fn poll_outcome(&self, place: &mut Option<usize>, context: &Context<'_>) -> Poll<Outcome> {
         let mut state = self.state();
-        match &state.outcome {
-            Some(outcome) => Poll::Ready(outcome.clone()),
-            None => {
-                state.wait(context);
-                Poll::Pending
-            }
+        if let Some(outcome) = &state.outcome {
+            return Poll::Ready(outcome.clone());
         }
+        let place = *place.get_or_insert_with(|| {
+            state.waiting.push(None);
+            state.waiting.len() - 1
+        });
+        if let Some(waker) = state.waiting.get_mut(place) {
+            wait(waker, context);
+        }
+        Poll::Pending
     }
 
     /// Adds to the body.
     pub(super) fn push(&self, bytes: Bytes) {
         self.change(|state| {
             state.held_bytes += bytes.len() as u64;
-            state.chunks.push_back(bytes);
-            state.drop_read();
+            let readers = std::mem::take(&mut state.readers_at_end);
+            state.chunks.push_back(Chunk { bytes, readers });
+            state.drop_read()
         });
+    }
+
+    /// Counts bytes of the body towards the limit for as long as this flight is used.
+    pub(super) fn count(&self, held: Held) {
+        let mut state = self.state();
+        match &mut state.held {
+            Some(known) => known.add(held),
+            None => state.held = Some(held),
+        }
     }
 
     /// The body will not be stored: from now on, chunks that all readers have read are dropped.
     pub(super) fn keep_no_more(&self) {
         self.change(|state| {
             state.is_kept = false;
-            state.drop_read();
+            state.drop_read()
         });
     }
 
     /// The body has ended. `is_whole` is whether it is complete.
     pub(super) fn end(&self, is_whole: bool) {
-        self.change(|state| state.end = state.end.or(Some(is_whole)));
+        self.change(|state| {
+            state.end = state.end.or(Some(is_whole));
+            None
+        });
+    }
+
+    /// The body is complete and stored in this entry. Chunks that are still to be read share its memory.
+    pub(super) fn end_stored(&self, entry: &Arc<Entry>) {
+        let body = body_of(entry);
+        self.change(|state| {
+            state.end = state.end.or(Some(true));
+            if state.held_bytes == body.len() as u64 {
+                let mut at = 0;
+                for chunk in &mut state.chunks {
+                    let end = at + chunk.bytes.len();
+                    chunk.bytes = body.slice(at..end);
+                    at = end;
+                }
+            }
+            None
+        });
     }
 
     /// The whole body in one piece.
     pub(super) fn body(&self) -> Vec<u8> {
         let state = self.state();
         let mut body = Vec::with_capacity(state.held_bytes as usize);
-        state.chunks.iter().for_each(|chunk| body.extend_from_slice(chunk));
+        state.chunks.iter().for_each(|chunk| body.extend_from_slice(&chunk.bytes));
         body
     }
 
@@ -169,58 +238,64 @@ impl Flight {
         if state.first > 0 {
             return None;
         }
-        state.readers.push(Some(0));
-        let reader = state.readers.len() - 1;
+        let reader = state.vacant.pop().unwrap_or_else(|| {
+            state.readers.push(None);
+            state.readers.len() - 1
+        });
+        if let Some(place) = state.readers.get_mut(reader) {
+            *place = Some(Reader { next: 0, waker: None });
+        }
+        *state.readers_at(0) += 1;
         Some(FlightBody { flight: self.clone(), reader, left: length })
     }
 
-    fn next(&self, reader: usize, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
-        let mut state = self.state();
-        let Some(next) = state.readers.get(reader).copied().flatten() else { return Poll::Ready(None) };
-        let chunk = state.chunks.get((next - state.first) as usize).cloned();
-        match (chunk, state.end) {
-            (Some(chunk), _) => {
-                if let Some(place) = state.readers.get_mut(reader) {
-                    *place = Some(next + 1);
+    fn next(&self, reader: usize, context: &Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(Some(known)) = state.readers.get_mut(reader) else { return Poll::Ready(None) };
+        let Some(chunk) = state.chunks.get_mut((known.next - state.first) as usize) else {
+            return match state.end {
+                Some(true) => Poll::Ready(None),
+                Some(false) => Poll::Ready(Some(Err("the upstream's response is incomplete".into()))),
+                None => {
+                    wait(&mut known.waker, context);
+                    Poll::Pending
                 }
-                let resume = state.drop_read();
-                drop(state);
-                if let Some(resume) = resume {
-                    resume();
-                }
-                Poll::Ready(Some(Ok(chunk)))
-            }
-            (None, Some(true)) => Poll::Ready(None),
-            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response is incomplete".into()))),
-            (None, None) => {
-                state.wait(context);
-                Poll::Pending
-            }
-        }
+            };
+        };
+        let bytes = chunk.bytes.clone();
+        chunk.readers -= 1;
+        known.next += 1;
+        let next = known.next;
+        *state.readers_at(next) += 1;
+        let resume = state.drop_read();
+        drop(guard);
+        resume.into_iter().for_each(|resume| resume());
+        Poll::Ready(Some(Ok(bytes)))
     }
 
     fn leave(&self, reader: usize) {
         let mut state = self.state();
-        if let Some(place) = state.readers.get_mut(reader) {
-            *place = None;
-        }
+        let Some(known) = state.readers.get_mut(reader).and_then(Option::take) else { return };
+        state.vacant.push(reader);
+        *state.readers_at(known.next) -= 1;
         let resume = state.drop_read();
         drop(state);
-        if let Some(resume) = resume {
-            resume();
-        }
+        resume.into_iter().for_each(|resume| resume());
     }
 }
 
 impl State {
-    fn wait(&mut self, context: &Context<'_>) {
-        if !self.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            self.wakers.push(context.waker().clone());
-        }
+    fn readers_count(&self) -> usize {
+        self.readers.len() - self.vacant.len()
     }
 
-    fn readers_count(&self) -> usize {
-        self.readers.iter().flatten().count()
+    /// The number of readers that take this chunk next.
+    fn readers_at(&mut self, number: u64) -> &mut usize {
+        match self.chunks.get_mut((number - self.first) as usize) {
+            Some(chunk) => &mut chunk.readers,
+            None => &mut self.readers_at_end,
+        }
     }
 
     /// Drops the chunks that all readers have read, unless the body is to be stored. Returns the callback of a leader that waits for
@@ -229,12 +304,13 @@ impl State {
         if self.is_kept {
             return None;
         }
-        let slowest = self.readers.iter().flatten().min().copied();
-        let slowest = slowest.unwrap_or(self.first + self.chunks.len() as u64);
-        while self.first < slowest {
-            let Some(chunk) = self.chunks.pop_front() else { break };
-            self.held_bytes -= chunk.len() as u64;
+        while self.chunks.front().is_some_and(|chunk| chunk.readers == 0) {
+            let dropped = self.chunks.pop_front();
+            self.held_bytes -= dropped.map_or(0, |chunk| chunk.bytes.len() as u64);
             self.first += 1;
+        }
+        if let Some(held) = &mut self.held {
+            held.shrink_to(self.held_bytes);
         }
         if self.held_bytes < AHEAD_BYTES_MAX && std::mem::take(&mut self.is_waiting) {
             return self.resume.take();
@@ -243,109 +319,10 @@ impl State {
     }
 }
 
-/// The body of a flight, for one client.
-pub(super) struct FlightBody {
-    flight: Arc<Flight>,
-    reader: usize,
-    /// Bytes still to be received, if known.
-    left: Option<u64>,
-}
-
-impl Body for FlightBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let polled = self.flight.next(self.reader, context);
-        if let (Poll::Ready(Some(Ok(bytes))), Some(left)) = (&polled, &mut self.left) {
-            *left = left.saturating_sub(bytes.len() as u64);
-        }
-        polled.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
-impl Drop for FlightBody {
-    fn drop(&mut self) {
-        self.flight.leave(self.reader);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    fn read(body: &mut FlightBody) -> Poll<Option<Result<Bytes, String>>> {
-        let mut context = Context::from_waker(Waker::noop());
-        let polled = Pin::new(body).poll_frame(&mut context);
-        polled.map(|frame| {
-            frame.map(|frame| {
-                frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| error.to_string())
-            })
-        })
-    }
-
-    #[test]
-    fn readers_get_all_of_it_whenever_they_come() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let mut first = flight.reader(Some(4)).unwrap();
-        assert_eq!(read(&mut first), Poll::Pending);
-        flight.push(Bytes::from_static(b"ab"));
-        let mut late = flight.reader(None).unwrap();
-        assert_eq!(read(&mut first), Poll::Ready(Some(Ok(Bytes::from_static(b"ab")))));
-        assert_eq!(first.size_hint().exact(), Some(2));
-        flight.push(Bytes::from_static(b"cd"));
-        flight.end(true);
-        for body in [&mut first, &mut late] {
-            while let Poll::Ready(Some(Ok(_))) = read(body) {}
-            assert_eq!(read(body), Poll::Ready(None));
-        }
-        assert_eq!(flight.body(), b"abcd");
-    }
-
-    #[test]
-    fn incomplete_bodies_end_in_an_error() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let mut body = flight.reader(None).unwrap();
-        flight.push(Bytes::from_static(b"ab"));
-        flight.end(false);
-        flight.end(true);
-        assert!(matches!(read(&mut body), Poll::Ready(Some(Ok(_)))));
-        assert!(matches!(read(&mut body), Poll::Ready(Some(Err(_)))));
-    }
-
-    #[test]
-    fn bodies_that_are_not_stored_wait_for_the_slowest_reader() {
-        let flight = Arc::new(Flight::new(0, Moment::default()));
-        flight.settle(Outcome::Released);
-        let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());
-        flight.keep_no_more();
-        let resumed = Arc::new(AtomicUsize::new(0));
-        let resume = || -> Resume {
-            let resumed = resumed.clone();
-            Box::new(move || {
-                let _ = resumed.fetch_add(1, Ordering::Relaxed);
-            })
-        };
-        assert!(flight.has_room(resume));
-        for _ in 0..2 {
-            flight.push(Bytes::from(vec![0; AHEAD_BYTES_MAX as usize]));
-        }
-        assert!(read(&mut fast).is_ready() && read(&mut fast).is_ready());
-        assert!(!flight.has_room(resume) && !flight.has_room(resume));
-        assert!(read(&mut slow).is_ready());
-        assert_eq!(resumed.load(Ordering::Relaxed), 0);
-        drop(slow);
-        assert_eq!(resumed.load(Ordering::Relaxed), 1);
-        assert!(flight.has_room(resume) && flight.reader(None).is_none());
+/// Keeps the waker of a task.
+fn wait(waker: &mut Option<Waker>, context: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *waker = Some(context.waker().clone()),
     }
 }

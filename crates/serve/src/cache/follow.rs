@@ -6,7 +6,7 @@
 //!         ── a response for one client only ──> forwarded alone
 //! ```
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Caching {
 
 impl Follower {
     async fn respond(self) -> Response {
-        let outcome = poll_fn(|context| self.flight.poll_outcome(context)).await;
+        let outcome = self.flight.outcome().await;
         let mut response = Response::new();
         let reply = self.go_on(outcome, &mut response);
         // The flight may hold a whole body.

@@ -60,6 +60,7 @@ impl Entry {
 struct Order {
     /// Weak: the store ends with its last user, and evicted entries are freed.
     store: Weak<Store>,
+    /// The entry that owns the body.
     plain: Weak<Entry>,
     coding: Coding,
     /// The plain entry's slot, and the hash of its key.
@@ -103,7 +104,10 @@ impl Maker {
 fn make_all(orders: &Receiver<Order>) {
     give_way();
     while let Ok(order) = orders.recv() {
-        let plain = order.plain.upgrade().filter(|plain| plain.is_live());
+        let is_there = |plain: &Arc<Entry>| {
+            order.store.upgrade().is_some_and(|store| store.has_body_of(plain, order.slot))
+        };
+        let plain = order.plain.upgrade().filter(is_there);
         let made = plain.map(|plain| (compressed(order.coding, plain.body()).unwrap_or_default(), plain));
         let Some(store) = order.store.upgrade() else { return };
         if let Some((body, plain)) = made {
@@ -176,7 +180,7 @@ impl Stored for Served<'_> {
             None => {
                 store.maker.order(Order {
                     store: Arc::downgrade(store),
-                    plain: Arc::downgrade(&entry),
+                    plain: Arc::downgrade(entry.owner()),
                     coding,
                     slot: self.slot,
                     hash: self.hash,

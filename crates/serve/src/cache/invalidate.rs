@@ -60,7 +60,9 @@ impl Finish for Marked {
                 After::Invalidate(invalid) if (200..400).contains(&code) => {
                     invalid.invalidate(response, &self.store);
                 }
-                After::Compare(entry) if code == 200 && !is_same(entry, response) => entry.expire(),
+                After::Compare(entry) if code == 200 && !is_same(entry, response) => {
+                    self.store.expire_everywhere(entry);
+                }
                 After::Invalidate(_) | After::Compare(_) => {}
             }
             if response.field("x-cache-status").is_some() {

@@ -18,6 +18,7 @@ mod flight;
 mod follow;
 mod forms;
 mod front;
+mod heir;
 mod held;
 mod invalidate;
 mod key;
@@ -42,6 +43,7 @@ use std::time::Duration;
 
 use flatout_engine::Worker;
 
+pub(crate) use heir::Invalidated;
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
 pub use tally::Figures;
@@ -137,6 +139,17 @@ impl Cache {
     /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns their number.
     pub fn purge(&self, purge: &Purge) -> usize {
         self.store.purge(purge)
+    }
+
+    /// The same for threads that must not block: it does not wait until the purge is on disk. If the process is killed
+    /// before that, a restart may find purged responses again.
+    pub fn purge_soon(&self, purge: &Purge) -> usize {
+        self.store.purge_soon(purge)
+    }
+
+    /// Waits until the purges of [`Cache::purge_soon`] are on disk, at most 30 seconds.
+    pub fn wait_for_purges(&self) {
+        self.store.wait_for_purges();
     }
 }
 

@@ -16,7 +16,7 @@ use super::flight::{Flight, Outcome};
 use super::key::Key;
 use super::plan::Rules;
 use super::slices::{self, Arrived, Expected, Whole};
-use super::store::Joined;
+use super::store::{Held, Joined};
 use super::worker::Caching;
 use crate::proxy::{Asker, Prepared, Taken, Taker};
 use crate::site::MadeBy;
@@ -102,7 +102,7 @@ impl Source {
             asker,
             asked_ms: clock::unix_milliseconds(),
             arriving: RefCell::new(None),
-            held_bytes: Cell::new(0),
+            held: Cell::new(None),
         };
         self.caching.links.fetch(request, Rc::new(fill));
     }
@@ -121,7 +121,7 @@ struct SliceFill {
     asked_ms: u64,
     arriving: RefCell<Option<Arriving>>,
     /// Bytes of the body that count towards the limit for all fills.
-    held_bytes: Cell<u64>,
+    held: Cell<Option<Held>>,
 }
 
 /// A slice that is being received.
@@ -169,8 +169,9 @@ impl SliceFill {
     /// Counts bytes that are buffered until the slice is complete. Returns whether the limit for all fills allows
     /// them.
     fn holds(&self, bytes: u64) -> bool {
-        self.held_bytes.set(bytes);
-        self.source.caching.store.hold(bytes)
+        let (held, has_room) = self.source.caching.store.hold(bytes);
+        self.held.set(Some(held));
+        has_room
     }
 
     /// The response is not the slice: the representation has changed, or cannot be stored in slices.
@@ -280,7 +281,6 @@ impl Taker for SliceFill {
 
 impl Drop for SliceFill {
     fn drop(&mut self) {
-        self.source.caching.store.release(self.held_bytes.get());
         // If it was settled before, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
     }

@@ -24,9 +24,8 @@ impl Store {
         (slot, family): (u64, u64),
         asked: Moment,
     ) -> Arc<Entry> {
-        let (entry, slot) = self.admit_at(key, slice, asked, |_| (slot, Some(family)));
-        self.keep(&entry, slot);
-        entry
+        let keep = |slice: &Arc<Entry>, slot| self.keep(slice, key.hash, slot);
+        self.admit_at(key, slice, asked, |_| (slot, Some(family)), keep).0
     }
 
     /// The manifest of this key, if it differs from the one found before.
@@ -55,7 +54,7 @@ impl Store {
         match self.disk().map_or(Looked::Nothing, |disk| disk.look(slot, key, now_ms)) {
             Looked::Here(entry) if entry.selected() == selected => {
                 entry.touch(now_ms);
-                Slice::Here(self.admit_at(key, entry, asked, |_| (slot, Some(family))).0)
+                Slice::Here(self.admit_at(key, entry, asked, |_| (slot, Some(family)), |_, _| ()).0)
             }
             Looked::Here(_) | Looked::Nothing => Slice::Nothing,
             Looked::Cold => Slice::Cold,
@@ -73,6 +72,6 @@ impl Store {
         let asked = self.moment();
         let entry = self.disk()?.load(slot, key).filter(|entry| entry.selected() == selected)?;
         entry.touch(now_ms);
-        Some(self.admit_at(key, entry, asked, |_| (slot, Some(family))).0)
+        Some(self.admit_at(key, entry, asked, |_| (slot, Some(family)), |_, _| ()).0)
     }
 }

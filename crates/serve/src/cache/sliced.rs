@@ -1,7 +1,7 @@
 //! Requests served from slices: each waits for its slices, one after the other.
 
 use std::cell::RefCell;
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, pending};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -175,7 +175,7 @@ impl Sliced {
         // All requests for the same slice wait for the same flight, whatever representation it will belong to.
         let slot = caching.store.slot_of(key.hash, format!("\x01first {slice_bytes}:{index}").as_bytes());
         let flight = self.source.flight((slot, index), None, self.asker.clone());
-        let outcome = poll_fn(|context| flight.poll_outcome(context)).await;
+        let outcome = flight.outcome().await;
         if self.asker.borrow().is_none() {
             return Err(Missing::Passed);
         }
@@ -259,7 +259,7 @@ impl Reader {
             Slice::Nothing => {}
         }
         let flight = source.flight((place.0, index), Some(whole.expected()), SharedAsker::default());
-        match poll_fn(|context| flight.poll_outcome(context)).await {
+        match flight.outcome().await {
             Outcome::Whole(entry) if entry.selected() == selected => Ok(entry),
             _ => Err("a part of the response could not be fetched, or it has changed".into()),
         }

@@ -49,7 +49,11 @@ pub(super) enum Note<'n> {
     /// All listeners were sent: the successor opens what it serves.
     Open,
     /// The successor is ready.
-    Ready { takes_push: bool },
+    Ready {
+        takes_push: bool,
+        #[serde(default)]
+        takes_invalidated: bool,
+    },
     /// The successor refuses.
     Refused(Cow<'n, str>),
     /// The position of the messages.
@@ -78,6 +82,9 @@ pub(super) enum Note<'n> {
     Done,
     /// A publish that the old process received.
     Publish { history: Kept, message_bytes_max: usize, entries: Vec<(Cow<'n, str>, Data<'n>)> },
+    /// A key that the old process has invalidated: URL and rest, the length of the URL, and whether it is a configured
+    /// key.
+    Invalidated { bytes: Vec<u8>, url_ends: usize, is_custom: bool },
     /// The result of the publish.
     Published { ids: Vec<String>, refused: Option<Refusal> },
 }

@@ -11,12 +11,12 @@ use flatout_lane::passing::{DESCRIPTORS_MAX, Passing};
 use flatout_lane::process::notify_replaced_by;
 
 use super::VARIABLE;
-use super::format::{
-    self, Channel, Data, FORMAT, Kept, LISTED_BYTES, LISTED_MAX, Note, PARCELS_MAX, PUSH_FORMAT, listed,
-};
+use super::format::{Channel, FORMAT, LISTED_BYTES, LISTED_MAX, Note, PARCELS_MAX, PUSH_FORMAT, listed};
+use super::forwarding::forward_all;
 use super::link::{Link, Lost};
+use crate::cache::Cache;
 use crate::live::Live;
-use crate::push::{Held, Hub, Parcel, Refused};
+use crate::push::{Hub, Parcel};
 
 /// How long the channels may wait for what other servers have sent.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(1);
@@ -36,9 +36,6 @@ const COMMIT_TIME: Duration = Duration::from_millis(1500);
 /// How often a worker's table is searched for subscribers that could not move before, or are new.
 const ROUNDS_MAX: usize = 4;
 
-/// How long to wait at a time for publishes that reach this process.
-const FORWARD_TIME: Duration = Duration::from_secs(1);
-
 /// The parts of the process to be replaced.
 pub struct Former {
     /// The server.
@@ -54,7 +51,9 @@ pub struct Former {
 /// The process that replaces this one; killed when dropped, unless it has taken over.
 pub(super) struct Successor {
     child: Child,
-    link: Link,
+    pub(super) link: Link,
+    /// It understands `Note::Invalidated`.
+    takes_invalidated: bool,
     has_succeeded: bool,
     /// It publishes.
     is_committed: bool,
@@ -93,6 +92,8 @@ pub(super) fn hand_over(
     announce: impl FnOnce(&str),
 ) -> Result<String, String> {
     let moves = successor.prepare(&listeners(former)?)?;
+    // Before the successor stores anything.
+    let invalidated = former.live.opened().cache.as_ref().map(Cache::pass_on);
     let moved = match moves {
         true => successor.move_channels(&former.hub)?,
         false => {
@@ -106,12 +107,8 @@ pub(super) fn hand_over(
     notify_replaced_by(pid);
     let [events, websockets, _] = former.hub.counted().subscribers;
     let stay = events + websockets;
-    if moves {
-        let hub = former.hub.clone();
-        let thread = std::thread::Builder::new().name("flatout-forward".to_owned());
-        // Without this thread, publishes that still arrive here are refused after a while, and retried.
-        let _ = thread.spawn(move || successor.forward_all(&hub));
-    }
+    let invalidated = invalidated.filter(|_| successor.takes_invalidated);
+    forward_all(successor, moves.then(|| former.hub.clone()), invalidated);
     let said = format!(
         "process {pid} has taken over; {moved} subscribers were handed over, {stay} were asked to reconnect"
     );
@@ -149,7 +146,8 @@ fn as_asked(address: &Address) -> String {
 
 impl Successor {
     pub(super) fn new(child: Child, passing: Passing) -> Successor {
-        Successor { child, link: Link::new(passing), has_succeeded: false, is_committed: false }
+        let link = Link::new(passing);
+        Successor { child, link, takes_invalidated: false, has_succeeded: false, is_committed: false }
     }
 
     /// Hands the listeners over and waits until the successor is ready. Returns whether channels move.
@@ -175,7 +173,10 @@ impl Successor {
         }
         self.link.send(&Note::Open, &[]).map_err(silent)?;
         match self.link.receive().map_err(|lost| format!("the new process did not become ready: {lost}"))?.0 {
-            Note::Ready { takes_push } => Ok(takes_push && push_format == PUSH_FORMAT),
+            Note::Ready { takes_push, takes_invalidated } => {
+                self.takes_invalidated = takes_invalidated;
+                Ok(takes_push && push_format == PUSH_FORMAT)
+            }
             Note::Refused(why) => Err(why.into_owned()),
             _ => Err(silent(Lost::Malformed)),
         }
@@ -303,42 +304,6 @@ impl Successor {
         // Even if the note may not have arrived.
         self.is_committed = true;
         self.link.send(&Note::Commit, &[])
-    }
-
-    /// Forwards publishes that reach this process, for as long as it lives.
-    fn forward_all(mut self, hub: &Hub) {
-        loop {
-            hub.wait_held(FORWARD_TIME).into_iter().for_each(|held| self.forward(hub, held));
-        }
-    }
-
-    fn forward(&mut self, hub: &Hub, mut held: Held) {
-        if self.publish(&mut held).is_err() {
-            held.batch.refused = Some(Refused::Moving);
-        }
-        hub.answer(held);
-    }
-
-    fn publish(&mut self, held: &mut Held) -> Result<(), Lost> {
-        let batch = &mut held.batch;
-        let entries = batch
-            .entries
-            .iter()
-            .map(|(channel, publication)| (Cow::Borrowed(channel.as_str()), Data::of(publication)));
-        let note = Note::Publish {
-            history: Kept::of(batch.history),
-            message_bytes_max: batch.message_bytes_max,
-            entries: entries.collect(),
-        };
-        self.link.send(&note, &[])?;
-        match self.link.receive()?.0 {
-            Note::Published { ids, refused } => {
-                batch.ids.extend(ids);
-                batch.refused = refused.map(format::Refusal::refused);
-                Ok(())
-            }
-            _ => Err(Lost::Malformed),
-        }
     }
 
     fn kill(&mut self) {

@@ -10,7 +10,8 @@
 //!   │ <──────────────────────────────────────────── Got
 //!   ├── Yours ─────────────────────────────────────> they are its own
 //!   ├── Commit: it publishes. Done ────────────────> channels that nobody needs are forgotten again
-//!   └── publishes that come here still ───────────> drains, and ends
+//!   └── publishes that come here still, keys that
+//!       its last requests invalidate ──────────────> drains, and ends
 //! ```
 //!
 //! Both listen on the same sockets meanwhile, so no connection is refused. A batch of subscribers belongs to
@@ -19,6 +20,7 @@
 //! they are asked to reconnect, and find the history in the new process.
 
 mod format;
+mod forwarding;
 mod giving;
 mod link;
 mod taking;

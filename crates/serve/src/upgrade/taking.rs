@@ -12,6 +12,8 @@ use flatout_lane::passing::Passing;
 use super::VARIABLE;
 use super::format::{FORMAT, Note, PUSH_FORMAT, Refusal};
 use super::link::{Link, Lost};
+use crate::cache::Invalidated;
+use crate::live::Live;
 use crate::push::{About, Batch, Hub, Parcel};
 
 /// How long the old process may take between two notes while nothing is served yet.
@@ -116,7 +118,7 @@ impl Successor {
     }
 
     fn try_take_channels(&mut self, hub: &Hub) -> Result<(), Lost> {
-        self.link.send(&Note::Ready { takes_push: self.takes_push }, &[])?;
+        self.link.send(&Note::Ready { takes_push: self.takes_push, takes_invalidated: true }, &[])?;
         let mut names: Vec<Option<String>> = Vec::new();
         loop {
             match self.link.receive()?.0 {
@@ -150,22 +152,23 @@ impl Successor {
         }
     }
 
-    /// Call it once the workers serve: receives subscribers on its own thread. `done` is called when all have arrived
+    /// Call it once the workers serve: receives subscribers, and keys that the cache of `live` has to invalidate, on its
+    /// own thread. `done` is called when all have arrived
     /// and this process can be replaced in turn.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn take_subscribers(
         self,
-        hub: Hub,
+        (hub, live): (Hub, Live),
         workers_count: usize,
         done: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("flatout-succeed".to_owned());
-        thread.spawn(move || self.follow(&hub, workers_count, done)).map(drop)
+        thread.spawn(move || self.follow((&hub, &live), workers_count, done)).map(drop)
     }
 
-    fn follow(mut self, hub: &Hub, workers_count: usize, done: impl FnOnce()) {
+    fn follow(mut self, (hub, live): (&Hub, &Live), workers_count: usize, done: impl FnOnce()) {
         if self.takes_push && !hub.wait_workers(workers_count, WORKERS_TIME_MAX) {
             return self.refuse("the new process has workers that do not start");
         }
@@ -173,7 +176,7 @@ impl Successor {
         let mut taking = Taking { pending: Vec::new(), next_worker: 0, workers_count };
         let mut done = Some(done);
         let ended = loop {
-            match self.take_one(hub, &mut taking) {
+            match self.take_one((hub, live), &mut taking) {
                 Ok(true) => done.take().into_iter().for_each(|done| done()),
                 Ok(false) => {}
                 Err(lost) => break lost,
@@ -189,7 +192,7 @@ impl Successor {
     }
 
     /// Handles the next note. Returns whether it was the last of the move.
-    fn take_one(&mut self, hub: &Hub, taking: &mut Taking) -> Result<bool, Lost> {
+    fn take_one(&mut self, (hub, live): (&Hub, &Live), taking: &mut Taking) -> Result<bool, Lost> {
         let received = match self.link.receive() {
             Err(Lost::NoRoom) => {
                 self.link.send(&Note::Full, &[])?;
@@ -220,6 +223,11 @@ impl Successor {
                 hub.publish_batch(&mut batch);
                 let refused = batch.refused.map(Refusal::of);
                 self.link.send(&Note::Published { ids: batch.ids, refused }, &[])?;
+            }
+            (Note::Invalidated { bytes, url_ends, is_custom }, _) => {
+                if let Some(cache) = &live.opened().cache {
+                    cache.invalidate(&Invalidated { bytes, url_ends, is_custom });
+                }
             }
             _ => return Err(Lost::Malformed),
         }

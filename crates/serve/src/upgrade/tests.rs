@@ -19,6 +19,7 @@ use super::format::{Channel, Data, FORMAT, Kept, Listed, Note, PARCELS_MAX, PUSH
 use super::giving::{Former, Successor as Started, hand_over};
 use super::link::Link;
 use super::taking::{Successor, Whose};
+use crate::cache::{self, Cache, Invalidated};
 use crate::live::{Live, Opened};
 use crate::proxy::{Proxy, Resolver, Watch};
 use crate::push::{About, Carry, History, Hub, Limits, Mark, Plan, Publication};
@@ -51,7 +52,8 @@ fn live(hub: &Hub) -> Live {
     let site = Site { hosts: vec![Host::Any], routes, ..Site::default() };
     let sites = site::open(&site::Plan { sites: vec![site], ..site::Plan::default() }).unwrap();
     let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
-    Live::new(Opened { sites, proxy, hub: hub.clone(), cache: None })
+    let cache = Some(Cache::open(cache::Plan { memory_bytes: 1 << 20, ..cache::Plan::default() }));
+    Live::new(Opened { sites, proxy, hub: hub.clone(), cache })
 }
 
 impl Running {
@@ -73,7 +75,7 @@ impl Running {
         let served = live.clone();
         let server = bound.start(move |worker| served.service(&worker, Watch::default())).unwrap();
         if let Some(successor) = successor {
-            successor.take_subscribers(hub.clone(), WORKERS, || ()).unwrap();
+            successor.take_subscribers((hub.clone(), live.clone()), WORKERS, || ()).unwrap();
         }
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, hub, live, plan: plan(), server }
@@ -200,7 +202,7 @@ fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Res
 fn begin(link: &mut Link, push_format: u16) {
     link.send(&Note::Hello { format: FORMAT, push_format }, &[]).unwrap();
     while link.receive().unwrap().0 != Note::Open {}
-    link.send(&Note::Ready { takes_push: true }, &[]).unwrap();
+    link.send(&Note::Ready { takes_push: true, takes_invalidated: false }, &[]).unwrap();
     while link.receive().unwrap().0 != Note::Start {}
     link.send(&Note::Serving, &[]).unwrap();
 }
@@ -312,6 +314,26 @@ fn subscribers_not_yet_taken_survive_the_death_of_the_successor() {
     let (said, next) = hand_over_to_another(&former);
     assert!(said.unwrap().contains(&format!("; {stay} subscribers were handed over, 0 ")));
     former.server.wait().unwrap();
+    next.stop();
+}
+
+#[test]
+fn keys_invalidated_by_the_last_requests_are_passed_on() {
+    let former = Running::start(None);
+    let (said, next) = hand_over_to_another(&former);
+    said.unwrap();
+    let cache = |running: &Running| running.live.opened().cache.clone().unwrap();
+    let urls = ["http://t/a", "http://t/b"];
+    urls.iter().for_each(|url| cache(&next).put(url));
+    let (bytes, url_ends) = (urls[0].as_bytes().to_vec(), urls[0].len());
+    cache(&former).invalidate(&Invalidated { bytes, url_ends, is_custom: false });
+    let began = Instant::now();
+    while cache(&next).has(urls[0]) {
+        assert!(began.elapsed() < PATIENCE, "it was not passed on");
+        thread::yield_now();
+    }
+    assert!(cache(&next).has(urls[1]));
+    former.stop();
     next.stop();
 }
 
@@ -462,6 +484,8 @@ fn note() -> impl Strategy<Value = (Note<'static>, usize)> {
                 (Note::Publish { history, message_bytes_max, entries }, 0)
             }
         ),
+        (prop::collection::vec(any::<u8>(), 0..99), any::<usize>(), any::<bool>())
+            .prop_map(|(bytes, url_ends, is_custom)| (Note::Invalidated { bytes, url_ends, is_custom }, 0)),
         (prop::collection::vec(any::<String>(), 0..9), refusal)
             .prop_map(|(ids, refused)| (Note::Published { ids, refused }, 0)),
     ]

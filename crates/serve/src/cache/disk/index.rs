@@ -1,20 +1,27 @@
 //! The index of the records on disk, and of what invalidates them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::super::entry::Entry;
-use super::super::purge::{Purge, What};
+use super::super::entry;
+use super::super::purge::Purge;
+use super::invalid::{Invalid, Order, Purges, State, is_of_all};
 
-/// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
-const PURGES_MAX: usize = 1024;
+/// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
+pub(super) const CHANGED_BITS: u64 = 8 << 20;
 
-/// Invalidated keys that are kept individually; beyond that, the same applies.
-const FORGOTTEN_MAX: usize = 64 << 10;
-
-/// The number of a purge or key that is not on disk yet: all records on disk precede it.
-const PENDING: u64 = u64::MAX;
+/// The slots of a response in the index.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cache) struct Slots {
+    /// The hash of its key.
+    pub(in crate::cache) key: u64,
+    /// Its slots; twice the same if it has only one. A first variant is also listed in its own slot, so that it is
+    /// found when another variant is the first.
+    pub(in crate::cache) at: [u64; 2],
+}
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +32,6 @@ pub(super) struct Place {
     /// The bytes at its end that are the body.
     pub(super) body_bytes: u32,
     pub(super) number: u64,
-}
-
-/// The state of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Good,
-    /// It was purged softly.
-    Expired,
-    Gone,
 }
 
 /// A record in the index.
@@ -48,13 +46,19 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
-    /// Purges, each with a number: it applies to records below that.
-    purges: VecDeque<(Purge, u64)>,
-    forgotten: HashMap<u64, u64, RandomState>,
-    /// Records with smaller numbers are invalid.
-    floor: u64,
+    /// The last segment with a record of each key, whether it is listed or not: a restart may list it again.
+    keys: HashMap<u64, u32, RandomState>,
+    /// There may be records of other keys: a segment could not be read.
+    has_other_keys: bool,
+    /// How many responses of each key wait to be written.
+    waiting: HashMap<u64, usize, RandomState>,
+    /// The number of the first record of each segment.
+    firsts: BTreeMap<u32, u64>,
+    invalid: Invalid,
     /// The number of the next record, as far as this process knows.
     next: u64,
+    /// While the segments are read: slots whose records are older than what was stored meanwhile.
+    changed: Option<Box<[u64]>>,
 }
 
 impl Index {
@@ -66,16 +70,89 @@ impl Index {
         self.places.get(&slot).map(|kept| kept.place)
     }
 
+    /// Called before and after the segments are read.
+    pub(super) fn set_reading(&mut self, is_reading: bool) {
+        self.changed = is_reading.then(|| vec![0; CHANGED_BITS as usize / 64].into_boxed_slice());
+        let (keys, waiting) = (&self.keys, &self.waiting);
+        if !is_reading && !self.has_other_keys {
+            self.invalid.retain_keys(|hash| keys.contains_key(hash) || waiting.contains_key(hash));
+        }
+    }
+
+    /// Whether there may be records of a key, or will be.
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.changed.is_some()
+            || self.has_other_keys
+            || self.keys.contains_key(&hash)
+            || self.waiting.contains_key(&hash)
+    }
+
+    /// A response of this key is about to be queued.
+    pub(super) fn queue(&mut self, slots: Slots) {
+        self.supersede(slots);
+        *self.waiting.entry(slots.key).or_default() += 1;
+    }
+
+    /// A response of this key does not wait any more.
+    pub(super) fn unqueue(&mut self, hash: u64) {
+        if let Entry::Occupied(mut waiting) = self.waiting.entry(hash) {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
+        }
+    }
+
+    /// There is a record at this place, of this key if it is a response.
+    pub(super) fn note(&mut self, place: Place, key: Option<u64>) {
+        self.number_from(place.number + 1);
+        self.firsts.entry(place.segment).or_insert(place.number);
+        if let Some(key) = key {
+            self.keys.insert(key, place.segment);
+        }
+    }
+
+    /// Not all segments could be read.
+    pub(super) fn note_unread(&mut self) {
+        self.has_other_keys = true;
+    }
+
+    /// Lists a record that was read from a segment.
+    pub(super) fn insert_read(&mut self, slot: u64, place: Place, used_s: u32) {
+        let (word, bit) = bit_of(slot);
+        let word = self.changed.as_ref().and_then(|words| words.get(word));
+        match word.is_none_or(|word| word & bit == 0) {
+            true => self.insert(slot, place, used_s),
+            // Also if only another slot with the same bit has changed: a listed record is older than this one.
+            false => self.remove_slot(slot),
+        }
+    }
+
     pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
-        self.next = self.next.max(place.number + 1);
         self.places.insert(slot, Kept { place, used_s });
+    }
+
+    /// A newer response was stored: removes the records in these slots, and ignores those that are read later.
+    pub(super) fn supersede(&mut self, slots: Slots) {
+        for slot in slots.at {
+            self.places.remove(&slot);
+            let (word, bit) = bit_of(slot);
+            if let Some(word) = self.changed.as_mut().and_then(|words| words.get_mut(word)) {
+                *word |= bit;
+            }
+        }
+    }
+
+    /// The place of a record that is requested now.
+    pub(super) fn get_used(&mut self, slot: u64, used_s: u32) -> Option<Place> {
+        let kept = self.places.get_mut(&slot)?;
+        kept.used_s = kept.used_s.max(used_s);
+        Some(kept.place)
     }
 
     /// Updates the time of the last request of a record, if there is one.
     pub(super) fn used(&mut self, slot: u64, used_s: u32) {
-        if let Some(kept) = self.places.get_mut(&slot) {
-            kept.used_s = kept.used_s.max(used_s);
-        }
+        self.get_used(slot, used_s);
     }
 
     /// Removes records that were not requested in `inactive_s` seconds. Returns how many.
@@ -107,69 +184,57 @@ impl Index {
 
     pub(super) fn remove_segment(&mut self, segment: u32) {
         self.places.retain(|_, kept| kept.place.segment != segment);
+        self.keys.retain(|_, last| *last != segment);
+        self.firsts.remove(&segment);
+        let first = self.firsts.values().next().copied();
+        self.invalid.prune(first.unwrap_or(self.next));
     }
 
-    /// Adds a purge that is not on disk yet. It also applies to everything written before it.
-    pub(super) fn purge_now(&mut self, purge: &Purge) {
-        self.add_purge(purge.clone(), PENDING);
+    /// Adds a purge that is not on disk yet. It applies to all records written before it. Returns its order.
+    pub(super) fn purge_now(&mut self, purge: &Purge) -> Order {
+        self.invalid.purge_now(purge, self.next)
     }
 
-    /// Adds a purge that is on disk with this number.
-    pub(super) fn purge(&mut self, purge: Purge, number: u64) {
-        self.next = self.next.max(number + 1);
-        if purge.what == What::All && !purge.is_soft {
-            self.floor = self.floor.max(number);
-            self.purges.retain(|(known, of)| *of > number && *known != purge);
+    /// Adds a purge that is on disk with this number: written by this order, or read from a segment.
+    pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
+        self.number_from(number + 1);
+        self.invalid.purge(purge, number, order);
+        if is_of_all(purge) {
             self.places.retain(|_, kept| kept.place.number > number);
-            return;
-        }
-        self.add_purge(purge, number);
-    }
-
-    fn add_purge(&mut self, purge: Purge, number: u64) {
-        if let Some((_, known)) = self.purges.iter_mut().find(|(known, _)| *known == purge) {
-            *known = number;
-            return;
-        }
-        self.purges.push_back((purge, number));
-        if self.purges.len() > PURGES_MAX
-            && let Some((_, oldest)) = self.purges.pop_front()
-        {
-            self.floor = self.floor.max(oldest.min(self.next));
         }
     }
 
-    /// Adds an invalidated key that is not on disk yet.
-    pub(super) fn forget_now(&mut self, hash: u64) {
-        self.forget(hash, PENDING);
+    /// Adds an invalidated key that is not on disk yet. Returns its order.
+    pub(super) fn forget_now(&mut self, hash: u64) -> Order {
+        self.invalid.forget_now(hash, self.next)
     }
 
-    pub(super) fn forget(&mut self, hash: u64, number: u64) {
-        if number != PENDING {
-            self.next = self.next.max(number + 1);
+    /// Adds an invalidated key that was read from a segment and has this number.
+    pub(super) fn forget_read(&mut self, hash: u64, number: u64) {
+        // Without a record before it, it applies to nothing.
+        if self.keys.contains_key(&hash) {
+            self.invalid.forget(hash, number, None);
         }
-        if self.forgotten.len() >= FORGOTTEN_MAX {
-            self.floor = self.floor.max(self.next);
-            self.forgotten.clear();
-        }
-        self.forgotten.insert(hash, number);
     }
 
-    /// The state of a record whose key has this hash.
-    pub(super) fn state_of(&self, entry: &Entry, place: Place, hash: u64) -> State {
-        let is_forgotten = self.forgotten.get(&hash).is_some_and(|&number| place.number < number);
-        if place.number < self.floor || is_forgotten {
-            return State::Gone;
+    /// Sets the number of an invalidated key. Returns whether it has to be written: only if there are records of it.
+    pub(super) fn forget(&mut self, hash: u64, number: u64, order: Order) -> bool {
+        if !self.may_have(hash) {
+            self.invalid.lift(hash, order);
+            return false;
         }
-        let mut state = State::Good;
-        for (purge, number) in &self.purges {
-            if place.number < *number && purge.fits(entry) {
-                if !purge.is_soft {
-                    return State::Gone;
-                }
-                state = State::Expired;
-            }
-        }
-        state
+        self.invalid.forget(hash, number, Some(order));
+        true
     }
+
+    /// The state of a record, whose key has this hash, before it is compared with the returned purges.
+    pub(super) fn state_of(&self, entry: &entry::Entry, place: Place, hash: u64) -> (State, Arc<Purges>) {
+        self.invalid.state_of(entry, place.number, hash)
+    }
+}
+
+/// The word and the bit that mark a slot.
+fn bit_of(slot: u64) -> (usize, u64) {
+    let bit = slot % CHANGED_BITS;
+    ((bit / 64) as usize, 1 << (bit % 64))
 }

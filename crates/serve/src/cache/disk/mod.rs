@@ -11,6 +11,9 @@
 //! a response that is read is compared with the later purges.
 
 mod index;
+mod invalid;
+#[cfg(test)]
+mod older_tests;
 mod record;
 mod segments;
 #[cfg(test)]
@@ -22,7 +25,7 @@ mod writer;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,15 +35,21 @@ use flatout_engine::say;
 use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
+pub(super) use index::Slots;
 use index::{Index, Place};
+use invalid::State;
 use segments::{Record, Segments};
-use writer::Write;
+use writer::{Forgotten, Write};
 
 /// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
 
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
+
+/// Longer records are read by another thread: copying them and computing the checksum would delay other requests of
+/// the worker. A slice of 1 MiB with its fields is shorter.
+const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 
 /// How long a purge may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -83,6 +92,16 @@ pub(super) struct DiskTally {
     pub(super) errors: AtomicU64,
 }
 
+/// The result of queueing a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    Taken,
+    /// Too many wait.
+    Full,
+    /// It is larger than the queue may be, or the writer has ended.
+    Refused,
+}
+
 /// The result of a look at the disk.
 pub(super) enum Looked {
     Nothing,
@@ -110,6 +129,7 @@ impl Disk {
             tally: DiskTally::default(),
             has_complained: AtomicBool::new(false),
         });
+        shared.index().set_reading(true);
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
         let writer = std::thread::Builder::new().name("flatout-cache".to_owned());
@@ -117,31 +137,40 @@ impl Disk {
         Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)), is_closed: AtomicBool::new(false) })
     }
 
-    /// Queues a response to be written, unless too many wait.
-    pub(super) fn put(&self, entry: &Arc<Entry>, slot: u64) {
-        let bytes = entry.weight();
-        let tally = &self.shared.tally;
-        if self.shared.queued_bytes.load(Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
-            tally.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.queue.try_send(Write::Entry(entry.clone(), slot)).is_err() {
-            self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            tally.skipped.fetch_add(1, Ordering::Relaxed);
+    /// Queues a response to be written, unless too many wait. In both cases, older records in its slots are no longer
+    /// read. If it is not written, a restart may find one of them again.
+    pub(super) fn put(&self, entry: &Arc<Entry>, slots: Slots) {
+        if self.offer(entry, slots) != Offered::Taken {
+            self.shared.tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same, and waits for room. Returns whether it will be written.
-    pub(super) fn put_slowly(&self, entry: Arc<Entry>, slot: u64) -> bool {
-        self.shared.queued_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        self.queue.send(Write::Entry(entry, slot)).is_ok()
+    /// The same, without counting skipped responses.
+    pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
+        let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
+        self.shared.index().queue(slots);
+        let is_full = queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX;
+        let offered = match is_full {
+            true if bytes > QUEUE_BYTES_MAX => Offered::Refused,
+            true => Offered::Full,
+            false => match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
+                Ok(()) => return Offered::Taken,
+                Err(TrySendError::Full(_)) => Offered::Full,
+                Err(TrySendError::Disconnected(_)) => Offered::Refused,
+            },
+        };
+        queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.index().unqueue(slots.key);
+        offered
     }
 
     /// Reads the response in a slot, unless that would block.
     pub(super) fn look(&self, slot: u64, key: &Key<'_>, now_ms: u64) -> Looked {
-        let Some(place) = self.shared.place(slot) else { return Looked::Nothing };
-        self.used(slot, seconds(now_ms));
+        let place = self.shared.when_ready(|index| index.get_used(slot, seconds(now_ms)));
+        let Some(place) = place else { return Looked::Nothing };
+        if place.bytes > READ_NOW_BYTES_MAX {
+            return Looked::Cold;
+        }
         match self.shared.segments.read_now(place) {
             Ok(Some(record)) => {
                 self.shared.checked(slot, place, record, key).map_or(Looked::Nothing, Looked::Here)
@@ -156,7 +185,7 @@ impl Disk {
 
     /// Reads the response in a slot, waiting for the disk.
     pub(super) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
-        let place = self.shared.place(slot)?;
+        let place = self.shared.when_ready(|index| index.get(slot))?;
         match self.shared.segments.read(place) {
             Ok(record) => self.shared.checked(slot, place, record, key),
             Err(error) => {
@@ -168,10 +197,22 @@ impl Disk {
 
     /// Invalidates a key with all variants.
     pub(super) fn forget(&self, key: &Key<'_>) {
-        self.shared.index().forget_now(key.hash);
-        let bytes = [key.url, key.rest].concat();
+        let mut index = self.shared.index();
+        // Most requests with unsafe methods are for URLs that were never stored.
+        if !index.may_have(key.hash) {
+            return;
+        }
+        let order = index.forget_now(key.hash);
+        drop(index);
+        let (bytes, url_ends) = ([key.url, key.rest].concat(), key.url.len());
+        let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
         // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
-        let _ = self.queue.try_send(Write::Forget(bytes, key.url.len(), key.hash, key.is_custom));
+        let _ = self.queue.try_send(Write::Forget(forgotten));
+    }
+
+    /// Applies a purge from now on, without writing it.
+    pub(super) fn mark(&self, purge: &Purge) {
+        self.shared.index().purge_now(purge);
     }
 
     /// Purges, from now on and after a restart.
@@ -184,9 +225,9 @@ impl Disk {
 
     /// Purges from now on, and soon after a restart too. Returns what reports that.
     pub(super) fn begin_purge(&self, purge: &Purge) -> Option<Receiver<()>> {
-        self.shared.index().purge_now(purge);
+        let order = self.shared.index().purge_now(purge);
         let (done, is_done) = sync_channel(1);
-        self.queue.send(Write::Purge(purge.clone(), done)).ok().map(|()| is_done)
+        self.queue.send(Write::Purge(purge.clone(), order, done)).ok().map(|()| is_done)
     }
 
     /// Updates the time of the last request for a slot, which memory knows.
@@ -258,8 +299,8 @@ impl Shared {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, slot: u64) -> Option<Place> {
-        self.is_ready.load(Ordering::Acquire).then(|| self.index().get(slot)).flatten()
+    fn when_ready<T>(&self, act: impl FnOnce(&mut Index) -> Option<T>) -> Option<T> {
+        self.is_ready.load(Ordering::Acquire).then(|| act(&mut self.index())).flatten()
     }
 
     /// The entry of a record, if it is complete, has this key, and was not purged.
@@ -274,17 +315,15 @@ impl Shared {
         if !entry.is_of(key) {
             return None;
         }
-        let mut index = self.index();
-        let state = index.state_of(&entry, place, key.hash);
-        match state {
-            index::State::Gone => {
-                index.remove(slot, place);
+        let (state, purges) = self.index().state_of(&entry, place, key.hash);
+        match purges.state_of(&entry, place.number, state) {
+            State::Gone => {
+                self.index().remove(slot, place);
                 return None;
             }
-            index::State::Expired => entry.expire(),
-            index::State::Good => {}
+            State::Expired => entry.expire(),
+            State::Good => {}
         }
-        drop(index);
         self.tally.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
     }

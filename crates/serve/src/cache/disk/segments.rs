@@ -182,7 +182,11 @@ impl Segments {
 
     /// Removes the oldest segments, up to the first that is in use. Later ones have to stay, because they replace or
     /// purge entries in older ones. Only the writing thread calls this.
-    pub(super) fn remove_oldest(&self, is_used: impl Fn(u32) -> bool) -> io::Result<()> {
+    pub(super) fn remove_oldest(
+        &self,
+        is_used: impl Fn(u32) -> bool,
+        mut removed: impl FnMut(u32),
+    ) -> io::Result<()> {
         loop {
             let oldest = match &self.state().files[..] {
                 // The last one is being written.
@@ -192,7 +196,7 @@ impl Segments {
             if is_used(oldest) {
                 return Ok(());
             }
-            self.remove_first()?;
+            self.remove_first()?.into_iter().for_each(&mut removed);
         }
     }
 

@@ -1,7 +1,12 @@
 //! The folder goes from one store to the next, as it does from one process to the next.
 
+use std::fs::OpenOptions;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use super::super::purge::Purge;
 use super::super::store::Store;
 use super::tests::{Dir, body, purge, put, with_key};
 
@@ -58,6 +63,32 @@ fn changes_during_the_wait_are_applied_to_the_folder() {
     check(&dir.open());
 }
 
+/// A disk that hangs: the first segment is a named pipe, and opening it blocks until it has a writer.
+#[test]
+fn requests_do_not_wait_while_a_folder_is_opened() {
+    let dir = Dir::new("hangs");
+    let pipe = dir.plan(0).dir.join("00000001.segment");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let store = Arc::new(Store::new(1 << 20));
+    let of_opener = store.clone();
+    let plan = dir.plan(16 << 20);
+    let opener = std::thread::spawn(move || of_opener.open_disk(&plan, 0));
+    while !dir.plan(0).dir.join("lock").exists() {
+        std::thread::yield_now();
+    }
+    let (done, is_done) = channel();
+    let of_request = store.clone();
+    let request = std::thread::spawn(move || {
+        with_key(&of_request, "http://a/", |key| of_request.invalidate(&key));
+        let _ = done.send(());
+    });
+    let was_held_up = is_done.recv_timeout(Duration::from_secs(20)).is_err();
+    drop(OpenOptions::new().write(true).open(&pipe).unwrap());
+    opener.join().unwrap().unwrap();
+    request.join().unwrap();
+    assert!(!was_held_up && store.disk().is_some());
+}
+
 #[test]
 fn too_many_pending_purges_purge_everything() {
     for (count, is_there) in [(1, true), (1500, false)] {
@@ -89,4 +120,26 @@ fn waiting_for_a_folder_does_not_keep_the_store_alive() {
         std::thread::yield_now();
     }
     assert!(former.disk().is_some());
+}
+
+#[test]
+fn a_purge_in_the_background_does_not_wait_for_the_folder() {
+    let dir = Dir::new("soon");
+    let former = dir.open();
+    for url in ["http://a/1", "http://a/2"] {
+        put(&former, url, b"", b"", b"old");
+    }
+    let latter = waiting(&dir);
+    latter.purge_soon(&Purge::from_text("hard url http://a/1").unwrap());
+    assert!(latter.has_purges_to_write(), "it waits for the folder, in the background");
+    former.leave_folder();
+    wait_until_taken(&latter);
+    assert_eq!(body(&latter, "http://a/1"), None);
+    latter.purge_soon(&Purge::from_text("hard url http://a/2").unwrap());
+    assert_eq!(body(&latter, "http://a/2"), None);
+    latter.wait_for_purges();
+    assert!(!latter.has_purges_to_write());
+    latter.leave_folder();
+    let again = dir.open();
+    assert_eq!((body(&again, "http://a/1"), body(&again, "http://a/2")), (None, None));
 }

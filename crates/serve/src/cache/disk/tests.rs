@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
@@ -14,9 +15,9 @@ use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
 use super::DiskPlan;
 
-const NOW_MS: u64 = 784_111_777_000;
+pub(super) const NOW_MS: u64 = 784_111_777_000;
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy { stored_ms: NOW_MS, initial_age: 2, lifetime: 60, ..Policy::default() }
 }
 
@@ -72,7 +73,7 @@ pub(super) fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: 
     });
 }
 
-fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
+pub(super) fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
     get_at(store, url, selected, NOW_MS)
 }
 
@@ -271,7 +272,7 @@ fn a_segment_that_cannot_be_removed_counts_still() {
         put(&store, &format!("http://b/{at}"), b"", b"", &[b'x'; 30_000]);
     }
     purge(&store, "soft tag none");
-    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(store.disk().unwrap().tally().errors.load(Ordering::Relaxed) > 0);
     assert!(dir.segments().contains(segment) && store.disk().unwrap().size().1 <= 4 << 20);
     assert_eq!(body(&store, "http://a/").unwrap(), b"x", "what is in it is there still");
 }
@@ -300,5 +301,5 @@ fn a_disk_that_fails_is_counted_and_nothing_else() {
     put(&store, "http://a/", b"", b"", b"x");
     purge(&store, "soft tag none");
     assert_eq!(body(&store, "http://a/").unwrap(), b"x");
-    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(store.disk().unwrap().tally().errors.load(Ordering::Relaxed) > 0);
 }

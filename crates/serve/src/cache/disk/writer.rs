@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::index::Place;
+use super::index::{Place, Slots};
+use super::invalid::Order;
 use super::record::{self, Kind, Text};
 use super::{Hash, Shared, Slot};
 use crate::cache::entry::Entry;
@@ -18,20 +19,31 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A job for the writer.
 pub(super) enum Write {
-    /// A response, with its slot.
-    Entry(Arc<Entry>, u64),
-    Purge(Purge, SyncSender<()>),
-    /// Invalidate a key: its bytes, the length of its URL, its hash, and whether it is a configured key.
-    Forget(Vec<u8>, usize, u64, bool),
+    /// A response, with its slots.
+    Entry(Arc<Entry>, Slots),
+    /// A purge, its order, and the channel that reports that it was written.
+    Purge(Purge, Order, SyncSender<()>),
+    Forget(Forgotten),
     /// Remove the oldest segments if they have no valid records.
     Reclaim,
     Stop,
+}
+
+/// An invalidated key.
+pub(super) struct Forgotten {
+    pub(super) bytes: Vec<u8>,
+    pub(super) url_ends: usize,
+    pub(super) hash: u64,
+    /// Whether it is a configured key.
+    pub(super) is_custom: bool,
+    pub(super) order: Order,
 }
 
 impl Shared {
     /// Reads all segments, then executes jobs until [`Write::Stop`].
     pub(super) fn write_all(&self, orders: &Receiver<Write>, now_s: u32, hash: &Hash, slot: &Slot) {
         let mut next = self.read_all(now_s, hash, slot);
+        self.index().set_reading(false);
         self.is_ready.store(true, Ordering::Release);
         let mut paused_until = None;
         while let Ok(order) = orders.recv() {
@@ -50,26 +62,28 @@ impl Shared {
             let key = if head.is_custom { text.rest.to_vec() } else { [text.url, text.rest].concat() };
             let key_hash = hash(&key);
             let mut index = self.index();
+            index.note(place, (head.kind == Kind::Entry).then_some(key_hash));
             match head.kind {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant is stored in the slot of its key too; after a restart, another
                     // variant may be the first.
-                    index.insert(at, place, now_s);
+                    index.insert_read(at, place, now_s);
                     if at != key_hash && !is_slice(text.vary) {
-                        index.insert(key_hash, place, now_s);
+                        index.insert_read(key_hash, place, now_s);
                     }
                 }
-                Kind::Forget => index.forget(key_hash, head.number),
+                Kind::Forget => index.forget_read(key_hash, head.number),
                 Kind::Purge => {
                     if let Ok(purge) = Purge::from_text(&String::from_utf8_lossy(text.lines)) {
-                        index.purge(purge, head.number);
+                        index.purge(&purge, head.number, None);
                     }
                 }
             }
         });
         if let Err(error) = read {
             self.failed("read", &error);
+            self.index().note_unread();
         }
         self.index().number_from(last + 1);
         last + 1
@@ -81,41 +95,31 @@ impl Shared {
         let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
         let mut bytes = Vec::new();
         let written = match &order {
-            Write::Entry(entry, slot) => {
+            Write::Entry(entry, slots) => {
                 self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
-                // If it was marked stale, the record of that purge may already be written. An entry written
-                // after it would be fresh again after a restart.
-                if is_paused || entry.is_outdated() {
-                    return;
+                let written = match is_paused {
+                    true => Ok(None),
+                    false => self.write_entry(entry, number),
+                };
+                self.list(entry, *slots, written.as_ref().ok().copied().flatten());
+                match written {
+                    Ok(None) => return,
+                    written => written.map(drop),
                 }
-                let text = Text::of(entry);
-                if !record::write(Kind::Entry, number, entry.is_custom(), text, Some(entry), &mut bytes) {
-                    return;
-                }
-                self.append(&bytes, entry.body().len() as u32, number).map(|place| {
-                    // It may have been purged while it was written.
-                    if !entry.is_dead() {
-                        self.index().insert(*slot, place, entry.used_s());
-                        self.tally.written.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
             }
-            Write::Forget(key, url_ends, hash, is_custom) => {
-                self.index().forget(*hash, number);
+            Write::Forget(forgotten) => {
+                let Forgotten { bytes: key, url_ends, hash, is_custom, order } = forgotten;
+                if !self.index().forget(*hash, number, *order) {
+                    return;
+                }
                 let (url, rest) = key.split_at_checked(*url_ends).unwrap_or((key, b""));
-                record::write(
-                    Kind::Forget,
-                    number,
-                    *is_custom,
-                    Text { url, rest, ..Text::default() },
-                    None,
-                    &mut bytes,
-                );
+                let text = Text { url, rest, ..Text::default() };
+                record::write(Kind::Forget, number, *is_custom, text, None, &mut bytes);
                 let written = self.append(&bytes, 0, number).map(drop);
                 self.clear_unless(written)
             }
-            Write::Purge(purge, done) => {
-                self.index().purge(purge.clone(), number);
+            Write::Purge(purge, order, done) => {
+                self.index().purge(purge, number, Some(*order));
                 let lines = purge.to_text();
                 let text = Text { lines: lines.as_bytes(), ..Text::default() };
                 record::write(Kind::Purge, number, false, text, None, &mut bytes);
@@ -125,7 +129,9 @@ impl Shared {
                 written
             }
             Write::Reclaim => {
-                let removed = self.segments.remove_oldest(|segment| self.index().has_segment(segment));
+                let is_used = |segment| self.index().has_segment(segment);
+                let removed =
+                    self.segments.remove_oldest(is_used, |segment| self.index().remove_segment(segment));
                 // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
@@ -140,6 +146,37 @@ impl Shared {
         }
     }
 
+    /// Writes a response. Returns its place, or `None` if it is not written.
+    fn write_entry(&self, entry: &Entry, number: u64) -> io::Result<Option<Place>> {
+        // If it was marked stale, the record of that purge may already be written. An entry written after it
+        // would be fresh again after a restart.
+        if entry.is_outdated() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let text = Text::of(entry);
+        match record::write(Kind::Entry, number, entry.is_custom(), text, Some(entry), &mut bytes) {
+            true => self.append(&bytes, entry.body().len() as u32, number).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Adds a written response to the index. If it was not written, removes older records of it.
+    fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
+        let mut index = self.index();
+        index.unqueue(slots.key);
+        place.into_iter().for_each(|place| index.note(place, Some(slots.key)));
+        // It may have been purged or replaced while it was written. A replacement takes this lock after it has
+        // marked the old entry as dead.
+        match place.filter(|_| !entry.is_dead()) {
+            Some(place) => {
+                slots.at.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
+                self.tally.written.fetch_add(1, Ordering::Relaxed);
+            }
+            None => index.supersede(slots),
+        }
+    }
+
     /// If a purge could not be written, removes all segments: after a restart they would be served as valid.
     fn clear_unless(&self, written: io::Result<()>) -> io::Result<()> {
         if written.is_err() {
@@ -150,6 +187,9 @@ impl Shared {
     }
 
     fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<Place> {
-        self.segments.append(bytes, body_bytes, number, |segment| self.index().remove_segment(segment))
+        let removed = |segment| self.index().remove_segment(segment);
+        let place = self.segments.append(bytes, body_bytes, number, removed)?;
+        self.index().note(place, None);
+        Ok(place)
     }
 }

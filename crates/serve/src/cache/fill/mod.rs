@@ -13,7 +13,7 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Asks, Exchange, Kept, Reason, store, vary_names};
 
-use super::entry::{Entry, Parts, body_of, stored_lines};
+use super::entry::{Content, Entry, Parts, body_of, stored_lines};
 use super::flight::{Flight, Outcome};
 use super::follow::with_head;
 use super::key::Key;
@@ -50,8 +50,6 @@ pub(super) struct Fill {
     order: Order,
     guest: Cell<Option<GuestKey>>,
     stream: RefCell<Option<Stream>>,
-    /// Bytes of the body that count towards the limit for all fills.
-    held_bytes: Cell<u64>,
 }
 
 /// A body that is being received.
@@ -72,8 +70,7 @@ impl Fill {
         order: Order,
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
-        let held_bytes = Cell::new(0);
-        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream, held_bytes }
+        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream }
     }
 
     fn key(&self) -> Key<'_> {
@@ -138,7 +135,7 @@ impl Fill {
         fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
         kept: &Kept,
         now_ms: u64,
-        body: Vec<u8>,
+        body: impl Into<Content>,
     ) -> Entry {
         let lines = stored_lines(fields.clone(), &kept.withheld, Some(now_ms / 1000));
         let vary = match self.order.rules.ignored.vary {
@@ -171,7 +168,7 @@ impl Fill {
         let status = response.status().code();
         if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
             // It was replaced by a response that is not stored.
-            self.caching.store.remove(slot, stale);
+            self.caching.store.remove_everywhere(&self.key(), slot, stale);
         }
         self.settle(Outcome::Released);
         self.caching.counters.count(self.order.said.label);
@@ -237,8 +234,9 @@ impl Fill {
     /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
     /// them.
     fn holds(&self, bytes: u64) -> bool {
-        self.held_bytes.set(self.held_bytes.get() + bytes);
-        self.caching.store.hold(bytes)
+        let (held, has_room) = self.caching.store.hold(bytes);
+        self.flight.count(held);
+        has_room
     }
 
     fn taken(&self, response: &Response) -> Result<Kept, bool> {
@@ -300,8 +298,7 @@ impl Taker for Fill {
             let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
             Box::new(move || {
                 if let Some(guest) = guest {
-                    // A worker with a full mailbox has more urgent work than this.
-                    let _ = mailbox.run(move |lane| lane.call_again(guest));
+                    mailbox.call_again(guest);
                 }
             })
         })
@@ -333,7 +330,8 @@ impl Taker for Fill {
                 policy: head.policy,
             };
             let entry = Entry::new(&parts, self.flight.body());
-            self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            let (entry, _) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            self.flight.end_stored(&entry);
         }
         self.caching.store.land(&self.flight);
         self.flight.end(true);
@@ -348,7 +346,6 @@ impl Taker for Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        self.caching.store.release(self.held_bytes.get());
         // Waiting requests must always get an outcome. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);

@@ -7,7 +7,7 @@ use flatout_lane::clock;
 use flatout_wire::cache::{is_kept_on_update, is_stored};
 
 use super::Fill;
-use crate::cache::entry::Entry;
+use crate::cache::entry::{Content, Entry};
 use crate::cache::flight::Outcome;
 use crate::cache::label::{Label, Said};
 use crate::cache::respond::add_said;
@@ -45,12 +45,13 @@ impl Fill {
         let kept = self.kept(stale.status, fields(), now_ms);
         let entry = match &kept {
             Ok(kept) => {
-                let entry = self.entry(stale.status, fields(), kept, now_ms, stale.body().to_vec());
+                let entry =
+                    self.entry(stale.status, fields(), kept, now_ms, Content::Of(stale.owner().clone()));
                 self.caching.store.insert(&self.key(), entry, self.flight.asked).0
             }
             // It must not be stored any more, and serves only this request.
             Err(_) => {
-                self.caching.store.remove(self.flight.slot, stale);
+                self.caching.store.remove_everywhere(&self.key(), self.flight.slot, stale);
                 stale.clone()
             }
         };

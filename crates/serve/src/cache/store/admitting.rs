@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{Moment, Store};
+use crate::cache::disk::Slots;
 use crate::cache::entry::Entry;
 use crate::cache::key::Key;
 
@@ -11,42 +12,58 @@ impl Store {
     /// Stores an entry, unless it was purged or invalidated since it was requested from the upstream. Returns
     /// it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
-        let (entry, slot) = self.admit(key, entry, asked);
-        self.keep(&entry, slot);
+        let (entry, slot) = self.admit_at(
+            key,
+            entry,
+            asked,
+            |entry| self.place(key, entry),
+            |entry, slot| self.keep(entry, key.hash, slot),
+        );
         (entry, slot.is_some())
     }
 
-    /// Writes an admitted entry to disk too.
-    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>) {
-        if let Some(slot) = slot {
-            self.tally.stored();
-            if let Some(disk) = self.disk() {
-                disk.put(entry, slot);
-            }
+    /// Counts a stored entry, and queues it for the disk. Called under the locks of `admit_at`, so that its record
+    /// comes before those of purges, invalidations and replacements that no longer find it in memory.
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, hash: u64, slot: u64) {
+        self.tally.stored();
+        if let Some(disk) = self.disk() {
+            disk.put(entry, self.slots_on_disk(entry, hash, slot));
         }
     }
 
-    /// Inserts an entry into memory under the same conditions. Returns its slot, if it was inserted.
-    pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
-        self.admit_at(key, entry, asked, |entry| {
-            let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
-            let slot = match &first {
-                Some(first) if first.selected() != entry.selected() => {
-                    self.slot_of(key.hash, entry.selected())
-                }
-                _ => key.hash,
-            };
-            (slot, first.map(|first| first.family))
-        })
+    /// The slots on disk of an entry that is in `slot` in memory.
+    pub(super) fn slots_on_disk(&self, entry: &Entry, hash: u64, slot: u64) -> Slots {
+        let own = match slot == hash && !entry.selected().is_empty() {
+            true => self.slot_of(hash, entry.selected()),
+            false => slot,
+        };
+        Slots { key: hash, at: [slot, own] }
     }
 
-    /// The same with the slot and the family that `place` returns. Without a family it gets a new one.
+    /// Inserts an entry from disk into memory under the same conditions. Returns its slot, if it was inserted.
+    pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+        self.admit_at(key, entry, asked, |entry| self.place(key, entry), |_, _| ())
+    }
+
+    /// The slot for an entry, and its family, if there is one.
+    fn place(&self, key: &Key<'_>, entry: &Entry) -> (u64, Option<u64>) {
+        let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
+        let slot = match &first {
+            Some(first) if first.selected() != entry.selected() => self.slot_of(key.hash, entry.selected()),
+            _ => key.hash,
+        };
+        (slot, first.map(|first| first.family))
+    }
+
+    /// The same with the slot and the family that `place` returns. Without a family it gets a new one. `keep` is
+    /// called with the inserted entry, under the locks.
     pub(in crate::cache) fn admit_at(
         &self,
         key: &Key<'_>,
         mut entry: Entry,
         asked: Moment,
         place: impl FnOnce(&Entry) -> (u64, Option<u64>),
+        keep: impl FnOnce(&Arc<Entry>, u64),
     ) -> (Arc<Entry>, Option<u64>) {
         // A purge takes the write lock: it waits for inserts in progress, and finds their entries.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
@@ -60,16 +77,24 @@ impl Store {
         let (slot, family) = place(&entry);
         entry.family = family.unwrap_or_else(|| self.families.fetch_add(1, Ordering::Relaxed));
         let entry = Arc::new(entry);
-        if let Some(former) = self.table.peek(&slot) {
-            former.kill();
+        let former = self.table.peek(&slot);
+        former.iter().for_each(|former| former.kill());
+        // Compressed forms depend on the body only.
+        if former.is_none_or(|former| !former.shares_body(&entry)) {
+            self.remove_forms(slot);
         }
-        self.remove_forms(slot);
         self.table.insert(slot, entry.clone());
+        keep(&entry, slot);
         drop(change);
         (entry, Some(slot))
     }
 
-    /// Stores a form in the slot `at`, if the plain entry is still in `slot`.
+    /// Whether a live entry with this one's body is in a slot.
+    pub(in crate::cache) fn has_body_of(&self, plain: &Entry, slot: u64) -> bool {
+        self.table.peek(&slot).is_some_and(|known| known.is_live() && known.shares_body(plain))
+    }
+
+    /// Stores a form in the slot `at`, if the plain entry or an update of it is still in `slot`.
     pub(in crate::cache) fn insert_beside(
         &self,
         plain: &Arc<Entry>,
@@ -80,8 +105,7 @@ impl Store {
     ) {
         // The plain entry is replaced under this lock, which also removes its forms.
         let _change = self.stripe(hash);
-        let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
-        if is_there && plain.is_live() {
+        if self.has_body_of(plain, slot) {
             self.has_forms.store(true, Ordering::Release);
             self.table.insert(at, form);
         }

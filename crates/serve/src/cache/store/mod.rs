@@ -8,6 +8,7 @@
 mod admitting;
 mod bringing;
 mod joining;
+mod later;
 mod removing;
 mod table;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tier;
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, RwLock};
 
 use foldhash::fast::RandomState;
@@ -23,6 +25,7 @@ use quick_cache::sync::Cache as Numbers;
 
 use super::entry::Entry;
 use super::forms::Maker;
+use super::heir::Invalidated;
 use super::key::Key;
 use super::purge::Log;
 use super::sweep::Sweeper;
@@ -30,6 +33,7 @@ use super::tally::{Tally, Totals};
 pub(super) use bringing::Brought;
 use joining::Flights;
 pub(super) use joining::Joined;
+use later::Later;
 use table::{Table, table};
 use tier::Tier;
 
@@ -66,14 +70,43 @@ pub(super) struct Store {
     memory_bytes: AtomicU64,
     pub(super) tally: Tally,
     tier: Tier,
+    later: Later,
+    /// Receives invalidated keys once another process replaces this one.
+    pub(super) heir: Mutex<Option<SyncSender<Invalidated>>>,
     /// Removes inactive entries, if configured.
     pub(super) sweeper: Mutex<Option<Sweeper>>,
     /// Makes compressed forms of entries.
     pub(super) maker: Maker,
     /// Whether a form was ever stored.
     has_forms: AtomicBool,
-    /// Bytes of bodies that are still arriving.
-    held_bytes: AtomicU64,
+    /// Bytes of bodies that are still arriving, or read by slow clients.
+    held_bytes: Arc<AtomicU64>,
+}
+
+/// Bytes of arriving bodies. They count until this is dropped.
+pub(super) struct Held {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Held {
+    /// Counts these bytes too.
+    pub(super) fn add(&mut self, mut other: Held) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Counts at most this many bytes from now on.
+    pub(super) fn shrink_to(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.all.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The result of a lookup in memory.
@@ -108,10 +141,12 @@ impl Store {
             memory_bytes: AtomicU64::new(memory_bytes),
             tally,
             tier: Tier::default(),
+            later: Later::default(),
+            heir: Mutex::default(),
             sweeper: Mutex::default(),
             maker: Maker::default(),
             has_forms: AtomicBool::new(false),
-            held_bytes: AtomicU64::new(0),
+            held_bytes: Arc::default(),
         }
     }
 
@@ -131,21 +166,24 @@ impl Store {
         self.memory_bytes() / ENTRY_SHARE
     }
 
-    /// Counts bytes of an arriving body. Returns whether there is room for them; if not, the response is
+    /// Counts bytes of an arriving body. The flag is whether there is room for them; if not, the response is
     /// passed through without being stored.
-    pub(super) fn hold(&self, bytes: u64) -> bool {
+    pub(super) fn hold(&self, bytes: u64) -> (Held, bool) {
         let held_bytes_max = self.memory_bytes() / HELD_SHARE;
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max
-    }
-
-    pub(super) fn release(&self, bytes: u64) {
-        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let has_room = self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max;
+        (Held { bytes, all: self.held_bytes.clone() }, has_room)
     }
 
     /// The hash of a key. It is seeded, so that clients cannot provoke collisions.
     #[inline]
     pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
         self.hashes.hash_one(bytes)
+    }
+
+    /// Calls `act` with the key of an entry.
+    fn with_key_of<T>(&self, entry: &Entry, act: impl FnOnce(&Key<'_>) -> T) -> T {
+        let bytes = [entry.url(), entry.rest()].concat();
+        act(&Key::of(&bytes, entry.url().len(), entry.is_custom(), |bytes| self.hash(bytes)))
     }
 
     /// The slot of a variant other than the first.

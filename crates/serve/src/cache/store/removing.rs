@@ -31,12 +31,31 @@ impl Store {
 
     /// Removes the entry of a key, with all variants.
     pub(in crate::cache) fn invalidate(&self, key: &Key<'_>) {
+        self.invalidate_with(key, || {
+            if let Some(entry) = self.at(key.hash, key) {
+                self.remove(key.hash, &entry);
+            }
+        });
+    }
+
+    /// Removes this entry, and all records of its key on disk. In memory, other variants of the key stay.
+    pub(in crate::cache) fn remove_everywhere(&self, key: &Key<'_>, slot: u64, entry: &Arc<Entry>) {
+        self.invalidate_with(key, || self.remove(slot, entry));
+    }
+
+    /// Marks this entry stale, and removes all records of its key on disk, which would be fresh.
+    pub(in crate::cache) fn expire_everywhere(&self, entry: &Entry) {
+        self.with_key_of(entry, |key| self.invalidate_with(key, || entry.expire()));
+    }
+
+    /// Invalidates all records of a key on disk, and changes the memory under the same lock.
+    fn invalidate_with(&self, key: &Key<'_>, change: impl FnOnce()) {
         let _change = self.stripe(key.hash);
-        self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
-        if let Some(entry) = self.at(key.hash, key) {
-            self.remove(key.hash, &entry);
-        }
+        // The disk comes first: a record that is read after the count has grown must already be invalid.
         self.forget_on_disk(key);
+        self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
+        change();
+        self.pass_on(key);
     }
 
     /// The current counts of purges and invalidations.
@@ -45,12 +64,24 @@ impl Store {
         Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
     }
 
+    /// From now on, responses that this purge applies to are not stored if they were requested before.
+    pub(in crate::cache) fn begin_purge(&self, purge: &Purge) {
+        // The disk comes first: a record that is read after the log has grown must already be purged.
+        self.mark_on_disk(purge);
+        let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
+        log.add(purge);
+    }
+
     /// Removes entries, or marks them stale. Examines all entries.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
-        {
-            let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
-            log.add(purge);
-        }
+        let count = self.purge_memory(purge);
+        self.purge_disk(purge);
+        count
+    }
+
+    /// The same, without writing the purge to disk.
+    pub(super) fn purge_memory(&self, purge: &Purge) -> usize {
+        self.begin_purge(purge);
         let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
         let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
         for (slot, entry) in &found {
@@ -59,7 +90,6 @@ impl Store {
                 false => self.remove(*slot, entry),
             }
         }
-        self.purge_disk(purge);
         self.tally.purged(found.len());
         found.len()
     }

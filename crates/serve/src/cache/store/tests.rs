@@ -3,7 +3,7 @@ use flatout_wire::cache::Policy;
 
 use super::joining::PASS_TIME_MS;
 use super::*;
-use crate::cache::entry::Parts;
+use crate::cache::entry::{Content, Parts};
 use crate::cache::purge::Purge;
 
 const NOW_MS: u64 = 784_111_777_000;
@@ -79,6 +79,26 @@ fn purges_apply_to_stored_and_arriving_responses() {
     assert_eq!(store.table.len(), 0);
 }
 
+/// The record of a purge must come after those of entries that it did not find because they were evicted.
+#[test]
+fn entries_are_queued_for_the_disk_before_a_purge_can_begin() {
+    let store = Store::new(1 << 20);
+    let key = key(&store, "http://a/");
+    let mut was_kept = false;
+    store.admit_at(
+        &key,
+        entry(key, b"", b"", 1),
+        store.moment(),
+        |_| (key.hash, None),
+        |_, slot| {
+            was_kept = slot == key.hash;
+            assert!(store.purges.try_write().is_err(), "a purge waits");
+            assert_eq!(store.stripes.iter().filter(|stripe| stripe.try_lock().is_err()).count(), 1);
+        },
+    );
+    assert!(was_kept);
+}
+
 #[test]
 fn compressed_forms_are_removed_with_their_entry() {
     let store = Store::new(1 << 20);
@@ -103,6 +123,26 @@ fn compressed_forms_are_removed_with_their_entry() {
     assert!(insert(&third, &form()));
     store.invalidate(&key);
     assert!(store.peek(at).is_none());
+}
+
+#[test]
+fn forms_stay_when_a_response_is_updated() {
+    let store = Store::new(1 << 20);
+    let first = put(&store, "http://a/", b"", b"");
+    let key = key(&store, "http://a/");
+    let [at, other, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+    let form = || Arc::new(entry(key, b"\0br", b"", 10));
+    store.insert_beside(&first, key.hash, key.hash, at, form());
+    let parts =
+        Parts { key, vary: b"", selected: b"", lines: b"A: c\r\n", status: Status::OK, policy: policy() };
+    let update = || Entry::new(&parts, Content::Of(first.owner().clone()));
+    store.insert(&key, update(), store.moment());
+    assert!(!first.is_live() && store.peek(at).is_some_and(|form| form.is_live()));
+    // A form of the earlier entry that was completed after the update.
+    store.insert_beside(&first, key.hash, key.hash, other, form());
+    assert!(store.peek(other).is_some());
+    put(&store, "http://a/", b"", b"");
+    assert!(store.peek(at).is_none() && store.peek(other).is_none());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::Store;
-use crate::cache::disk::Disk;
+use crate::cache::disk::{Disk, Offered};
 use crate::cache::key::Key;
 use crate::cache::plan::DiskPlan;
 use crate::cache::purge::{Purge, What};
@@ -28,12 +28,17 @@ const PURGE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// purged.
 const MISSED_MAX: usize = 1024;
 
+/// How often a full queue is tried again when the entries in memory are written to a new folder.
+const KEEP_PERIOD: Duration = Duration::from_millis(10);
+
 /// The folder, once it is open.
 #[derive(Default)]
 pub(super) struct Tier {
     disk: OnceLock<Disk>,
     /// Set while a folder is configured but not open.
     missing: Mutex<Option<Missing>>,
+    /// Held while the folder is opened, which may take as long as the disk does.
+    opening: Mutex<()>,
     has_come: Condvar,
 }
 
@@ -74,6 +79,11 @@ impl Store {
     /// The tier on disk, if it is open.
     pub(in crate::cache) fn disk(&self) -> Option<&Disk> {
         self.tier.disk.get().filter(|disk| !disk.is_closed())
+    }
+
+    /// Whether there is a folder, or will be.
+    pub(super) fn has_folder(&self) -> bool {
+        self.disk().is_some() || self.missing().is_some()
     }
 
     /// Opens a folder with the size in the plan. If another process uses it, a thread waits for it. Other
@@ -139,12 +149,17 @@ impl Store {
 
     /// Opens the configured folder, unless it is open.
     fn take_folder(&self, now_ms: u64) -> io::Result<()> {
-        let mut missing = self.missing();
-        let Some(missed) = missing.as_ref() else { return Ok(()) };
+        let _opening = self.tier.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(plan) = self.missing().as_ref().map(|missing| missing.plan.clone()) else { return Ok(()) };
         let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
         let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
-        let disk = Disk::open(&missed.plan, now_ms, hash, slot)?;
+        // Without the lock of `missing`, which requests take that invalidate entries.
+        let disk = Disk::open(&plan, now_ms, hash, slot)?;
+        let mut missing = self.missing();
+        // Meanwhile `leave_folder` may have been called.
+        let Some(missed) = missing.take() else { return Ok(()) };
+        disk.resize(missed.plan.bytes_max);
         // Applied before anything is read, so that entries purged meanwhile are not served.
         for purge in &missed.purges {
             disk.begin_purge(purge);
@@ -154,7 +169,6 @@ impl Store {
         }
         // It is set only under the lock, and so only once.
         let _ = self.tier.disk.set(disk);
-        *missing = None;
         drop(missing);
         self.tier.has_come.notify_all();
         self.keep_all();
@@ -166,11 +180,25 @@ impl Store {
         let Some(disk) = self.disk() else { return };
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let entry = self.table.peek(&slot).filter(|entry| !entry.is_form());
-            if entry.is_some_and(|entry| !disk.put_slowly(entry, slot)) {
-                return;
+            while self.keep_again(disk, slot) == Offered::Full {
+                std::thread::sleep(KEEP_PERIOD);
             }
         }
+    }
+
+    /// Queues the entry in a slot for the disk, under the locks of `admit_at`.
+    fn keep_again(&self, disk: &Disk, slot: u64) -> Offered {
+        let _log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_form()) else {
+            return Offered::Taken;
+        };
+        self.with_key_of(&entry, |key| {
+            let _change = self.stripe(key.hash);
+            match entry.is_live() {
+                true => disk.offer(&entry, self.slots_on_disk(&entry, key.hash, slot)),
+                false => Offered::Taken,
+            }
+        })
     }
 
     /// Writes the queue and frees the folder for another process. New entries are stored in memory only.
@@ -182,33 +210,37 @@ impl Store {
         }
     }
 
-    /// Purges the disk.
+    /// Applies a purge to the disk, without writing it.
+    pub(super) fn mark_on_disk(&self, purge: &Purge) {
+        self.tell_disk(|disk| disk.mark(purge), |missed| missed.purge(purge));
+    }
+
+    /// Writes a purge that was applied to the disk.
     pub(super) fn purge_disk(&self, purge: &Purge) {
-        let mut missing = self.missing();
-        if let Some(missed) = missing.as_mut() {
-            missed.purge(purge);
-            let is_tried =
-                |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
-            let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
-            missing = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        drop(missing);
+        let missing = self.missing();
+        let is_tried = |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
+        let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         // Also if the purge was applied when the folder was opened: this waits until it is written.
         if let Some(disk) = self.disk() {
             disk.purge(purge);
         }
     }
 
-    /// Invalidates a key on disk.
+    /// Invalidates a key on disk. Does not wait for the disk: it is called under the lock of the key's stripe.
     pub(super) fn forget_on_disk(&self, key: &Key<'_>) {
-        let mut missing = self.missing();
-        if let Some(missed) = missing.as_mut() {
-            return missed.forget(key);
+        self.tell_disk(|disk| disk.forget(key), |missed| missed.forget(key));
+    }
+
+    /// Calls `tell` with the disk if it is open, otherwise `note`.
+    fn tell_disk(&self, tell: impl Fn(&Disk), note: impl FnOnce(&mut Missing)) {
+        if self.tier.disk.get().is_none()
+            && let Some(missed) = self.missing().as_mut()
+        {
+            return note(missed);
         }
-        drop(missing);
-        if let Some(disk) = self.disk() {
-            disk.forget(key);
-        }
+        // Also if it was opened just now.
+        self.disk().into_iter().for_each(tell);
     }
 
     fn missing(&self) -> MutexGuard<'_, Option<Missing>> {

@@ -200,6 +200,7 @@ impl Drop for Reading {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
     use super::*;
@@ -213,9 +214,10 @@ mod tests {
         let reading = Reading { store: store.clone(), flight: flight.clone() };
         let read = move || drop(reading);
         let mut context = Context::from_waker(Waker::noop());
-        assert!(flight.poll_outcome(&mut context).is_pending());
+        let mut outcome = pin!(flight.outcome());
+        assert!(outcome.as_mut().poll(&mut context).is_pending());
         drop(read);
-        assert!(matches!(flight.poll_outcome(&mut context), Poll::Ready(Outcome::Brought(false))));
+        assert!(matches!(outcome.poll(&mut context), Poll::Ready(Outcome::Brought(false))));
         assert!(matches!(store.join(&key, key.hash, None), Joined::Leads(_)), "nobody else waits for it");
     }
 }

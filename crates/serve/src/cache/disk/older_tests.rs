@@ -1,0 +1,224 @@
+//! Replaced, removed and purged responses are not read from disk again.
+
+use std::sync::atomic::Ordering;
+
+use flatout_wire::Status;
+
+use super::super::entry::{Entry, Parts};
+use super::super::purge::Purge;
+use super::super::store::{Brought, Store};
+use super::index::{CHANGED_BITS, Index, Place};
+use super::invalid::State;
+use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
+use super::{QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Slots};
+
+#[test]
+fn entries_removed_or_expired_in_memory_are_not_read_from_disk() {
+    let dir = Dir::new("everywhere");
+    let store = dir.open();
+    for (url, selected) in
+        [("http://a/1", &b""[..]), ("http://a/2", b",1\n"), ("http://a/2", b",2\n"), ("http://a/3", b"")]
+    {
+        put(&store, url, if selected.is_empty() { b"" } else { b"\nx" }, selected, b"old");
+    }
+    purge(&store, "soft tag none");
+    let first = get(&store, "http://a/1", b"").unwrap();
+    with_key(&store, "http://a/1", |key| store.remove_everywhere(&key, key.hash, &first));
+    let variant = get(&store, "http://a/2", b",2\n").unwrap();
+    with_key(&store, "http://a/2", |key| {
+        store.remove_everywhere(&key, store.slot_of(key.hash, b",2\n"), &variant);
+    });
+    let stale = get(&store, "http://a/3", b"").unwrap();
+    store.expire_everywhere(&stale);
+    assert!(get(&store, "http://a/3", b"").unwrap().is_expired());
+    with_key(&store, "http://a/3", |key| store.remove(key.hash, &stale));
+    let has = |store: &Store, url, selected| get(store, url, selected).is_some();
+    let check = |store: &Store| {
+        assert!(!has(store, "http://a/1", b"") && !has(store, "http://a/2", b",2\n"));
+        assert!(!has(store, "http://a/3", b""), "a fresh record of a stale entry");
+    };
+    check(&store);
+    assert!(has(&store, "http://a/2", b",1\n"), "another variant stays in memory");
+    drop(store);
+    check(&dir.open());
+}
+
+/// Removes from memory only.
+fn evict(store: &Store, url: &str, selected: &'static [u8]) {
+    with_key(store, url, |key| {
+        for slot in [key.hash, store.slot_of(key.hash, selected)] {
+            store.peek(slot).into_iter().for_each(|entry| store.remove(slot, &entry));
+        }
+    });
+}
+
+#[test]
+fn a_response_that_is_not_written_hides_older_records() {
+    let dir = Dir::new("skipped");
+    let store = dir.open();
+    let urls = ["http://a/1", "http://a/2"];
+    urls.iter().for_each(|url| put(&store, url, b"", b"", b"old"));
+    purge(&store, "soft tag none");
+    let queued_bytes = &store.disk().unwrap().shared.queued_bytes;
+    queued_bytes.fetch_add(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    put(&store, urls[0], b"", b"", b"new");
+    queued_bytes.fetch_sub(QUEUE_BYTES_MAX, Ordering::Relaxed);
+    assert_eq!(body(&store, urls[0]).unwrap(), b"new");
+    evict(&store, urls[0], b"");
+    assert_eq!(body(&store, urls[0]), None);
+    // Its text is longer than the limit for a record.
+    with_key(&store, urls[1], |key| {
+        let lines = [&b"A: "[..], &[b'x'; 2 << 20], b"\r\n"].concat();
+        let parts =
+            Parts { key, vary: b"", selected: b"", lines: &lines, status: Status::OK, policy: policy() };
+        store.insert(&key, Entry::new(&parts, b"new".to_vec()), store.moment());
+    });
+    purge(&store, "soft tag none");
+    evict(&store, urls[1], b"");
+    assert_eq!(body(&store, urls[1]), None);
+}
+
+#[test]
+fn responses_stored_while_segments_are_read_hide_older_records() {
+    let mut index = Index::default();
+    let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
+    index.set_reading(true);
+    index.supersede(Slots { key: 1, at: [1, 2] });
+    (1..4).for_each(|slot| index.insert_read(slot, place, 0));
+    assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
+    // Another slot with the same bit.
+    index.supersede(Slots { key: 1, at: [3 + CHANGED_BITS; 2] });
+    index.insert_read(3, Place { number: 2, ..place }, 0);
+    assert_eq!(index.get(3), None, "an older record");
+    index.set_reading(false);
+    index.insert_read(1, place, 0);
+    assert_eq!(index.get(1), Some(place));
+}
+
+#[test]
+fn the_latest_version_of_a_former_first_variant_is_found() {
+    let dir = Dir::new("variants");
+    let (url, one, two) = ("http://a/", b",1\n", b",2\n");
+    let store = dir.open();
+    put(&store, url, b"\nx", one, b"old");
+    drop(store);
+    let store = dir.open();
+    assert_eq!(get(&store, url, one).unwrap().body(), b"old");
+    put(&store, url, b"\nx", one, b"new");
+    purge(&store, "soft tag none");
+    evict(&store, url, one);
+    put(&store, url, b"\nx", two, b"other");
+    purge(&store, "soft tag none");
+    evict(&store, url, two);
+    assert_eq!(get(&store, url, two).unwrap().body(), b"other");
+    assert_eq!(get(&store, url, one).unwrap().body(), b"new");
+}
+
+/// A request during a purge must not read a purged response from disk.
+#[test]
+fn a_purge_applies_to_the_disk_first() {
+    let dir = Dir::new("begun");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"old");
+    purge(&store, "soft tag none");
+    evict(&store, "http://a/", b"");
+    store.begin_purge(&Purge::from_text("hard url http://a/").unwrap());
+    assert_eq!(body(&store, "http://a/"), None);
+}
+
+#[test]
+fn keys_without_records_are_not_recorded_as_invalidated() {
+    let dir = Dir::new("never");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"x");
+    let disk = store.disk().unwrap();
+    // The purge waits until everything before it is written. Its own record always has the same size.
+    let growth = |act: &dyn Fn()| {
+        let before = disk.size().1;
+        act();
+        purge(&store, "soft tag none");
+        disk.size().1 - before
+    };
+    growth(&|| ());
+    let usual = growth(&|| ());
+    let never = || {
+        for at in 0..1000 {
+            with_key(&store, &format!("http://b/{at}"), |key| store.invalidate(&key));
+        }
+    };
+    assert_eq!(growth(&never), usual);
+    assert!(growth(&|| with_key(&store, "http://a/", |key| store.invalidate(&key))) > usual);
+    assert_eq!(body(&store, "http://a/"), None);
+}
+
+/// Its record is not listed any more, but still there.
+#[test]
+fn an_unlisted_record_of_an_invalidated_key_does_not_come_back() {
+    let dir = Dir::new("unlisted");
+    let store = dir.open();
+    put(&store, "http://a/", b"", b"", b"old");
+    purge(&store, "soft tag none");
+    assert_eq!(store.sweep(NOW_MS + 60_000, 10, 1), 1);
+    with_key(&store, "http://a/", |key| store.invalidate(&key));
+    drop(store);
+    assert_eq!(body(&dir.open(), "http://a/"), None);
+}
+
+#[test]
+fn keys_are_known_while_segments_have_records_of_them() {
+    let place = |segment, number| Place { segment, at: 0, bytes: 1, body_bytes: 0, number };
+    let mut index = Index::default();
+    index.note(place(1, 1), Some(7));
+    index.note(place(2, 2), Some(7));
+    let order = index.forget_now(7);
+    assert!(index.forget(7, 3, order));
+    index.remove_segment(1);
+    assert!(index.may_have(7) && !index.may_have(8));
+    index.remove_segment(2);
+    assert!(!index.may_have(7));
+    let slots = Slots { key: 7, at: [7, 7] };
+    index.queue(slots);
+    index.queue(slots);
+    index.unqueue(7);
+    assert!(index.may_have(7), "one is to be written");
+    index.unqueue(7);
+    assert!(!index.may_have(7));
+    index.set_reading(true);
+    index.forget_now(7);
+    assert!(index.may_have(7), "nobody knows yet");
+    index.set_reading(false);
+    assert!(!index.may_have(7));
+}
+
+#[test]
+fn long_records_are_not_read_on_a_worker() {
+    let dir = Dir::new("long");
+    let store = dir.open();
+    let url = "http://a/";
+    put(&store, url, b"", b"", &vec![b'x'; READ_NOW_BYTES_MAX as usize]);
+    purge(&store, "soft tag none");
+    evict(&store, url, b"");
+    with_key(&store, url, |key| {
+        let brought = store.bring(&key, key.hash, NOW_MS, |_, _| ());
+        assert!(matches!(brought, Brought::Cold(slot) if slot == key.hash));
+        let read = store.bring_slowly(&key, key.hash, NOW_MS, store.moment());
+        assert!(read.is_none_or(|entry| entry.body().len() == READ_NOW_BYTES_MAX as usize));
+    });
+}
+
+/// The snapshot of a reader does not change, and the next reader sees the purge.
+#[test]
+fn readers_use_a_snapshot_of_the_purges() {
+    let store = Store::new(1 << 20);
+    with_key(&store, "http://a/", |key| {
+        let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy: policy() };
+        let entry = Entry::new(&parts, Vec::new());
+        let (mut index, place) =
+            (Index::default(), Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 });
+        let (before, purges) = index.state_of(&entry, place, key.hash);
+        index.purge_now(&Purge::from_text("hard prefix http://a/").unwrap());
+        assert_eq!(purges.state_of(&entry, place.number, before), State::Good);
+        let (after, purges) = index.state_of(&entry, place, key.hash);
+        assert_eq!(purges.state_of(&entry, place.number, after), State::Gone);
+    });
+}
