@@ -74,7 +74,15 @@ impl Outbox {
 
     /// The next parcel to send; `None` if the windows are full. Purges come first.
     pub(super) fn next(&mut self, now: Instant) -> Option<Parcel> {
-        self.purges.next(now).or_else(|| self.messages.next(now))
+        if let Some(purge) = self.purges.next(now) {
+            return Some(purge);
+        }
+        // A heartbeat counts all purges: receivers would ignore those sent after it as repeated.
+        let is_heartbeat = self.messages.waiting().is_some_and(|parcel| parcel.topic == Topic::Presence);
+        match is_heartbeat && self.purges.waiting().is_some() {
+            true => None,
+            false => self.messages.next(now),
+        }
     }
 
     /// Removes a parcel that has come back, and those before it in its topic. Returns their number.
@@ -144,11 +152,16 @@ impl Outbox {
 }
 
 impl Lane {
+    /// The first parcel that is not in flight.
+    fn waiting(&self) -> Option<&Parcel> {
+        self.queue.get(self.sent)
+    }
+
     fn next(&mut self, now: Instant) -> Option<Parcel> {
         if self.sent >= WINDOW {
             return None;
         }
-        let parcel = self.queue.get(self.sent)?.clone();
+        let parcel = self.waiting()?.clone();
         match parcel.topic {
             // Presence needs no receipt.
             Topic::Presence => drop(self.remove(self.sent)),
@@ -320,6 +333,22 @@ mod tests {
         outbox.push(parcel(Topic::Purge, 1, 0));
         outbox.push(parcel(Topic::Presence, 0, 0));
         assert_eq!(sent(&mut outbox), [(Topic::Purge, 1), (Topic::Presence, 0)]);
+    }
+
+    #[test]
+    fn heartbeats_do_not_overtake_the_purges_that_they_count() {
+        let (mut outbox, window) = (Outbox::default(), WINDOW as u64);
+        outbox.push(parcel(Topic::Push, 1, 0));
+        for number in 1..=window + 1 {
+            outbox.push(parcel(Topic::Purge, number, 0));
+        }
+        outbox.push(parcel(Topic::Presence, 0, 0));
+        outbox.push(parcel(Topic::Push, 2, 0));
+        let first = sent(&mut outbox);
+        assert_eq!((first.len(), first.last()), (WINDOW + 1, Some(&(Topic::Push, 1))));
+        settle(&mut outbox, Topic::Purge, window);
+        let rest = [(Topic::Purge, window + 1), (Topic::Presence, 0), (Topic::Push, 2)];
+        assert_eq!(sent(&mut outbox), rest);
     }
 
     #[test]
