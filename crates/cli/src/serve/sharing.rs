@@ -88,6 +88,15 @@ impl Sharing {
     }
 }
 
+/// Closes when it is dropped, so that a process that fails to start also announces its end.
+pub(super) struct Closing(pub(super) Sharing);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// A message with the number of responses purged here.
 pub(super) fn said(purge: &Purge, count: usize) -> String {
     format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" })

@@ -21,7 +21,7 @@ use flatout_serve::upgrade::{Former, Successor, Whose};
 use super::certificates::{self, Issued};
 use super::issue::Issue;
 use super::issuing::Issuing;
-use super::sharing::{self, Sharing};
+use super::sharing::{self, Closing, Sharing};
 use super::site::Built;
 use super::source::Origin;
 use super::upgrade::Upgrading;
@@ -152,6 +152,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         }
     }
     let sharing = built.bus.clone().map(|plan| Sharing::begin(plan, &hub, &served)).transpose()?;
+    let closing = sharing.clone().map(Closing);
     if let Some(sharing) = &sharing {
         observing.watch_bus(&sharing.relay);
         // Wait, so that the first subscribers find the history, and so that messages which the old process no
@@ -196,9 +197,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         // A single line, which programs wait for.
         false => server.run(),
     };
-    if let Some(sharing) = sharing {
-        sharing.close();
-    }
+    drop(closing);
     observing.close();
     ended.map_err(failure)
 }

@@ -48,6 +48,11 @@ impl Present {
         had_silent
     }
 
+    /// Whether heartbeats of this server are expected.
+    pub(super) fn knows(&self, origin: u64) -> bool {
+        self.by_origin.contains_key(&origin)
+    }
+
     /// Records that a server ends, and that everything it sent was carried.
     pub(super) fn leaves(&mut self, origin: u64) {
         self.by_origin.remove(&origin);

@@ -231,6 +231,8 @@ impl Relay {
                 state.present.leaves(origin);
                 false
             }
+            // It has joined and sent nothing yet. If it fails to start, nothing is lost: it counts from its next heartbeat on.
+            false if asks && messages == 0 && purges == 0 && !state.present.knows(origin) => false,
             false => state.present.hears(origin, now),
         };
         drop(state);
@@ -338,14 +340,16 @@ impl Member for Relay {
     fn beat(&self) {
         let now = clock::now().ticks;
         self.release();
+        let awaits_channels = self.hub.awaits_channels();
         let mut state = self.lock();
         let pause = now.saturating_sub(std::mem::replace(&mut state.beat_at, now));
         if pause >= clock::ticks(PRESENCE_TIME) {
             // This process was suspended: heartbeats have arrived that are not processed yet.
             state.present.expect_within(SILENCE_TIME, now);
         }
-        let is_asked = std::mem::take(&mut state.is_asked);
-        let is_due = is_asked || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME);
+        // Servers that know this one would expect more heartbeats, but it may never begin to serve.
+        let is_due = !awaits_channels
+            && (std::mem::take(&mut state.is_asked) || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME));
         let is_complete = state.completes_at.take_if(|at| now >= *at).is_some();
         let has_new_silent = state.present.has_new_silent(now);
         drop(state);

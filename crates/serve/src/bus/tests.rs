@@ -215,10 +215,16 @@ fn heartbeats_reveal_lost_messages() {
 
 #[test]
 fn silent_servers_count_as_a_loss() {
-    let presence = |origin, leaves| {
-        let said = format!(r#"{{"messages":0,"purges":0,"asks":false,"leaves":{leaves}}}"#);
-        Bytes::from(format!("{{\"origin\":{origin},\"number\":0,\"presence\":{said}}}\n"))
+    let said = |origin, said: &str| {
+        let head = format!(r#"{{"origin":{origin},"number":0,"presence":{{"messages":0,"purges":0,{said}}}}}"#);
+        Bytes::from(format!("{head}\n"))
     };
+    let presence = |origin, leaves| said(origin, &format!(r#""asks":false,"leaves":{leaves}"#));
+    let other = Site::new();
+    other.relay.connect(Arc::new(Kept::default()));
+    other.relay.joined(Joined::AtOnce);
+    other.relay.receive(&said(1, r#""asks":true,"leaves":false"#), Duration::ZERO);
+    other.relay.joined(Joined::Again);
     let site = Site::new();
     site.relay.connect(Arc::new(Kept::default()));
     site.relay.joined(Joined::AtOnce);
@@ -232,6 +238,8 @@ fn silent_servers_count_as_a_loss() {
         site.relay.counted().missed == 1
     });
     assert_eq!(site.purged(), ["soft all"; 3], "once for each join, and once for the silent server");
+    other.relay.beat();
+    assert_eq!(other.relay.counted().missed, 0, "it has failed to start");
     site.relay.receive(&presence(3, false), Duration::ZERO);
     assert_eq!(site.relay.counted().missed, 2, "it may be the same server, restarted");
     assert_eq!(site.purged().len(), 4);
@@ -255,6 +263,22 @@ fn many_requests_for_a_heartbeat_get_one() {
     site.relay.beat();
     site.relay.beat();
     assert_eq!(count(), 2, "one answer for all");
+}
+
+#[test]
+fn a_process_that_may_never_serve_sends_no_heartbeats() {
+    let (site, sent) = (Site::new(), Arc::new(Kept::default()));
+    site.hub.await_channels();
+    site.relay.connect(sent.clone());
+    site.relay.joined(Joined::AtOnce);
+    let asks = r#"{"origin":1,"number":0,"presence":{"messages":0,"purges":0,"asks":true}}"#;
+    site.relay.receive(&Bytes::from(format!("{asks}\n")), Duration::ZERO);
+    site.relay.beat();
+    let count = || sent.0.lock().unwrap().len();
+    assert_eq!(count(), 1, "only its request for those of others");
+    site.hub.thaw();
+    site.relay.beat();
+    assert_eq!(count(), 2, "it has taken over");
 }
 
 #[test]

@@ -78,10 +78,21 @@ impl Hub {
         self.lock().is_frozen = true;
     }
 
+    /// The same until the channels of another process have moved here.
+    pub(crate) fn await_channels(&self) {
+        let mut state = self.lock();
+        (state.is_frozen, state.awaits_channels) = (true, true);
+    }
+
+    /// Whether channels of another process move here next, and this process does not publish yet.
+    pub(crate) fn awaits_channels(&self) -> bool {
+        self.lock().awaits_channels
+    }
+
     /// Resumes publishing, waiting requests first.
     pub(crate) fn thaw(&self) {
         let mut state = self.lock();
-        state.is_frozen = false;
+        (state.is_frozen, state.awaits_channels) = (false, false);
         if std::mem::take(&mut state.owes_gap) {
             state.report_gap();
         }

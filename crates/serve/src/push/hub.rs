@@ -67,6 +67,8 @@ pub(super) struct State {
     look_at: usize,
     /// Publishing is suspended: the messages move to or from another process.
     pub(super) is_frozen: bool,
+    /// Channels of another process move here next, and publishing is suspended until then.
+    pub(super) awaits_channels: bool,
     /// Messages were lost while publishing was suspended.
     pub(super) owes_gap: bool,
     /// Subscribers are expected from another process: no channel is dropped for lack of subscribers.

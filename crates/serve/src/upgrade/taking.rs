@@ -104,7 +104,7 @@ impl Successor {
     /// Suspends publishing until the channels were taken over: needed if messages of other servers can arrive
     /// before.
     pub fn await_channels(&self, hub: &Hub) {
-        hub.freeze();
+        hub.await_channels();
     }
 
     /// Reports that everything is open, and takes over the channels, if any are served. Afterwards the
