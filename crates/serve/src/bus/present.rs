@@ -13,6 +13,9 @@ const ORIGINS_MAX: usize = 1024;
 /// new one.
 pub(super) const SILENCE_TIME: Duration = Duration::from_secs(30);
 
+/// How long a silent server is remembered, in case it is restarted.
+const REMEMBERED_TIME: Duration = Duration::from_secs(3600);
+
 /// The other servers.
 #[derive(Debug, Default)]
 pub(super) struct Present {
@@ -21,6 +24,10 @@ pub(super) struct Present {
 
 #[derive(Debug, Clone, Copy)]
 struct Expected {
+    /// Its first heartbeat.
+    since: Ticks,
+    /// Its last heartbeat.
+    heard_at: Ticks,
     /// When the next heartbeat is overdue.
     until: Ticks,
     /// It was overdue, and was reported.
@@ -31,9 +38,10 @@ impl Present {
     /// Records a heartbeat. Returns whether messages or purges may be lost: a new server may be a silent one after a restart, and the
     /// restart has dropped everything that was not sent.
     pub(super) fn hears(&mut self, origin: u64, now: Ticks) -> bool {
-        let expected = Expected { until: now + clock::ticks(SILENCE_TIME), is_silent: false };
+        let until = now + clock::ticks(SILENCE_TIME);
+        let expected = Expected { since: now, heard_at: now, until, is_silent: false };
         if let Some(known) = self.by_origin.get_mut(&origin) {
-            *known = expected;
+            *known = Expected { since: known.since, ..expected };
             return false;
         }
         let count = self.by_origin.len();
@@ -65,13 +73,21 @@ impl Present {
         }
     }
 
-    /// Whether a server has become silent since the last call.
+    /// Whether a server has become silent since the last call. It is remembered until it may have been restarted.
     pub(super) fn has_new_silent(&mut self, now: Ticks) -> bool {
         let mut has_new = false;
-        for other in self.by_origin.values_mut().filter(|other| !other.is_silent && now >= other.until) {
-            other.is_silent = true;
-            has_new = true;
-        }
+        let newest = self.by_origin.values().map(|other| other.since).max().unwrap_or_default();
+        self.by_origin.retain(|_, other| {
+            if other.is_silent {
+                return now.saturating_sub(other.heard_at) < clock::ticks(REMEMBERED_TIME);
+            }
+            if now < other.until {
+                return true;
+            }
+            (other.is_silent, has_new) = (true, true);
+            // A server that was first heard after that may be this one after a restart.
+            newest <= other.heard_at
+        });
         has_new
     }
 }
@@ -99,12 +115,31 @@ mod tests {
     #[test]
     fn a_new_server_may_be_a_silent_one_restarted() {
         let mut present = Present::default();
-        present.hears(1, 0);
+        assert!(!present.hears(1, 0) && !present.hears(2, 0));
         assert!(!present.hears(2, silence() - 1), "nobody is silent");
         assert!(present.has_new_silent(silence()));
         assert!(!present.hears(2, silence()), "it was there before");
         assert!(present.hears(3, silence()), "the first may have been restarted");
         assert!(!present.hears(4, silence()), "reported before");
+    }
+
+    #[test]
+    fn a_restart_before_the_silence_is_reported_once() {
+        let mut present = Present::default();
+        assert!(!present.hears(1, 0) && !present.hears(2, 100));
+        assert!(present.has_new_silent(silence()), "the first");
+        assert!(!present.hears(3, silence()), "the second was the first one, restarted");
+    }
+
+    #[test]
+    fn silent_servers_are_forgotten() {
+        let remembered = clock::ticks(REMEMBERED_TIME);
+        for (time, may_be_restarted) in [(remembered - 1, true), (remembered, false)] {
+            let mut present = Present::default();
+            present.hears(1, 0);
+            assert!(present.has_new_silent(silence()) && !present.has_new_silent(time));
+            assert_eq!(present.hears(2, time), may_be_restarted);
+        }
     }
 
     #[test]

@@ -349,7 +349,8 @@ impl Member for Relay {
         }
         // Servers that know this one would expect more heartbeats, but it may never begin to serve.
         let is_due = !awaits_channels
-            && (std::mem::take(&mut state.is_asked) || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME));
+            && (std::mem::take(&mut state.is_asked)
+                || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME));
         let is_complete = state.completes_at.take_if(|at| now >= *at).is_some();
         let has_new_silent = state.present.has_new_silent(now);
         drop(state);
