@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::parcel::{About, Head, What, place};
-use super::{Bus, Parcel, Topic};
+use super::{Bus, Parcel, State, Topic};
 use crate::push::{Carry, History, Kind, Publication};
 
 /// Sends published messages.
@@ -37,5 +37,9 @@ impl Carry for Carrier {
 
     fn has_unsent(&self) -> bool {
         self.bus.counted().queued > 0
+    }
+
+    fn misses_messages(&self) -> bool {
+        !self.bus.keeps_messages() && self.bus.counted().state != State::Joined
     }
 }

@@ -216,7 +216,8 @@ fn heartbeats_reveal_lost_messages() {
 #[test]
 fn silent_servers_count_as_a_loss() {
     let said = |origin, said: &str| {
-        let head = format!(r#"{{"origin":{origin},"number":0,"presence":{{"messages":0,"purges":0,{said}}}}}"#);
+        let head =
+            format!(r#"{{"origin":{origin},"number":0,"presence":{{"messages":0,"purges":0,{said}}}}}"#);
         Bytes::from(format!("{head}\n"))
     };
     let presence = |origin, leaves| said(origin, &format!(r#""asks":false,"leaves":{leaves}"#));
@@ -359,4 +360,14 @@ fn invalid_json_is_not_embedded() {
     let fine = Publication { is_json: true, ..Publication::from("{\"a\":1}") };
     site.relay.receive(&Bytes::from(format!("{head}\n{{\"a\":1}}")), Duration::ZERO);
     assert_eq!(site.hub.snapshot().channels[0].messages[0].publication, fine);
+}
+
+#[test]
+fn a_process_that_is_not_joined_owes_its_subscribers_a_gap() {
+    let owes_gap = |site: &Site| site.hub.snapshot().tip.owes_gap;
+    let (bus, site) = (Local::default(), Site::new());
+    assert!(!owes_gap(&site), "there is no bus");
+    site.relay.connect(Arc::new(Kept::default()));
+    assert!(owes_gap(&site), "this bus is never joined");
+    assert!(!owes_gap(&Site::on(&bus)));
 }

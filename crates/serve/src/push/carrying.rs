@@ -28,6 +28,9 @@ pub(crate) trait Carry: Send + Sync {
 
     /// Whether messages of this process are not carried yet.
     fn has_unsent(&self) -> bool;
+
+    /// Whether messages that others send now are lost for this process.
+    fn misses_messages(&self) -> bool;
 }
 
 /// A message of another server.
@@ -243,6 +246,10 @@ mod tests {
         }
 
         fn sync(&self, _: Duration) {}
+
+        fn misses_messages(&self) -> bool {
+            false
+        }
 
         fn has_unsent(&self) -> bool {
             false

@@ -84,6 +84,10 @@ mod tests {
 
         fn sync(&self, _: Duration) {}
 
+        fn misses_messages(&self) -> bool {
+            false
+        }
+
         fn has_unsent(&self) -> bool {
             self.0
         }

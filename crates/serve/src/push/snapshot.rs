@@ -23,6 +23,8 @@ pub(crate) struct Tip {
     pub(crate) forgotten_id: u64,
     /// Messages up to this id may have another order on other servers.
     pub(crate) unordered_id: u64,
+    /// Messages were lost that subscribers were not told of.
+    pub(crate) owes_gap: bool,
 }
 
 /// One channel.
@@ -52,11 +54,13 @@ impl Hub {
             messages: channel.kept.all(),
         };
         // If this process ends before the bus has carried its messages, other servers never get them.
-        let has_unsent = self.0.carry.get().is_some_and(|(_, carry)| carry.has_unsent());
+        let carry = self.0.carry.get().map(|(_, carry)| carry);
+        let has_unsent = carry.is_some_and(|carry| carry.has_unsent());
+        let owes_gap = state.owes_gap || carry.is_some_and(|carry| carry.misses_messages());
         let unordered_id = if has_unsent { state.last_id } else { state.unordered_id };
         let (last_id, forgotten_id) = (state.last_id, state.forgotten_id);
         Snapshot {
-            tip: Tip { epoch: self.epoch(), last_id, forgotten_id, unordered_id },
+            tip: Tip { epoch: self.epoch(), last_id, forgotten_id, unordered_id, owes_gap },
             channels: state.channels.iter().flatten().map(of).collect(),
         }
     }
@@ -68,6 +72,8 @@ impl Hub {
         let mut state = self.lock();
         (state.last_id, state.forgotten_id) = (tip.last_id, tip.forgotten_id);
         state.unordered_id = tip.unordered_id;
+        // What this process has missed until now, the other one has received.
+        state.owes_gap = tip.owes_gap;
         (state.is_frozen, state.awaits_subscribers) = (true, true);
     }
 

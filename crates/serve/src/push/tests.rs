@@ -58,8 +58,8 @@ fn a_loss_during_an_upgrade_is_reported_afterwards() {
 
     let (next, worker) = hub(Limits::default());
     next.freeze();
-    next.report_loss();
     next.begin_at(snapshot.tip);
+    next.report_loss();
     snapshot.channels.iter().for_each(|channel| assert!(next.restore(channel)));
     let (joined, _) = join(&next, worker, "a");
     assert!(!next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "not before");
@@ -67,6 +67,31 @@ fn a_loss_during_an_upgrade_is_reported_afterwards() {
     assert!(next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap);
     former.thaw();
     assert!(former.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, "also if it fails");
+}
+
+/// The new process joins the bus late, while the old one still receives all messages.
+#[test]
+fn a_loss_before_an_upgrade_is_reported_only_if_the_former_process_had_it() {
+    for had_loss in [false, true] {
+        let (former, worker) = hub(Limits::default());
+        let (joined, _) = join(&former, worker, "a");
+        former.publish("a", "1", &Plan::default()).unwrap();
+        let seen = former.fetch(&joined, 0, u64::MAX, usize::MAX).up_to;
+        former.freeze();
+        if had_loss {
+            former.report_loss();
+        }
+        let snapshot = former.snapshot();
+
+        let (next, worker) = hub(Limits::default());
+        next.await_channels();
+        next.report_loss();
+        next.begin_at(snapshot.tip);
+        snapshot.channels.iter().for_each(|channel| assert!(next.restore(channel)));
+        let (joined, _) = join(&next, worker, "a");
+        next.thaw();
+        assert_eq!(next.fetch(&joined, seen, u64::MAX, usize::MAX).has_gap, had_loss);
+    }
 }
 
 #[test]

@@ -412,6 +412,10 @@ impl Carry for Nowhere {
 
     fn sync(&self, _: Duration) {}
 
+    fn misses_messages(&self) -> bool {
+        false
+    }
+
     fn has_unsent(&self) -> bool {
         false
     }
