@@ -38,6 +38,15 @@ pub struct Opened {
     pub cache: Option<Cache>,
 }
 
+impl Opened {
+    /// A server without channels of its own may have some that a program publishes to.
+    fn limit_messages(&self) {
+        if let Some(bytes_max) = self.sites.push_bytes_max() {
+            self.hub.limit_messages(bytes_max);
+        }
+    }
+}
+
 /// What is served now; clones share it.
 #[derive(Clone)]
 pub struct Live {
@@ -53,6 +62,7 @@ struct Shared {
 impl Live {
     /// Serves `opened`.
     pub fn new(opened: Opened) -> Live {
+        opened.limit_messages();
         let shared = Shared { opened: ArcSwap::from_pointee(opened), count: AtomicU64::new(0) };
         Live { shared: Arc::new(shared) }
     }
@@ -64,6 +74,7 @@ impl Live {
 
     /// Serves `opened` from now on. Requests in progress finish with the old sites.
     pub fn replace(&self, opened: Opened) {
+        opened.limit_messages();
         let opened = Arc::new(opened);
         let former = self.shared.opened.swap(opened.clone());
         // A thread that sees the new count also sees what was stored before it.

@@ -84,6 +84,11 @@ impl Hub {
         self.lock().expects_workers = true;
     }
 
+    /// Sets the limit for messages of other servers: the largest of all plans in use.
+    pub(crate) fn limit_messages(&self, bytes_max: usize) {
+        self.lock().message_bytes_max = Some(bytes_max);
+    }
+
     /// Publishes a message of another server. If it returns [`Refused::Moving`], the caller tries again
     /// later.
     pub(crate) fn arrive(&self, incoming: Incoming<'_>) -> Arrived {
@@ -115,12 +120,12 @@ impl Hub {
         if state.workers.is_empty() && !state.expects_workers {
             return Arrived::Taken;
         }
-        // For existing channels, this server's own settings apply.
-        let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
-        if known.is_some_and(|known| publication.data.len() > known.message_bytes_max) {
+        if state.message_bytes_max.is_some_and(|max| publication.data.len() > max) {
             state.lose(channel);
             return Arrived::Refused(Refused::TooLarge);
         }
+        // For existing channels, this server's own settings apply.
+        let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
         let history = known.map_or(history, |known| known.history);
         // Messages older than the history are kept until the workers have fetched them.
         let age = age.min(history.age.saturating_sub(IN_FLIGHT_TIME));

@@ -77,6 +77,8 @@ pub(super) struct State {
     pub(super) held: VecDeque<Held>,
     /// Workers with channels will start.
     pub(super) expects_workers: bool,
+    /// The limit for messages of other servers, if it is known.
+    pub(super) message_bytes_max: Option<usize>,
     /// The number of messages of this process sent to other servers.
     pub(super) carried: u64,
     /// The messages received from other servers.
@@ -92,8 +94,6 @@ pub(super) struct Channel {
     pub(super) last_id: u64,
     /// The last id that was lost.
     pub(super) lost_id: u64,
-    /// The limit for messages of other servers.
-    pub(super) message_bytes_max: usize,
     subscribers: u32,
     /// One for each worker.
     places: Vec<Place>,
@@ -210,6 +210,8 @@ impl Hub {
         if state.is_frozen {
             return Err(Refused::Moving);
         }
+        // Other servers may publish with the same plan.
+        state.message_bytes_max = state.message_bytes_max.map(|max| max.max(plan.message_bytes_max));
         let carry = self.0.carry.get();
         let number = state.carried + 1;
         let mark = carry.map(|(origin, _)| Mark { origin: *origin, number, is_late: false });
@@ -293,10 +295,6 @@ impl Hub {
                 found.and_then(|at| state.channels.get_mut(at as usize)?.as_mut().map(|it| (at, it)));
             match channel {
                 Some((at, channel)) if plan.subscribers_max.is_none_or(|max| channel.subscribers < max) => {
-                    channel.message_bytes_max = match channel.subscribers {
-                        0 => plan.message_bytes_max,
-                        _ => plan.message_bytes_max.max(channel.message_bytes_max),
-                    };
                     channel.subscribers += 1;
                     if channel.places.len() <= worker {
                         channel.places.resize(worker + 1, Place::default());
@@ -509,7 +507,6 @@ impl State {
             last_id: 0,
             // It may have existed before, and have lost its messages.
             lost_id: self.forgotten_id,
-            message_bytes_max: usize::MAX,
             subscribers: 0,
             places: Vec::new(),
         });

@@ -117,21 +117,20 @@ fn a_message_without_room_for_its_channel_is_a_gap_of_that_channel() {
 #[test]
 fn messages_of_other_servers_above_the_local_limit_are_a_gap() {
     let (hub, worker) = hub(Limits::default());
-    let join_with = |message_bytes_max| {
-        let plan = Plan { message_bytes_max, ..Plan::default() };
-        hub.join(worker, &["a".to_owned()], &plan, None).unwrap()
-    };
     let large = |number| {
         let history = History::default();
         let (publication, age) = (vec![b'x'; 1001].into(), Duration::ZERO);
         hub.arrive(Incoming { origin: 1, number, channel: "a", publication, history, age, is_late: false })
     };
     assert_eq!(large(1), Arrived::Taken, "nobody has set a limit");
-    let (joined, from) = join_with(1000);
+    let (joined, from) = join(&hub, worker, "a");
+    hub.limit_messages(1000);
     assert_eq!(large(2), Arrived::Refused(Refused::TooLarge));
     let fetched = hub.fetch(&joined, from, u64::MAX, usize::MAX);
     assert!(fetched.has_gap && fetched.messages.is_empty());
-    join_with(1001);
-    join_with(10);
-    assert_eq!(large(3), Arrived::Taken, "the limit of another route with this channel");
+    hub.limit_messages(1001);
+    assert_eq!(large(3), Arrived::Taken, "the limit was raised by a reload");
+    hub.limit_messages(1000);
+    hub.publish("b", "x", &Plan { message_bytes_max: 1001, ..Plan::default() }).unwrap();
+    assert_eq!(large(4), Arrived::Taken, "a program publishes with a larger limit");
 }

@@ -111,6 +111,15 @@ impl Sites {
         self.compiled.sites.iter().any(|site| site.routes.iter().any(has))
     }
 
+    /// The largest limit of a message of all routes with channels.
+    pub(crate) fn push_bytes_max(&self) -> Option<usize> {
+        let of = |route: &compiled::Route| match &route.act {
+            compiled::Act::Push(plan) => Some(plan.message_bytes_max),
+            _ => None,
+        };
+        self.compiled.sites.iter().flat_map(|site| site.routes.iter().filter_map(of)).max()
+    }
+
     /// The folder with exactly these settings.
     fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
         let at = self.folder_plans.iter().position(|known| known == plan)?;
