@@ -102,6 +102,13 @@ impl Outbox {
         }
     }
 
+    /// Nothing could be received until now: [`Outbox::stuck`] counts from here.
+    pub(super) fn restart_clock(&mut self, now: Instant) {
+        for lane in [&mut self.messages, &mut self.purges] {
+            lane.moved_at = lane.moved_at.map(|_| now);
+        }
+    }
+
     /// What became of the purge with this number.
     pub(super) fn outcome(&self, purge: u64) -> Outcome {
         match self.purges.queue.iter().any(|parcel| is(parcel, Topic::Purge, purge)) {
@@ -321,6 +328,9 @@ mod tests {
         outbox.push(parcel(Topic::Purge, 1, 0));
         while outbox.next(began).is_some() {}
         assert_eq!(outbox.stuck(late), Some(Topic::Purge));
+        outbox.restart_clock(late);
+        assert_eq!(outbox.stuck(late), None, "the process was suspended");
+        assert_eq!(outbox.stuck(late + ACKNOWLEDGED_TIME_MAX), Some(Topic::Purge));
     }
 
     #[test]

@@ -34,6 +34,9 @@ const RECEIVED_MAX: usize = 64 << 10;
 /// How often [`Member::beat`] is called.
 const BEAT: Duration = Duration::from_millis(250);
 
+/// Above this time between two beats, the process was suspended.
+const BEAT_LATE_TIME: Duration = Duration::from_secs(2);
+
 /// Maximum number of characters shown of a server's text.
 const SAID_MAX: usize = 200;
 
@@ -99,6 +102,7 @@ impl Session<'_> {
         }
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beat_at = Instant::now();
         let (mut waits_since, mut has_come_back, mut is_joined) = (Instant::now(), false, false);
         let (statistics, mut backlog) = (client.statistics(), Backlog::default());
         let received = || statistics.in_bytes.load(Ordering::Relaxed);
@@ -136,7 +140,10 @@ impl Session<'_> {
                 _ = beat.tick() => match (is_joined, self.member.upgrade()) {
                     (true, Some(member)) => {
                         member.beat();
-                        if let Err(why) = self.check_acknowledged() {
+                        let now = Instant::now();
+                        if now.duration_since(std::mem::replace(&mut beat_at, now)) >= BEAT_LATE_TIME {
+                            self.shared.lock().outbox.restart_clock(now);
+                        } else if let Err(why) = self.check_acknowledged() {
                             return why;
                         }
                     }
