@@ -126,9 +126,13 @@ impl Hub {
         }
         // For existing channels, this server's own settings apply.
         let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
+        let has_subscribers = state.awaits_subscribers || known.is_some_and(|known| known.subscribers > 0);
         let history = known.map_or(history, |known| known.history);
-        // Messages older than the history are kept until the workers have fetched them.
-        let age = age.min(history.age.saturating_sub(IN_FLIGHT_TIME));
+        // With subscribers, messages older than the history are kept until the workers have fetched them.
+        let age = match has_subscribers {
+            true => age.min(history.age.saturating_sub(IN_FLIGHT_TIME)),
+            false => age,
+        };
         let age = if age.is_zero() { 0 } else { clock::ticks(age) };
         let mark = Some(Mark { origin, number, is_late });
         let new = New { publication, history, published_at: now.saturating_sub(age), mark };

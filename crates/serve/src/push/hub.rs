@@ -94,7 +94,7 @@ pub(super) struct Channel {
     pub(super) last_id: u64,
     /// The last id that was lost.
     pub(super) lost_id: u64,
-    subscribers: u32,
+    pub(super) subscribers: u32,
     /// One for each worker.
     places: Vec<Place>,
 }

@@ -45,6 +45,21 @@ fn old_messages_of_a_history_are_delivered_to_subscribers() {
     assert_eq!((fetched.messages.len(), fetched.has_gap), (50, false));
 }
 
+#[test]
+fn expired_messages_without_subscribers_take_no_room() {
+    let (hub, _) = hub(Limits { history_bytes_max: 8000, ..Limits::default() });
+    for number in 1..=1000 {
+        let channel = &number.to_string();
+        // The clock begins when the machine boots.
+        let history = History { age: Duration::from_secs(3), ..History::default() };
+        let (publication, age) = ("x".into(), 2 * history.age);
+        let arrived =
+            hub.arrive(Incoming { origin: 1, number, channel, publication, history, age, is_late: false });
+        assert_eq!(arrived, Arrived::Taken, "{number}");
+    }
+    assert_eq!(hub.totals().channels, 1, "the others are dropped");
+}
+
 /// The bus is joined again while a new process takes over the channels.
 #[test]
 fn a_loss_during_an_upgrade_is_reported_afterwards() {
