@@ -30,13 +30,14 @@ pub(super) enum What<'h> {
     /// A purge, as text.
     Purge(Cow<'h, str>),
     /// A heartbeat: how many messages and purges the sender has sent. `asks`: others shall respond with
-    /// theirs. `leaves`: the sender ends, and the bus has carried everything that it sent.
+    /// theirs. `leaves`: the sender ends, and the bus has carried everything that it sent; `None` from a version
+    /// that does not announce its end.
     Presence {
         messages: u64,
         purges: u64,
         asks: bool,
         #[serde(default)]
-        leaves: bool,
+        leaves: Option<bool>,
     },
 }
 

@@ -215,7 +215,7 @@ impl Relay {
         }
     }
 
-    fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool, leaves: bool) {
+    fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool, leaves: Option<bool>) {
         let now = clock::now().ticks;
         // Held messages are counted when they are delivered. Messages of a history arrive on another
         // subscription, and possibly later than this.
@@ -227,13 +227,15 @@ impl Relay {
         let has_missed = state.heard.tip(origin, purges, now);
         state.is_asked |= asks;
         let has_lost = match leaves {
-            true => {
+            Some(true) => {
                 state.present.leaves(origin);
                 false
             }
+            // It does not announce its end, so that its silence means nothing.
+            None => false,
             // It has joined and sent nothing yet. If it fails to start, nothing is lost: it counts from its next heartbeat on.
-            false if asks && messages == 0 && purges == 0 && !state.present.knows(origin) => false,
-            false => state.present.hears(origin, now),
+            Some(false) if asks && messages == 0 && purges == 0 && !state.present.knows(origin) => false,
+            Some(false) => state.present.hears(origin, now),
         };
         drop(state);
         if has_missed {
@@ -283,7 +285,7 @@ impl Relay {
         }
         state.has_left = leaves;
         state.presence_at = clock::now().ticks;
-        let what = What::Presence { messages, purges: state.purges, asks, leaves };
+        let what = What::Presence { messages, purges: state.purges, asks, leaves: Some(leaves) };
         let bytes = Head { origin: self.origin, number: 0, what }.encode(b"");
         self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
     }
