@@ -39,7 +39,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// A server without channels of its own may have some that a program publishes to.
+    /// Sets the limit for messages of other servers. Without routes with channels, it stays as it is.
     fn limit_messages(&self) {
         if let Some(bytes_max) = self.sites.push_bytes_max() {
             self.hub.limit_messages(bytes_max);

@@ -85,7 +85,7 @@ impl Present {
                 return true;
             }
             (other.is_silent, has_new) = (true, true);
-            // A server that was first heard after that may be this one after a restart.
+            // A server first heard after the last heartbeat of this one may be this one, restarted.
             newest <= other.heard_at
         });
         has_new

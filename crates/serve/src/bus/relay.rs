@@ -233,7 +233,7 @@ impl Relay {
             }
             // It does not announce its end, so that its silence means nothing.
             None => false,
-            // It has joined and sent nothing yet. If it fails to start, nothing is lost: it counts from its next heartbeat on.
+            // It has just joined and has sent nothing. If it fails to start, nothing is lost. Its next heartbeat counts.
             Some(false) if asks && messages == 0 && purges == 0 && !state.present.knows(origin) => false,
             Some(false) => state.present.hears(origin, now),
         };
@@ -349,7 +349,7 @@ impl Member for Relay {
             // This process was suspended: heartbeats have arrived that are not processed yet.
             state.present.expect_within(SILENCE_TIME, now);
         }
-        // Servers that know this one would expect more heartbeats, but it may never begin to serve.
+        // After a heartbeat, other servers expect more of them; but this process may never begin to serve.
         let is_due = !awaits_channels
             && (std::mem::take(&mut state.is_asked)
                 || now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME));

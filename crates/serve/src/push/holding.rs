@@ -78,13 +78,13 @@ impl Hub {
         self.lock().is_frozen = true;
     }
 
-    /// The same until the channels of another process have moved here.
+    /// Stops publishing until the channels of another process have moved here.
     pub(crate) fn await_channels(&self) {
         let mut state = self.lock();
         (state.is_frozen, state.awaits_channels) = (true, true);
     }
 
-    /// Whether channels of another process move here next, and this process does not publish yet.
+    /// Whether the channels of another process have not moved here yet.
     pub(crate) fn awaits_channels(&self) -> bool {
         self.lock().awaits_channels
     }
