@@ -1,7 +1,7 @@
 //! The index of the records on disk, and of what invalidates them.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -193,6 +193,11 @@ impl Index {
     /// Adds a purge that is not on disk yet. It applies to all records written before it. Returns its order.
     pub(super) fn purge_now(&mut self, purge: &Purge) -> Order {
         self.invalid.purge_now(purge, self.next)
+    }
+
+    /// These purges will not be written, because a later one of everything will be.
+    pub(super) fn lift_purges(&mut self, orders: &HashSet<Order>) {
+        self.invalid.lift_purges(orders);
     }
 
     /// Adds a purge that is on disk with this number: written by this order, or read from a segment.

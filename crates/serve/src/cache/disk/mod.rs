@@ -22,13 +22,14 @@ mod takeover_tests;
 mod tests;
 mod writer;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 
@@ -37,6 +38,7 @@ use super::key::Key;
 use super::purge::Purge;
 pub(super) use index::Slots;
 use index::{Index, Place};
+pub(super) use invalid::Order;
 use invalid::State;
 use segments::{Record, Segments};
 use writer::{Forgotten, Write};
@@ -51,7 +53,7 @@ const QUEUE_BYTES_MAX: u64 = 64 << 20;
 /// the worker. A slice of 1 MiB with its fields is shorter.
 const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 
-/// How long a purge may take to be on disk.
+/// How long purges may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A cache's folder.
@@ -210,16 +212,23 @@ impl Disk {
         let _ = self.queue.try_send(Write::Forget(forgotten));
     }
 
-    /// Applies a purge from now on, without writing it.
-    pub(super) fn mark(&self, purge: &Purge) {
-        self.shared.index().purge_now(purge);
+    /// Applies a purge from now on, without writing it. It applies to all records until it is written or lifted.
+    pub(super) fn mark(&self, purge: &Purge) -> Order {
+        self.shared.index().purge_now(purge)
+    }
+
+    /// These purges were marked, and will not be written, because a later one of everything will be.
+    pub(super) fn lift_purges(&self, orders: &HashSet<Order>) {
+        self.shared.index().lift_purges(orders);
     }
 
     /// Purges, from now on and after a restart.
-    pub(super) fn purge(&self, purge: &Purge) {
-        if let Some(is_written) = self.begin_purge(purge) {
+    pub(super) fn purge(&self, purges: &[Purge]) {
+        let until = Instant::now() + PURGE_TIME_MAX;
+        let begun: Vec<_> = purges.iter().filter_map(|purge| self.begin_purge(purge)).collect();
+        for is_written in begun {
             // If the writer has ended, another process owns the folder.
-            let _ = is_written.recv_timeout(PURGE_TIME_MAX);
+            let _ = is_written.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
     }
 
