@@ -18,8 +18,8 @@ pub(super) const CHANGED_BITS: u64 = 8 << 20;
 pub(in crate::cache) struct Slots {
     /// The hash of its key.
     pub(in crate::cache) key: u64,
-    /// Its slots; twice the same if it has only one. A first variant is also listed in its own slot, so that it is
-    /// found when another variant is the first.
+    /// Its slots, its own last; twice the same if it has only one. A first variant is also listed in its own slot, so
+    /// that it is found when another variant is the first.
     pub(in crate::cache) at: [u64; 2],
 }
 
@@ -40,12 +40,16 @@ struct Kept {
     place: Place,
     /// When it was last requested in this process, in seconds since 1970.
     used_s: u32,
+    /// It is listed and counted in its own slot; this is the slot of its key.
+    is_copy: bool,
 }
 
 /// The records by slot.
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
+    /// How many of them are copies.
+    copies: usize,
     /// The last segment with a record of each key, whether it is listed or not: a restart may list it again.
     keys: HashMap<u64, u32, RandomState>,
     /// There may be records of other keys: a segment could not be read.
@@ -63,7 +67,7 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() - self.copies
     }
 
     pub(super) fn get(&self, slot: u64) -> Option<Place> {
@@ -117,25 +121,43 @@ impl Index {
         self.has_other_keys = true;
     }
 
-    /// Lists a record that was read from a segment.
-    pub(super) fn insert_read(&mut self, slot: u64, place: Place, used_s: u32) {
-        let (word, bit) = bit_of(slot);
-        let word = self.changed.as_ref().and_then(|words| words.get(word));
-        match word.is_none_or(|word| word & bit == 0) {
-            true => self.insert(slot, place, used_s),
-            // Also if only another slot with the same bit has changed: a listed record is older than this one.
-            false => self.remove_slot(slot),
+    /// Lists a record that was read from a segment. Its slots are as in [`Slots::at`].
+    pub(super) fn insert_read(&mut self, at: [u64; 2], place: Place, used_s: u32) {
+        for slot in at {
+            let (word, bit) = bit_of(slot);
+            let word = self.changed.as_ref().and_then(|words| words.get(word));
+            match word.is_none_or(|word| word & bit == 0) {
+                true => self.list(slot, Kept { place, used_s, is_copy: slot != at[1] }),
+                // Also if only another slot with the same bit has changed: a listed record is older than this one.
+                false => self.remove_slot(slot),
+            }
         }
     }
 
-    pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
-        self.places.insert(slot, Kept { place, used_s });
+    pub(super) fn insert(&mut self, at: [u64; 2], place: Place, used_s: u32) {
+        for slot in at {
+            self.list(slot, Kept { place, used_s, is_copy: slot != at[1] });
+        }
+    }
+
+    fn list(&mut self, slot: u64, kept: Kept) {
+        self.copies += usize::from(kept.is_copy);
+        let former = self.places.insert(slot, kept);
+        self.copies -= usize::from(former.is_some_and(|former| former.is_copy));
+    }
+
+    fn retain(&mut self, is_retained: impl Fn(&Kept) -> bool) {
+        self.places.retain(|_, kept| {
+            let is_retained = is_retained(kept);
+            self.copies -= usize::from(!is_retained && kept.is_copy);
+            is_retained
+        });
     }
 
     /// A newer response was stored: removes the records in these slots, and ignores those that are read later.
     pub(super) fn supersede(&mut self, slots: Slots) {
         for slot in slots.at {
-            self.places.remove(&slot);
+            self.remove_slot(slot);
             let (word, bit) = bit_of(slot);
             if let Some(word) = self.changed.as_mut().and_then(|words| words.get_mut(word)) {
                 *word |= bit;
@@ -157,9 +179,9 @@ impl Index {
 
     /// Removes records that were not requested in `inactive_s` seconds. Returns how many.
     pub(super) fn sweep(&mut self, now_s: u32, inactive_s: u32) -> usize {
-        let before = self.places.len();
-        self.places.retain(|_, kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
-        before - self.places.len()
+        let before = self.len();
+        self.retain(|kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
+        before - self.len()
     }
 
     /// Whether a segment still has valid records.
@@ -174,16 +196,17 @@ impl Index {
     /// Removes a record, unless another has taken its slot.
     pub(super) fn remove(&mut self, slot: u64, place: Place) {
         if self.get(slot) == Some(place) {
-            self.places.remove(&slot);
+            self.remove_slot(slot);
         }
     }
 
     pub(super) fn remove_slot(&mut self, slot: u64) {
-        self.places.remove(&slot);
+        let removed = self.places.remove(&slot);
+        self.copies -= usize::from(removed.is_some_and(|removed| removed.is_copy));
     }
 
     pub(super) fn remove_segment(&mut self, segment: u32) {
-        self.places.retain(|_, kept| kept.place.segment != segment);
+        self.retain(|kept| kept.place.segment != segment);
         self.keys.retain(|_, last| *last != segment);
         self.firsts.remove(&segment);
         let first = self.firsts.values().next().copied();
@@ -205,7 +228,7 @@ impl Index {
         self.number_from(number + 1);
         self.invalid.purge(purge, number, order);
         if is_of_all(purge) {
-            self.places.retain(|_, kept| kept.place.number > number);
+            self.retain(|kept| kept.place.number > number);
         }
     }
 
@@ -230,6 +253,11 @@ impl Index {
         }
         self.invalid.forget(hash, number, Some(order));
         true
+    }
+
+    /// This order to invalidate a key will not be written, because a later purge of everything will be.
+    pub(super) fn lift(&mut self, hash: u64, order: Order) {
+        self.invalid.lift(hash, order);
     }
 
     /// The state of a record, whose key has this hash, before it is compared with the returned purges.

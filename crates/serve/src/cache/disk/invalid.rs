@@ -151,7 +151,7 @@ impl Invalid {
         self.change_forgotten(hash, number, |bar| bar.written(number, order));
     }
 
-    /// There are no records of this key: this order does not have to be written.
+    /// This order will not be written: there are no records of this key, or everything is purged.
     pub(super) fn lift(&mut self, hash: u64, order: Order) {
         if self.forgotten.get(&hash).is_some_and(|bar| bar.waits_for == Some(order)) {
             self.forgotten.remove(&hash);

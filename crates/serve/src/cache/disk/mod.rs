@@ -35,7 +35,7 @@ use flatout_engine::say;
 
 use super::entry::{Entry, seconds};
 use super::key::Key;
-use super::purge::Purge;
+use super::purge::{Purge, What};
 pub(super) use index::Slots;
 use index::{Index, Place};
 pub(super) use invalid::Order;
@@ -48,6 +48,9 @@ const QUEUE_MAX: usize = 4096;
 
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
+
+/// Invalidated keys that may wait besides, when the queue is full.
+const LATE_MAX: usize = 1024;
 
 /// Longer records are read by another thread: copying them and computing the checksum would delay other requests of
 /// the worker. A slice of 1 MiB with its fields is shorter.
@@ -80,6 +83,8 @@ struct Shared {
     /// All segments were read; before that, a purge could still be unread.
     is_ready: AtomicBool,
     queued_bytes: AtomicU64,
+    /// Invalidated keys for which the queue had no room, or a purge of everything instead.
+    late: Mutex<Vec<Write>>,
     tally: DiskTally,
     has_complained: AtomicBool,
 }
@@ -123,14 +128,7 @@ impl Disk {
     /// # Errors
     /// The folder cannot be created, read or written, or another process uses it.
     pub(super) fn open(plan: &DiskPlan, now_ms: u64, hash: Hash, slot: Slot) -> io::Result<Disk> {
-        let shared = Arc::new(Shared {
-            segments: Segments::open(&plan.dir, plan.bytes_max)?,
-            index: Mutex::default(),
-            is_ready: AtomicBool::new(false),
-            queued_bytes: AtomicU64::new(0),
-            tally: DiskTally::default(),
-            has_complained: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::open(plan)?);
         shared.index().set_reading(true);
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
@@ -208,8 +206,29 @@ impl Disk {
         drop(index);
         let (bytes, url_ends) = ([key.url, key.rest].concat(), key.url.len());
         let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
-        // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
-        let _ = self.queue.try_send(Write::Forget(forgotten));
+        // It is called under the lock of a stripe, and must not wait for room.
+        if let Err(TrySendError::Full(order)) = self.queue.try_send(Write::Forget(forgotten)) {
+            self.forget_late(order);
+        }
+    }
+
+    /// Keeps the order to invalidate a key until the writer has finished its current job. If there are too many,
+    /// everything is purged.
+    fn forget_late(&self, order: Write) {
+        let mut late = self.shared.late();
+        late.push(order);
+        if late.len() <= LATE_MAX {
+            return;
+        }
+        let all = Purge { what: What::All, is_soft: false };
+        let mut index = self.shared.index();
+        let order = index.purge_now(&all);
+        for late in late.drain(..) {
+            if let Write::Forget(Forgotten { hash, order, .. }) = late {
+                index.lift(hash, order);
+            }
+        }
+        late.push(Write::Purge(all, order, sync_channel(1).0));
     }
 
     /// Applies a purge from now on, without writing it. It applies to all records until it is written or lifted.
@@ -239,14 +258,16 @@ impl Disk {
         self.queue.send(Write::Purge(purge.clone(), order, done)).ok().map(|()| is_done)
     }
 
-    /// Updates the time of the last request for a slot, which memory knows.
-    pub(super) fn used(&self, slot: u64, used_s: u32) {
-        self.shared.index().used(slot, used_s);
+    /// Updates the time of the last request for the entry in these slots, which memory knows.
+    pub(super) fn used(&self, at: [u64; 2], used_s: u32) {
+        let mut index = self.shared.index();
+        at.into_iter().for_each(|slot| index.used(slot, used_s));
     }
 
-    /// Removes the entry in a slot; a restart may find it again.
-    pub(super) fn remove(&self, slot: u64) {
-        self.shared.index().remove_slot(slot);
+    /// Removes the entry in these slots; a restart may find it again.
+    pub(super) fn remove(&self, at: [u64; 2]) {
+        let mut index = self.shared.index();
+        at.into_iter().for_each(|slot| index.remove_slot(slot));
     }
 
     /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have
@@ -303,9 +324,26 @@ impl Drop for Disk {
 }
 
 impl Shared {
+    fn open(plan: &DiskPlan) -> io::Result<Shared> {
+        Ok(Shared {
+            segments: Segments::open(&plan.dir, plan.bytes_max)?,
+            index: Mutex::default(),
+            is_ready: AtomicBool::new(false),
+            queued_bytes: AtomicU64::new(0),
+            late: Mutex::default(),
+            tally: DiskTally::default(),
+            has_complained: AtomicBool::new(false),
+        })
+    }
+
     fn index(&self) -> std::sync::MutexGuard<'_, Index> {
         // Each change under the lock leaves consistent data.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn late(&self) -> std::sync::MutexGuard<'_, Vec<Write>> {
+        // Each change under the lock leaves consistent data.
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn when_ready<T>(&self, act: impl FnOnce(&mut Index) -> Option<T>) -> Option<T> {

@@ -26,6 +26,7 @@ pub(super) enum Write {
     Forget(Forgotten),
     /// Remove the oldest segments if they have no valid records.
     Reclaim,
+    /// The last one.
     Stop,
 }
 
@@ -47,10 +48,13 @@ impl Shared {
         self.is_ready.store(true, Ordering::Release);
         let mut paused_until = None;
         while let Ok(order) = orders.recv() {
-            if matches!(order, Write::Stop) {
+            let is_last = matches!(order, Write::Stop);
+            self.write(order, &mut next, &mut paused_until);
+            let late = std::mem::take(&mut *self.late());
+            late.into_iter().for_each(|order| self.write(order, &mut next, &mut paused_until));
+            if is_last {
                 return;
             }
-            self.write(order, &mut next, &mut paused_until);
         }
     }
 
@@ -68,10 +72,8 @@ impl Shared {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant is stored in the slot of its key too; after a restart, another
                     // variant may be the first.
-                    index.insert_read(at, place, now_s);
-                    if at != key_hash && !is_slice(text.vary) {
-                        index.insert_read(key_hash, place, now_s);
-                    }
+                    let first = if is_slice(text.vary) { at } else { key_hash };
+                    index.insert_read([first, at], place, now_s);
                 }
                 Kind::Forget => index.forget_read(key_hash, head.number),
                 Kind::Purge => {
@@ -135,7 +137,7 @@ impl Shared {
                 // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
-            Write::Stop => Ok(()),
+            Write::Stop => return,
         };
         match written {
             Ok(()) => *paused_until = None,
@@ -170,7 +172,7 @@ impl Shared {
         // marked the old entry as dead.
         match place.filter(|_| !entry.is_dead()) {
             Some(place) => {
-                slots.at.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
+                index.insert(slots.at, place, entry.used_s());
                 self.tally.written.fetch_add(1, Ordering::Relaxed);
             }
             None => index.supersede(slots),

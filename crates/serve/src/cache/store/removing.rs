@@ -104,12 +104,19 @@ impl Store {
         let now_s = seconds(now_ms);
         let mut count = 0;
         for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_form()) {
-            if now_s.saturating_sub(entry.used_s()) > inactive_s {
+            let is_inactive = now_s.saturating_sub(entry.used_s()) > inactive_s;
+            if is_inactive {
                 self.remove(slot, &entry);
-                self.disk().into_iter().for_each(|disk| disk.remove(slot));
                 count += 1;
-            } else if let Some(disk) = self.disk() {
-                disk.used(slot, entry.used_s());
+            }
+            let Some(disk) = self.disk() else { continue };
+            let at = match entry.selected().is_empty() {
+                true => [slot; 2],
+                false => self.with_key_of(&entry, |key| self.slots_on_disk(&entry, key.hash, slot).at),
+            };
+            match is_inactive {
+                true => disk.remove(at),
+                false => disk.used(at, entry.used_s()),
             }
         }
         if let Some(disk) = self.disk() {
