@@ -44,6 +44,17 @@ struct Kept {
     is_copy: bool,
 }
 
+/// Identifies a response that was offered to the disk.
+pub(super) type Offer = u64;
+
+/// The responses in a slot that wait to be written.
+#[derive(Default)]
+struct Queued {
+    count: usize,
+    /// The last one that was offered; it may have found no room.
+    last: Offer,
+}
+
 /// The records by slot.
 #[derive(Default)]
 pub(super) struct Index {
@@ -56,6 +67,9 @@ pub(super) struct Index {
     has_other_keys: bool,
     /// How many responses of each key wait to be written.
     waiting: HashMap<u64, usize, RandomState>,
+    /// The slots of these responses.
+    queued: HashMap<u64, Queued, RandomState>,
+    offers: Offer,
     /// The number of the first record of each segment.
     firsts: BTreeMap<u32, u64>,
     invalid: Invalid,
@@ -91,18 +105,33 @@ impl Index {
             || self.waiting.contains_key(&hash)
     }
 
-    /// A response of this key is about to be queued.
-    pub(super) fn queue(&mut self, slots: Slots) {
+    /// A response is about to be queued.
+    pub(super) fn queue(&mut self, slots: Slots) -> Offer {
         self.supersede(slots);
+        self.offers += 1;
         *self.waiting.entry(slots.key).or_default() += 1;
+        for slot in slots.at {
+            let queued = self.queued.entry(slot).or_default();
+            queued.count += 1;
+            queued.last = self.offers;
+        }
+        self.offers
     }
 
-    /// A response of this key does not wait any more.
-    pub(super) fn unqueue(&mut self, hash: u64) {
-        if let Entry::Occupied(mut waiting) = self.waiting.entry(hash) {
+    /// It does not wait any more.
+    pub(super) fn unqueue(&mut self, slots: Slots) {
+        if let Entry::Occupied(mut waiting) = self.waiting.entry(slots.key) {
             *waiting.get_mut() -= 1;
             if *waiting.get() == 0 {
                 waiting.remove();
+            }
+        }
+        for slot in slots.at {
+            if let Entry::Occupied(mut queued) = self.queued.entry(slot) {
+                queued.get_mut().count -= 1;
+                if queued.get().count == 0 {
+                    queued.remove();
+                }
             }
         }
     }
@@ -134,9 +163,13 @@ impl Index {
         }
     }
 
-    pub(super) fn insert(&mut self, at: [u64; 2], place: Place, used_s: u32) {
+    /// Lists a record that was written, in the slots for which no later response was offered. To be called before
+    /// [`Index::unqueue`].
+    pub(super) fn insert(&mut self, Slots { at, .. }: Slots, offer: Offer, place: Place, used_s: u32) {
         for slot in at {
-            self.list(slot, Kept { place, used_s, is_copy: slot != at[1] });
+            if self.queued.get(&slot).is_none_or(|queued| queued.last == offer) {
+                self.list(slot, Kept { place, used_s, is_copy: slot != at[1] });
+            }
         }
     }
 

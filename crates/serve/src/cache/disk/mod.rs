@@ -148,19 +148,19 @@ impl Disk {
     /// The same, without counting skipped responses.
     pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
         let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
-        self.shared.index().queue(slots);
+        let offer = self.shared.index().queue(slots);
         let is_full = queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX;
         let offered = match is_full {
             true if bytes > QUEUE_BYTES_MAX => Offered::Refused,
             true => Offered::Full,
-            false => match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
+            false => match self.queue.try_send(Write::Entry(entry.clone(), slots, offer)) {
                 Ok(()) => return Offered::Taken,
                 Err(TrySendError::Full(_)) => Offered::Full,
                 Err(TrySendError::Disconnected(_)) => Offered::Refused,
             },
         };
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.shared.index().unqueue(slots.key);
+        self.shared.index().unqueue(slots);
         offered
     }
 

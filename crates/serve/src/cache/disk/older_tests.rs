@@ -172,14 +172,21 @@ fn an_unlisted_record_of_an_invalidated_key_does_not_come_back() {
 fn first_variants_count_once_and_stay_in_both_slots() {
     let place = |number| Place { segment: number as u32, at: 0, bytes: 1, body_bytes: 0, number };
     let mut index = Index::default();
-    index.insert([7, 71], place(1), 0);
+    let one = Slots { key: 7, at: [7, 71] };
+    let offer = index.queue(one);
+    index.insert(one, offer, place(1), 0);
+    index.unqueue(one);
     assert_eq!(index.len(), 1);
     // Another variant is the first.
-    index.insert([7, 72], place(2), 0);
+    let two = Slots { key: 7, at: [7, 72] };
+    let offer = index.queue(two);
+    assert_eq!((index.len(), index.get(7)), (1, None));
+    index.insert(two, offer, place(2), 0);
+    index.unqueue(two);
     assert_eq!((index.len(), index.get(7), index.get(71)), (2, Some(place(2)), Some(place(1))));
     index.remove_segment(2);
     assert_eq!((index.len(), index.get(7)), (1, None));
-    index.supersede(Slots { key: 7, at: [7, 71] });
+    index.supersede(one);
     assert_eq!(index.len(), 0);
 
     let dir = Dir::new("twice");
@@ -200,6 +207,25 @@ fn first_variants_count_once_and_stay_in_both_slots() {
     });
     drop(store);
     assert_eq!(dir.open().disk().unwrap().size().0, 1);
+}
+
+/// It was evicted from memory before it was written, and a newer one was fetched meanwhile.
+#[test]
+fn a_response_written_late_is_not_listed_in_the_slots_of_a_newer_one() {
+    let place = |number| Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number };
+    let (one, two) = (Slots { key: 7, at: [7, 71] }, Slots { key: 7, at: [7, 72] });
+    let mut index = Index::default();
+    let old = index.queue(one);
+    // The queue is full.
+    index.queue(two);
+    index.unqueue(two);
+    index.insert(one, old, place(1), 0);
+    index.unqueue(one);
+    assert_eq!((index.get(7), index.get(71)), (None, Some(place(1))));
+    let next = index.queue(one);
+    index.insert(one, next, place(2), 0);
+    index.unqueue(one);
+    assert_eq!((index.get(7), index.get(71), index.len()), (Some(place(2)), Some(place(2)), 1));
 }
 
 /// The writer invalidates it after the job that it finishes next.
@@ -248,9 +274,9 @@ fn keys_are_known_while_segments_have_records_of_them() {
     let slots = Slots { key: 7, at: [7, 7] };
     index.queue(slots);
     index.queue(slots);
-    index.unqueue(7);
+    index.unqueue(slots);
     assert!(index.may_have(7), "one is to be written");
-    index.unqueue(7);
+    index.unqueue(slots);
     assert!(!index.may_have(7));
     index.set_reading(true);
     index.forget_now(7);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::index::{Place, Slots};
+use super::index::{Offer, Place, Slots};
 use super::invalid::Order;
 use super::record::{self, Kind, Text};
 use super::{Hash, Shared, Slot};
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// A job for the writer.
 pub(super) enum Write {
     /// A response, with its slots.
-    Entry(Arc<Entry>, Slots),
+    Entry(Arc<Entry>, Slots, Offer),
     /// A purge, its order, and the channel that reports that it was written.
     Purge(Purge, Order, SyncSender<()>),
     Forget(Forgotten),
@@ -97,13 +97,13 @@ impl Shared {
         let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
         let mut bytes = Vec::new();
         let written = match &order {
-            Write::Entry(entry, slots) => {
+            Write::Entry(entry, slots, offer) => {
                 self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
                 let written = match is_paused {
                     true => Ok(None),
                     false => self.write_entry(entry, number),
                 };
-                self.list(entry, *slots, written.as_ref().ok().copied().flatten());
+                self.list(entry, *slots, *offer, written.as_ref().ok().copied().flatten());
                 match written {
                     Ok(None) => return,
                     written => written.map(drop),
@@ -164,19 +164,19 @@ impl Shared {
     }
 
     /// Adds a written response to the index. If it was not written, removes older records of it.
-    fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
+    fn list(&self, entry: &Entry, slots: Slots, offer: Offer, place: Option<Place>) {
         let mut index = self.index();
-        index.unqueue(slots.key);
         place.into_iter().for_each(|place| index.note(place, Some(slots.key)));
         // It may have been purged or replaced while it was written. A replacement takes this lock after it has
         // marked the old entry as dead.
         match place.filter(|_| !entry.is_dead()) {
             Some(place) => {
-                index.insert(slots.at, place, entry.used_s());
+                index.insert(slots, offer, place, entry.used_s());
                 self.tally.written.fetch_add(1, Ordering::Relaxed);
             }
             None => index.supersede(slots),
         }
+        index.unqueue(slots);
     }
 
     /// If a purge could not be written, removes all segments: after a restart they would be served as valid.
