@@ -89,6 +89,11 @@ impl Service for Routes {
                 response.set_filter(Box::new(Twice));
                 Reply::Now
             }
+            (b"/filtered-large", _) => {
+                response.set_body(Body::Stream(Box::pin(Once(Some(Bytes::from(vec![b'x'; 150 << 10]))))));
+                response.set_filter(Box::new(Lengths));
+                Reply::Now
+            }
             (b"/filtered-later", _) => later(async {
                 let mut response = Response::new();
                 response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
@@ -161,6 +166,34 @@ impl Filter for Twice {
 
     fn end(&mut self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Bytes::from_static(b"."))
+    }
+}
+
+/// Sends the length of each piece.
+struct Lengths;
+
+impl Filter for Lengths {
+    fn piece(&mut self, bytes: Bytes) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(format!("{:06}", bytes.len()).into())
+    }
+
+    fn end(&mut self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Bytes::new())
+    }
+}
+
+/// Yields one frame.
+struct Once(Option<Bytes>);
+
+impl http_body::Body for Once {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 
@@ -339,6 +372,14 @@ fn a_stream_passes_through_its_filter() {
         assert!(body.starts_with("a\r\n0999\n0999\n\r\n"), "{body}");
         assert!(body.ends_with("a\r\n0000\n0000\n\r\n1\r\n.\r\n0\r\n\r\n"), "{body}");
     }
+}
+
+/// Compressing a large frame at once would delay other requests.
+#[test]
+fn a_large_frame_is_filtered_in_pieces() {
+    let answer = serving(Limits::default()).all(last("/filtered-large"));
+    let pieces = "6\r\n065536\r\n6\r\n065536\r\n6\r\n022528\r\n0\r\n\r\n";
+    assert_eq!(body_of(&answer), pieces);
 }
 
 #[test]

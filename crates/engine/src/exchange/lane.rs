@@ -131,6 +131,11 @@ impl Lane {
         Some(made)
     }
 
+    /// Whether what is pushed to this exchange passes through a filter.
+    pub(crate) fn is_filtered(&self, key: ExchangeKey) -> bool {
+        self.with(key.0, |exchange| exchange.filter.is_some()).unwrap_or(false)
+    }
+
     /// Whether a body may go through a pipe to this exchange: its bytes are not changed, and there are no frames
     /// between them, as in HTTP/2.
     pub fn takes_pipes(&self, key: ExchangeKey) -> bool {

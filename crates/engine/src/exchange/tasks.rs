@@ -44,6 +44,10 @@ pub(crate) fn spawn_body(lane: Lane, key: ExchangeKey, body: BoxBody) -> AbortHa
 /// Frames of one body before other tasks and the lane get their turn: one that is always ready would never yield.
 const FRAMES_PER_TURN: usize = 32;
 
+/// Bytes of a body that are passed through a filter before other tasks and the lane get their turn. A compressor takes
+/// about a millisecond for them.
+const FILTERED_PER_TURN: usize = 64 << 10;
+
 async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
     let mut trailers = Vec::new();
     for count in 1.. {
@@ -54,7 +58,7 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
         match next_frame(&mut body).await {
             Some(Ok(frame)) => match frame.into_data() {
                 // There was room, and this body has no other producer.
-                Ok(data) => match lane.push(key, data) {
+                Ok(data) => match push(&lane, key, data).await {
                     Push::Taken => {}
                     Push::Gone => return,
                     // Another producer pushes into it as well: the result is not a valid body.
@@ -75,6 +79,19 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
             }
         }
     }
+}
+
+/// Pushes a frame; through a filter in short pieces, with a turn for others after each.
+async fn push(lane: &Lane, key: ExchangeKey, mut data: Bytes) -> Push {
+    while lane.is_filtered(key) && !data.is_empty() {
+        match lane.push(key, data.split_to(data.len().min(FILTERED_PER_TURN))) {
+            Push::Taken => {}
+            other => return other,
+        }
+        yield_now().await;
+        poll_fn(|context| lane.poll_room(key, context)).await;
+    }
+    lane.push(key, data)
 }
 
 async fn next_frame(body: &mut BoxBody) -> Option<Result<Frame<Bytes>, BoxError>> {

@@ -182,6 +182,14 @@ impl Entry {
         }
     }
 
+    /// The same without the reference count.
+    pub(super) fn source(&self) -> &Entry {
+        match &self.body {
+            Content::Own(_) => self,
+            Content::Of(former) => former,
+        }
+    }
+
     /// Whether both use the same memory for their bodies.
     pub(super) fn shares_body(&self, other: &Entry) -> bool {
         std::ptr::eq(self.body(), other.body())

@@ -127,8 +127,10 @@ impl Flight {
     /// Sets the outcome, once.
     pub(super) fn settle(&self, outcome: Outcome) {
         let mut state = self.state();
-        state.is_kept = true;
-        state.outcome.get_or_insert(outcome);
+        if state.outcome.is_none() {
+            state.is_kept = true;
+            state.outcome = Some(outcome);
+        }
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().flatten().for_each(Waker::wake);

@@ -44,6 +44,9 @@ impl Entry {
     }
 
     fn is_form_of(&self, plain: &Entry, coding: Coding) -> bool {
+        // A form has the URL and the fields of the entry that owns the body. Those of an update may differ: with a
+        // custom key, or if its `Vary` is another one.
+        let plain = plain.source();
         self.vary() == mark(coding)
             && self.url() == plain.url()
             && self.rest() == plain.rest()
@@ -189,5 +192,45 @@ impl Stored for Served<'_> {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_wire::Status;
+    use flatout_wire::cache::Policy;
+
+    use super::super::entry::Content;
+    use super::*;
+
+    #[test]
+    fn forms_belong_to_updates_with_another_url_or_vary() {
+        let store = Arc::new(Store::new(1 << 20));
+        let key = |url| Key { url, rest: b"h/a", is_custom: true, hash: 7 };
+        let entry = |url, vary, selected, body: Content| {
+            let policy = Policy::default();
+            Entry::new(&Parts { key: key(url), vary, selected, lines: b"", status: Status::OK, policy }, body)
+        };
+        let own = entry(b"http://h/a", b"", b"", b"plain".to_vec().into());
+        let first = store.insert(&key(b"http://h/a"), own, store.moment()).0;
+        let at = store.form_slot(7, Coding::Gzip);
+        let order = Order {
+            store: Arc::downgrade(&store),
+            plain: Arc::downgrade(first.owner()),
+            coding: Coding::Gzip,
+            slot: 7,
+            hash: 7,
+            at,
+        };
+        store.insert_form(&order, &first, b"form".to_vec());
+        let form = store.get(at).unwrap();
+        assert!(form.is_form_of(&first, Coding::Gzip) && !form.is_form_of(&first, Coding::Brotli));
+        for (vary, selected) in [(&b""[..], &b""[..]), (b"\nx", b",1\n")] {
+            let update = entry(b"https://h/a", vary, selected, Content::Of(first.owner().clone()));
+            let update = store.insert(&key(b"https://h/a"), update, store.moment()).0;
+            assert!(store.get(at).is_some_and(|form| form.is_form_of(&update, Coding::Gzip)));
+        }
+        let other = entry(b"https://h/a", b"", b"", b"plain".to_vec().into());
+        assert!(!form.is_form_of(&other, Coding::Gzip));
     }
 }

@@ -1,7 +1,7 @@
 //! The index of the records on disk, and of what invalidates them.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -18,8 +18,8 @@ pub(super) const CHANGED_BITS: u64 = 8 << 20;
 pub(in crate::cache) struct Slots {
     /// The hash of its key.
     pub(in crate::cache) key: u64,
-    /// Its slots; twice the same if it has only one. A first variant is also listed in its own slot, so that it is
-    /// found when another variant is the first.
+    /// Its slots, its own last; twice the same if it has only one. A first variant is also listed in its own slot, so
+    /// that it is found when another variant is the first.
     pub(in crate::cache) at: [u64; 2],
 }
 
@@ -40,18 +40,36 @@ struct Kept {
     place: Place,
     /// When it was last requested in this process, in seconds since 1970.
     used_s: u32,
+    /// It is listed and counted in its own slot; this is the slot of its key.
+    is_copy: bool,
+}
+
+/// Identifies a response that was offered to the disk.
+pub(super) type Offer = u64;
+
+/// The responses in a slot that wait to be written.
+#[derive(Default)]
+struct Queued {
+    count: usize,
+    /// The last one that was offered; it may have found no room.
+    last: Offer,
 }
 
 /// The records by slot.
 #[derive(Default)]
 pub(super) struct Index {
     places: HashMap<u64, Kept, RandomState>,
+    /// How many of them are copies.
+    copies: usize,
     /// The last segment with a record of each key, whether it is listed or not: a restart may list it again.
     keys: HashMap<u64, u32, RandomState>,
     /// There may be records of other keys: a segment could not be read.
     has_other_keys: bool,
     /// How many responses of each key wait to be written.
     waiting: HashMap<u64, usize, RandomState>,
+    /// The slots of these responses.
+    queued: HashMap<u64, Queued, RandomState>,
+    offers: Offer,
     /// The number of the first record of each segment.
     firsts: BTreeMap<u32, u64>,
     invalid: Invalid,
@@ -63,7 +81,7 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() - self.copies
     }
 
     pub(super) fn get(&self, slot: u64) -> Option<Place> {
@@ -87,18 +105,33 @@ impl Index {
             || self.waiting.contains_key(&hash)
     }
 
-    /// A response of this key is about to be queued.
-    pub(super) fn queue(&mut self, slots: Slots) {
+    /// A response is about to be queued.
+    pub(super) fn queue(&mut self, slots: Slots) -> Offer {
         self.supersede(slots);
+        self.offers += 1;
         *self.waiting.entry(slots.key).or_default() += 1;
+        for slot in slots.at {
+            let queued = self.queued.entry(slot).or_default();
+            queued.count += 1;
+            queued.last = self.offers;
+        }
+        self.offers
     }
 
-    /// A response of this key does not wait any more.
-    pub(super) fn unqueue(&mut self, hash: u64) {
-        if let Entry::Occupied(mut waiting) = self.waiting.entry(hash) {
+    /// It does not wait any more.
+    pub(super) fn unqueue(&mut self, slots: Slots) {
+        if let Entry::Occupied(mut waiting) = self.waiting.entry(slots.key) {
             *waiting.get_mut() -= 1;
             if *waiting.get() == 0 {
                 waiting.remove();
+            }
+        }
+        for slot in slots.at {
+            if let Entry::Occupied(mut queued) = self.queued.entry(slot) {
+                queued.get_mut().count -= 1;
+                if queued.get().count == 0 {
+                    queued.remove();
+                }
             }
         }
     }
@@ -117,25 +150,47 @@ impl Index {
         self.has_other_keys = true;
     }
 
-    /// Lists a record that was read from a segment.
-    pub(super) fn insert_read(&mut self, slot: u64, place: Place, used_s: u32) {
-        let (word, bit) = bit_of(slot);
-        let word = self.changed.as_ref().and_then(|words| words.get(word));
-        match word.is_none_or(|word| word & bit == 0) {
-            true => self.insert(slot, place, used_s),
-            // Also if only another slot with the same bit has changed: a listed record is older than this one.
-            false => self.remove_slot(slot),
+    /// Lists a record that was read from a segment. Its slots are as in [`Slots::at`].
+    pub(super) fn insert_read(&mut self, at: [u64; 2], place: Place, used_s: u32) {
+        for slot in at {
+            let (word, bit) = bit_of(slot);
+            let word = self.changed.as_ref().and_then(|words| words.get(word));
+            match word.is_none_or(|word| word & bit == 0) {
+                true => self.list(slot, Kept { place, used_s, is_copy: slot != at[1] }),
+                // Also if only another slot with the same bit has changed: a listed record is older than this one.
+                false => self.remove_slot(slot),
+            }
         }
     }
 
-    pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
-        self.places.insert(slot, Kept { place, used_s });
+    /// Lists a record that was written, in the slots for which no later response was offered. To be called before
+    /// [`Index::unqueue`].
+    pub(super) fn insert(&mut self, Slots { at, .. }: Slots, offer: Offer, place: Place, used_s: u32) {
+        for slot in at {
+            if self.queued.get(&slot).is_none_or(|queued| queued.last == offer) {
+                self.list(slot, Kept { place, used_s, is_copy: slot != at[1] });
+            }
+        }
+    }
+
+    fn list(&mut self, slot: u64, kept: Kept) {
+        self.copies += usize::from(kept.is_copy);
+        let former = self.places.insert(slot, kept);
+        self.copies -= usize::from(former.is_some_and(|former| former.is_copy));
+    }
+
+    fn retain(&mut self, is_retained: impl Fn(&Kept) -> bool) {
+        self.places.retain(|_, kept| {
+            let is_retained = is_retained(kept);
+            self.copies -= usize::from(!is_retained && kept.is_copy);
+            is_retained
+        });
     }
 
     /// A newer response was stored: removes the records in these slots, and ignores those that are read later.
     pub(super) fn supersede(&mut self, slots: Slots) {
         for slot in slots.at {
-            self.places.remove(&slot);
+            self.remove_slot(slot);
             let (word, bit) = bit_of(slot);
             if let Some(word) = self.changed.as_mut().and_then(|words| words.get_mut(word)) {
                 *word |= bit;
@@ -157,9 +212,9 @@ impl Index {
 
     /// Removes records that were not requested in `inactive_s` seconds. Returns how many.
     pub(super) fn sweep(&mut self, now_s: u32, inactive_s: u32) -> usize {
-        let before = self.places.len();
-        self.places.retain(|_, kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
-        before - self.places.len()
+        let before = self.len();
+        self.retain(|kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
+        before - self.len()
     }
 
     /// Whether a segment still has valid records.
@@ -174,16 +229,17 @@ impl Index {
     /// Removes a record, unless another has taken its slot.
     pub(super) fn remove(&mut self, slot: u64, place: Place) {
         if self.get(slot) == Some(place) {
-            self.places.remove(&slot);
+            self.remove_slot(slot);
         }
     }
 
     pub(super) fn remove_slot(&mut self, slot: u64) {
-        self.places.remove(&slot);
+        let removed = self.places.remove(&slot);
+        self.copies -= usize::from(removed.is_some_and(|removed| removed.is_copy));
     }
 
     pub(super) fn remove_segment(&mut self, segment: u32) {
-        self.places.retain(|_, kept| kept.place.segment != segment);
+        self.retain(|kept| kept.place.segment != segment);
         self.keys.retain(|_, last| *last != segment);
         self.firsts.remove(&segment);
         let first = self.firsts.values().next().copied();
@@ -195,12 +251,17 @@ impl Index {
         self.invalid.purge_now(purge, self.next)
     }
 
+    /// These purges will not be written, because a later one of everything will be.
+    pub(super) fn lift_purges(&mut self, orders: &HashSet<Order>) {
+        self.invalid.lift_purges(orders);
+    }
+
     /// Adds a purge that is on disk with this number: written by this order, or read from a segment.
     pub(super) fn purge(&mut self, purge: &Purge, number: u64, order: Option<Order>) {
         self.number_from(number + 1);
         self.invalid.purge(purge, number, order);
         if is_of_all(purge) {
-            self.places.retain(|_, kept| kept.place.number > number);
+            self.retain(|kept| kept.place.number > number);
         }
     }
 
@@ -225,6 +286,11 @@ impl Index {
         }
         self.invalid.forget(hash, number, Some(order));
         true
+    }
+
+    /// This order to invalidate a key will not be written, because a later purge of everything will be.
+    pub(super) fn lift(&mut self, hash: u64, order: Order) {
+        self.invalid.lift(hash, order);
     }
 
     /// The state of a record, whose key has this hash, before it is compared with the returned purges.

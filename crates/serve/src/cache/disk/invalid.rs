@@ -1,6 +1,6 @@
 //! What makes records on disk invalid: purges and invalidated keys.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const PURGES_MAX: usize = 1024;
 const FORGOTTEN_MAX: usize = 256 << 10;
 
 /// Identifies a job of the writer that appends a purge or an invalidated key.
-pub(super) type Order = u64;
+pub(in crate::cache) type Order = u64;
 
 /// The state of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,17 @@ impl Invalid {
         }
     }
 
+    /// These purges will not be written, because a later one of everything will be.
+    pub(super) fn lift_purges(&mut self, orders: &HashSet<Order>) {
+        let lift = |bar: &mut Bar| {
+            if bar.waits_for.is_some_and(|order| orders.contains(&order)) {
+                bar.waits_for = None;
+            }
+        };
+        Arc::make_mut(&mut self.purges).0.iter_mut().for_each(|(_, bar)| lift(bar));
+        self.urls.values_mut().for_each(lift);
+    }
+
     fn change_purge(&mut self, purge: &Purge, next: u64, change: impl FnOnce(&mut Bar)) {
         if let What::Url(url) = &purge.what {
             let key = (self.hashes.hash_one(url.as_bytes()), purge.is_soft);
@@ -140,7 +151,7 @@ impl Invalid {
         self.change_forgotten(hash, number, |bar| bar.written(number, order));
     }
 
-    /// There are no records of this key: this order does not have to be written.
+    /// This order will not be written: there are no records of this key, or everything is purged.
     pub(super) fn lift(&mut self, hash: u64, order: Order) {
         if self.forgotten.get(&hash).is_some_and(|bar| bar.waits_for == Some(order)) {
             self.forgotten.remove(&hash);
@@ -290,6 +301,20 @@ mod tests {
         assert_eq!(state(&invalid, 100), State::Gone);
         invalid.lift(HASH, order);
         assert_eq!(state(&invalid, 100), State::Good);
+    }
+
+    #[test]
+    fn purges_that_will_not_be_written_are_lifted() {
+        for text in ["hard url http://a/", "hard prefix http://a/"] {
+            let mut invalid = Invalid::default();
+            let purge = Purge::from_text(text).unwrap();
+            let first = invalid.purge_now(&purge, 5);
+            let second = invalid.purge_now(&purge, 5);
+            invalid.lift_purges(&HashSet::from([first]));
+            assert_eq!(state(&invalid, 100), State::Gone, "it was ordered again");
+            invalid.lift_purges(&HashSet::from([first, second]));
+            assert_eq!(state(&invalid, 100), State::Good);
+        }
     }
 
     #[test]

@@ -22,21 +22,23 @@ mod takeover_tests;
 mod tests;
 mod writer;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 
 use super::entry::{Entry, seconds};
 use super::key::Key;
-use super::purge::Purge;
+use super::purge::{Purge, What};
 pub(super) use index::Slots;
 use index::{Index, Place};
+pub(super) use invalid::Order;
 use invalid::State;
 use segments::{Record, Segments};
 use writer::{Forgotten, Write};
@@ -47,11 +49,14 @@ const QUEUE_MAX: usize = 4096;
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
+/// Invalidated keys that may wait besides, when the queue is full.
+const LATE_MAX: usize = 1024;
+
 /// Longer records are read by another thread: copying them and computing the checksum would delay other requests of
 /// the worker. A slice of 1 MiB with its fields is shorter.
 const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 
-/// How long a purge may take to be on disk.
+/// How long purges may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A cache's folder.
@@ -78,6 +83,8 @@ struct Shared {
     /// All segments were read; before that, a purge could still be unread.
     is_ready: AtomicBool,
     queued_bytes: AtomicU64,
+    /// Invalidated keys for which the queue had no room, or a purge of everything instead.
+    late: Mutex<Vec<Write>>,
     tally: DiskTally,
     has_complained: AtomicBool,
 }
@@ -121,14 +128,7 @@ impl Disk {
     /// # Errors
     /// The folder cannot be created, read or written, or another process uses it.
     pub(super) fn open(plan: &DiskPlan, now_ms: u64, hash: Hash, slot: Slot) -> io::Result<Disk> {
-        let shared = Arc::new(Shared {
-            segments: Segments::open(&plan.dir, plan.bytes_max)?,
-            index: Mutex::default(),
-            is_ready: AtomicBool::new(false),
-            queued_bytes: AtomicU64::new(0),
-            tally: DiskTally::default(),
-            has_complained: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::open(plan)?);
         shared.index().set_reading(true);
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
@@ -148,19 +148,19 @@ impl Disk {
     /// The same, without counting skipped responses.
     pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
         let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
-        self.shared.index().queue(slots);
+        let offer = self.shared.index().queue(slots);
         let is_full = queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX;
         let offered = match is_full {
             true if bytes > QUEUE_BYTES_MAX => Offered::Refused,
             true => Offered::Full,
-            false => match self.queue.try_send(Write::Entry(entry.clone(), slots)) {
+            false => match self.queue.try_send(Write::Entry(entry.clone(), slots, offer)) {
                 Ok(()) => return Offered::Taken,
                 Err(TrySendError::Full(_)) => Offered::Full,
                 Err(TrySendError::Disconnected(_)) => Offered::Refused,
             },
         };
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.shared.index().unqueue(slots.key);
+        self.shared.index().unqueue(slots);
         offered
     }
 
@@ -206,20 +206,48 @@ impl Disk {
         drop(index);
         let (bytes, url_ends) = ([key.url, key.rest].concat(), key.url.len());
         let forgotten = Forgotten { bytes, url_ends, hash: key.hash, is_custom: key.is_custom, order };
-        // If the queue is full, it is invalidated in this process only; more cannot be guaranteed.
-        let _ = self.queue.try_send(Write::Forget(forgotten));
+        // It is called under the lock of a stripe, and must not wait for room.
+        if let Err(TrySendError::Full(order)) = self.queue.try_send(Write::Forget(forgotten)) {
+            self.forget_late(order);
+        }
     }
 
-    /// Applies a purge from now on, without writing it.
-    pub(super) fn mark(&self, purge: &Purge) {
-        self.shared.index().purge_now(purge);
+    /// Keeps the order to invalidate a key until the writer has finished its current job. If there are too many,
+    /// everything is purged.
+    fn forget_late(&self, order: Write) {
+        let mut late = self.shared.late();
+        late.push(order);
+        if late.len() <= LATE_MAX {
+            return;
+        }
+        let all = Purge { what: What::All, is_soft: false };
+        let mut index = self.shared.index();
+        let order = index.purge_now(&all);
+        for late in late.drain(..) {
+            if let Write::Forget(Forgotten { hash, order, .. }) = late {
+                index.lift(hash, order);
+            }
+        }
+        late.push(Write::Purge(all, order, sync_channel(1).0));
+    }
+
+    /// Applies a purge from now on, without writing it. It applies to all records until it is written or lifted.
+    pub(super) fn mark(&self, purge: &Purge) -> Order {
+        self.shared.index().purge_now(purge)
+    }
+
+    /// These purges were marked, and will not be written, because a later one of everything will be.
+    pub(super) fn lift_purges(&self, orders: &HashSet<Order>) {
+        self.shared.index().lift_purges(orders);
     }
 
     /// Purges, from now on and after a restart.
-    pub(super) fn purge(&self, purge: &Purge) {
-        if let Some(is_written) = self.begin_purge(purge) {
+    pub(super) fn purge(&self, purges: &[Purge]) {
+        let until = Instant::now() + PURGE_TIME_MAX;
+        let begun: Vec<_> = purges.iter().filter_map(|purge| self.begin_purge(purge)).collect();
+        for is_written in begun {
             // If the writer has ended, another process owns the folder.
-            let _ = is_written.recv_timeout(PURGE_TIME_MAX);
+            let _ = is_written.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -230,14 +258,16 @@ impl Disk {
         self.queue.send(Write::Purge(purge.clone(), order, done)).ok().map(|()| is_done)
     }
 
-    /// Updates the time of the last request for a slot, which memory knows.
-    pub(super) fn used(&self, slot: u64, used_s: u32) {
-        self.shared.index().used(slot, used_s);
+    /// Updates the time of the last request for the entry in these slots, which memory knows.
+    pub(super) fn used(&self, at: [u64; 2], used_s: u32) {
+        let mut index = self.shared.index();
+        at.into_iter().for_each(|slot| index.used(slot, used_s));
     }
 
-    /// Removes the entry in a slot; a restart may find it again.
-    pub(super) fn remove(&self, slot: u64) {
-        self.shared.index().remove_slot(slot);
+    /// Removes the entry in these slots; a restart may find it again.
+    pub(super) fn remove(&self, at: [u64; 2]) {
+        let mut index = self.shared.index();
+        at.into_iter().for_each(|slot| index.remove_slot(slot));
     }
 
     /// Removes entries that were not requested in `inactive_s` seconds, and the oldest segments if they have
@@ -294,9 +324,26 @@ impl Drop for Disk {
 }
 
 impl Shared {
+    fn open(plan: &DiskPlan) -> io::Result<Shared> {
+        Ok(Shared {
+            segments: Segments::open(&plan.dir, plan.bytes_max)?,
+            index: Mutex::default(),
+            is_ready: AtomicBool::new(false),
+            queued_bytes: AtomicU64::new(0),
+            late: Mutex::default(),
+            tally: DiskTally::default(),
+            has_complained: AtomicBool::new(false),
+        })
+    }
+
     fn index(&self) -> std::sync::MutexGuard<'_, Index> {
         // Each change under the lock leaves consistent data.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn late(&self) -> std::sync::MutexGuard<'_, Vec<Write>> {
+        // Each change under the lock leaves consistent data.
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn when_ready<T>(&self, act: impl FnOnce(&mut Index) -> Option<T>) -> Option<T> {

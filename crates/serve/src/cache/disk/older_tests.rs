@@ -1,16 +1,20 @@
 //! Replaced, removed and purged responses are not read from disk again.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 
 use flatout_wire::Status;
 
 use super::super::entry::{Entry, Parts};
+use super::super::key::Key;
 use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
 use super::index::{CHANGED_BITS, Index, Place};
 use super::invalid::State;
-use super::tests::{Dir, NOW_MS, body, get, policy, purge, put, with_key};
-use super::{QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Slots};
+use super::tests::{Dir, NOW_MS, body, get, get_at, policy, purge, put, with_key};
+use super::writer::Write;
+use super::{Disk, Hash, LATE_MAX, QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Shared, Slot, Slots};
 
 #[test]
 fn entries_removed_or_expired_in_memory_are_not_read_from_disk() {
@@ -84,14 +88,14 @@ fn responses_stored_while_segments_are_read_hide_older_records() {
     let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number: 1 };
     index.set_reading(true);
     index.supersede(Slots { key: 1, at: [1, 2] });
-    (1..4).for_each(|slot| index.insert_read(slot, place, 0));
+    (1..4).for_each(|slot| index.insert_read([slot; 2], place, 0));
     assert_eq!((index.get(1), index.get(2), index.get(3)), (None, None, Some(place)));
     // Another slot with the same bit.
     index.supersede(Slots { key: 1, at: [3 + CHANGED_BITS; 2] });
-    index.insert_read(3, Place { number: 2, ..place }, 0);
+    index.insert_read([3; 2], Place { number: 2, ..place }, 0);
     assert_eq!(index.get(3), None, "an older record");
     index.set_reading(false);
-    index.insert_read(1, place, 0);
+    index.insert_read([1; 2], place, 0);
     assert_eq!(index.get(1), Some(place));
 }
 
@@ -165,6 +169,97 @@ fn an_unlisted_record_of_an_invalidated_key_does_not_come_back() {
 }
 
 #[test]
+fn first_variants_count_once_and_stay_in_both_slots() {
+    let place = |number| Place { segment: number as u32, at: 0, bytes: 1, body_bytes: 0, number };
+    let mut index = Index::default();
+    let one = Slots { key: 7, at: [7, 71] };
+    let offer = index.queue(one);
+    index.insert(one, offer, place(1), 0);
+    index.unqueue(one);
+    assert_eq!(index.len(), 1);
+    // Another variant is the first.
+    let two = Slots { key: 7, at: [7, 72] };
+    let offer = index.queue(two);
+    assert_eq!((index.len(), index.get(7)), (1, None));
+    index.insert(two, offer, place(2), 0);
+    index.unqueue(two);
+    assert_eq!((index.len(), index.get(7), index.get(71)), (2, Some(place(2)), Some(place(1))));
+    index.remove_segment(2);
+    assert_eq!((index.len(), index.get(7)), (1, None));
+    index.supersede(one);
+    assert_eq!(index.len(), 0);
+
+    let dir = Dir::new("twice");
+    let store = dir.open();
+    let (url, one) = ("http://a/", b",1\n");
+    put(&store, url, b"\nx", one, b"x");
+    purge(&store, "soft tag none");
+    let disk = store.disk().unwrap();
+    assert_eq!(disk.size().0, 1);
+    assert!(get_at(&store, url, one, NOW_MS + 60_000).is_some());
+    assert_eq!(store.sweep(NOW_MS + 60_000, 10, 1), 0);
+    assert!(disk.sweep((NOW_MS / 1000) as u32 + 60, 10) == 0 && disk.size().0 == 1);
+    with_key(&store, url, |key| {
+        let own = store.slot_of(key.hash, one);
+        assert!([key.hash, own].iter().all(|slot| disk.load(*slot, &key).is_some()));
+        assert_eq!(store.sweep(NOW_MS + 90_000, 10, 1), 1);
+        assert!([key.hash, own].iter().all(|slot| disk.load(*slot, &key).is_none()));
+    });
+    drop(store);
+    assert_eq!(dir.open().disk().unwrap().size().0, 1);
+}
+
+/// It was evicted from memory before it was written, and a newer one was fetched meanwhile.
+#[test]
+fn a_response_written_late_is_not_listed_in_the_slots_of_a_newer_one() {
+    let place = |number| Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number };
+    let (one, two) = (Slots { key: 7, at: [7, 71] }, Slots { key: 7, at: [7, 72] });
+    let mut index = Index::default();
+    let old = index.queue(one);
+    // The queue is full.
+    index.queue(two);
+    index.unqueue(two);
+    index.insert(one, old, place(1), 0);
+    index.unqueue(one);
+    assert_eq!((index.get(7), index.get(71)), (None, Some(place(1))));
+    let next = index.queue(one);
+    index.insert(one, next, place(2), 0);
+    index.unqueue(one);
+    assert_eq!((index.get(7), index.get(71), index.len()), (Some(place(2)), Some(place(2)), 1));
+}
+
+/// The writer invalidates it after the job that it finishes next.
+#[test]
+fn keys_are_invalidated_also_while_the_queue_is_full() {
+    for (count, is_other_there) in [(1, true), (LATE_MAX + 1, false)] {
+        let dir = Dir::new(&format!("late-{count}"));
+        let (queue, orders) = sync_channel(1);
+        let shared = Arc::new(Shared::open(&dir.plan(1 << 20)).unwrap());
+        let disk = Disk { shared, queue, writer: Mutex::default(), is_closed: AtomicBool::new(true) };
+        let slots = Slots { key: 7, at: [7, 7] };
+        disk.shared.index().queue(slots);
+        disk.queue.send(Write::Stop).unwrap();
+        let key = Key { url: b"http://a/", rest: b"", is_custom: false, hash: 7 };
+        (0..count).for_each(|_| disk.forget(&key));
+        let state = |url: &[u8], hash, number| {
+            let key = Key { url, rest: b"", is_custom: false, hash };
+            let parts =
+                Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy: policy() };
+            let place = Place { segment: 1, at: 0, bytes: 1, body_bytes: 0, number };
+            let entry = Entry::new(&parts, Vec::new());
+            let (state, purges) = disk.shared.index().state_of(&entry, place, hash);
+            purges.state_of(&entry, number, state)
+        };
+        assert_eq!(state(b"http://a/", 7, 99), State::Gone);
+        let (hash, slot): (Hash, Slot) = (Box::new(|_| 7), Box::new(|_, _| 7));
+        disk.shared.write_all(&orders, 0, &hash, &slot);
+        assert_eq!((state(b"http://a/", 7, 0), state(b"http://a/", 7, 99)), (State::Gone, State::Good));
+        assert_eq!(state(b"http://b/", 8, 0) == State::Good, is_other_there);
+        assert!(disk.shared.late().is_empty());
+    }
+}
+
+#[test]
 fn keys_are_known_while_segments_have_records_of_them() {
     let place = |segment, number| Place { segment, at: 0, bytes: 1, body_bytes: 0, number };
     let mut index = Index::default();
@@ -179,9 +274,9 @@ fn keys_are_known_while_segments_have_records_of_them() {
     let slots = Slots { key: 7, at: [7, 7] };
     index.queue(slots);
     index.queue(slots);
-    index.unqueue(7);
+    index.unqueue(slots);
     assert!(index.may_have(7), "one is to be written");
-    index.unqueue(7);
+    index.unqueue(slots);
     assert!(!index.may_have(7));
     index.set_reading(true);
     index.forget_now(7);

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::purge::Purge;
 use super::super::store::Store;
@@ -120,6 +120,41 @@ fn waiting_for_a_folder_does_not_keep_the_store_alive() {
         std::thread::yield_now();
     }
     assert!(former.disk().is_some());
+}
+
+/// The wait for the folder does not start again with each purge.
+#[test]
+fn purges_wait_for_the_folder_together() {
+    let dir = Dir::new("together");
+    let _former = dir.open();
+    let latter = waiting(&dir);
+    latter.hold_purges();
+    for at in 0..15 {
+        latter.purge_soon(&Purge::from_text(&format!("hard url http://a/{at}")).unwrap());
+    }
+    let began = Instant::now();
+    latter.write_purges();
+    assert!(!latter.has_purges_to_write() && began.elapsed() < Duration::from_secs(20));
+}
+
+/// The marks of those that are not written end.
+#[test]
+fn responses_are_read_from_disk_after_too_many_purges() {
+    let dir = Dir::new("too-many");
+    let store = Arc::new(dir.open());
+    let url = "http://a/0";
+    put(&store, url, b"", b"", b"old");
+    purge(&store, "soft tag none");
+    store.hold_purges();
+    for at in 0..3000 {
+        store.purge_soon(&Purge::from_text(&format!("hard url http://a/{at}")).unwrap());
+    }
+    assert_eq!(body(&store, url), None);
+    store.write_purges();
+    put(&store, url, b"", b"", b"new");
+    purge(&store, "soft tag none");
+    with_key(&store, url, |key| store.peek(key.hash).into_iter().for_each(|it| store.remove(key.hash, &it)));
+    assert_eq!(body(&store, url).unwrap(), b"new");
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub(super) fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<A
     get_at(store, url, selected, NOW_MS)
 }
 
-fn get_at(store: &Store, url: &str, selected: &'static [u8], now_ms: u64) -> Option<Arc<Entry>> {
+pub(super) fn get_at(store: &Store, url: &str, selected: &'static [u8], now_ms: u64) -> Option<Arc<Entry>> {
     let select = |names: &[u8], out: &mut Vec<u8>| {
         if !names.is_empty() {
             out.extend_from_slice(selected);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::index::{Place, Slots};
+use super::index::{Offer, Place, Slots};
 use super::invalid::Order;
 use super::record::{self, Kind, Text};
 use super::{Hash, Shared, Slot};
@@ -20,12 +20,13 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// A job for the writer.
 pub(super) enum Write {
     /// A response, with its slots.
-    Entry(Arc<Entry>, Slots),
+    Entry(Arc<Entry>, Slots, Offer),
     /// A purge, its order, and the channel that reports that it was written.
     Purge(Purge, Order, SyncSender<()>),
     Forget(Forgotten),
     /// Remove the oldest segments if they have no valid records.
     Reclaim,
+    /// The last one.
     Stop,
 }
 
@@ -47,10 +48,13 @@ impl Shared {
         self.is_ready.store(true, Ordering::Release);
         let mut paused_until = None;
         while let Ok(order) = orders.recv() {
-            if matches!(order, Write::Stop) {
+            let is_last = matches!(order, Write::Stop);
+            self.write(order, &mut next, &mut paused_until);
+            let late = std::mem::take(&mut *self.late());
+            late.into_iter().for_each(|order| self.write(order, &mut next, &mut paused_until));
+            if is_last {
                 return;
             }
-            self.write(order, &mut next, &mut paused_until);
         }
     }
 
@@ -68,10 +72,8 @@ impl Shared {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant is stored in the slot of its key too; after a restart, another
                     // variant may be the first.
-                    index.insert_read(at, place, now_s);
-                    if at != key_hash && !is_slice(text.vary) {
-                        index.insert_read(key_hash, place, now_s);
-                    }
+                    let first = if is_slice(text.vary) { at } else { key_hash };
+                    index.insert_read([first, at], place, now_s);
                 }
                 Kind::Forget => index.forget_read(key_hash, head.number),
                 Kind::Purge => {
@@ -95,13 +97,13 @@ impl Shared {
         let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
         let mut bytes = Vec::new();
         let written = match &order {
-            Write::Entry(entry, slots) => {
+            Write::Entry(entry, slots, offer) => {
                 self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
                 let written = match is_paused {
                     true => Ok(None),
                     false => self.write_entry(entry, number),
                 };
-                self.list(entry, *slots, written.as_ref().ok().copied().flatten());
+                self.list(entry, *slots, *offer, written.as_ref().ok().copied().flatten());
                 match written {
                     Ok(None) => return,
                     written => written.map(drop),
@@ -135,7 +137,7 @@ impl Shared {
                 // A removed segment does not mean that writes succeed again: the pause stays.
                 return removed.unwrap_or_else(|error| self.failed("remove", &error));
             }
-            Write::Stop => Ok(()),
+            Write::Stop => return,
         };
         match written {
             Ok(()) => *paused_until = None,
@@ -162,19 +164,19 @@ impl Shared {
     }
 
     /// Adds a written response to the index. If it was not written, removes older records of it.
-    fn list(&self, entry: &Entry, slots: Slots, place: Option<Place>) {
+    fn list(&self, entry: &Entry, slots: Slots, offer: Offer, place: Option<Place>) {
         let mut index = self.index();
-        index.unqueue(slots.key);
         place.into_iter().for_each(|place| index.note(place, Some(slots.key)));
         // It may have been purged or replaced while it was written. A replacement takes this lock after it has
         // marked the old entry as dead.
         match place.filter(|_| !entry.is_dead()) {
             Some(place) => {
-                slots.at.into_iter().for_each(|slot| index.insert(slot, place, entry.used_s()));
+                index.insert(slots, offer, place, entry.used_s());
                 self.tally.written.fetch_add(1, Ordering::Relaxed);
             }
             None => index.supersede(slots),
         }
+        index.unqueue(slots);
     }
 
     /// If a purge could not be written, removes all segments: after a restart they would be served as valid.

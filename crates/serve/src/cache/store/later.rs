@@ -1,10 +1,11 @@
 //! Purges that are written to disk in the background.
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Store;
+use crate::cache::disk::Order;
 use crate::cache::purge::{Purge, What};
 
 /// Maximum number of purges that wait to be written. Above it, everything on disk is purged.
@@ -17,12 +18,17 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Later {
     state: Mutex<State>,
-    is_done: Condvar,
+    /// Some were written.
+    has_gone_on: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    purges: VecDeque<Purge>,
+    /// With the orders of their marks.
+    purges: Vec<(Purge, Option<Order>)>,
+    /// How many were queued so far, and how many of these were written.
+    queued: u64,
+    written: u64,
     /// Whether a thread is writing them.
     is_running: bool,
 }
@@ -33,35 +39,42 @@ impl Later {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next purge to be written. If there is none, the thread ends.
-    fn next(&self) -> Option<Purge> {
+    /// The purges to be written, and how many were queued so far. If there are none, the thread ends.
+    fn take(&self) -> Option<(Vec<Purge>, u64)> {
         let mut state = self.state();
-        let next = state.purges.pop_front();
-        if next.is_none() {
-            state.is_running = false;
-            self.is_done.notify_all();
-        }
-        next
+        state.is_running = !state.purges.is_empty();
+        let purges = std::mem::take(&mut state.purges).into_iter().map(|(purge, _)| purge).collect();
+        state.is_running.then_some((purges, state.queued))
+    }
+
+    /// This many were written so far.
+    fn note_written(&self, written: u64) {
+        self.state().written = written;
+        self.has_gone_on.notify_all();
     }
 }
 
 impl Store {
     /// Like [`Store::purge`], but does not wait until the purge is on disk.
     pub(in crate::cache) fn purge_soon(self: &Arc<Store>, purge: &Purge) -> usize {
-        let count = self.purge_memory(purge);
+        let (count, order) = self.purge_memory(purge);
         if self.has_folder() {
-            self.purge_disk_later(purge);
+            self.purge_disk_later(purge, order);
         }
         count
     }
 
-    fn purge_disk_later(self: &Arc<Store>, purge: &Purge) {
+    fn purge_disk_later(self: &Arc<Store>, purge: &Purge, order: Option<Order>) {
         let mut state = self.later.state();
-        if state.purges.len() >= WAITING_MAX {
-            state.purges.clear();
-            state.purges.push_back(Purge { what: What::All, is_soft: false });
-        } else {
-            state.purges.push_back(purge.clone());
+        state.queued += 1;
+        state.purges.push((purge.clone(), order));
+        if state.purges.len() > WAITING_MAX {
+            let all = Purge { what: What::All, is_soft: false };
+            // Its mark comes first, so that it replaces those of the purges that are not written.
+            let order = self.mark_on_disk(&all);
+            let dropped: HashSet<Order> = state.purges.drain(..).filter_map(|(_, order)| order).collect();
+            self.disk().into_iter().for_each(|disk| disk.lift_purges(&dropped));
+            state.purges.push((all, order));
         }
         if std::mem::replace(&mut state.is_running, true) {
             return;
@@ -76,21 +89,37 @@ impl Store {
     }
 
     fn purge_waiting(&self) {
-        while let Some(purge) = self.later.next() {
-            self.purge_disk(&purge);
+        while let Some((purges, queued)) = self.later.take() {
+            self.purge_disk(&purges);
+            self.later.note_written(queued);
         }
     }
 
     /// Waits until the purges so far are on disk, for a limited time.
     pub(in crate::cache) fn wait_for_purges(&self) {
-        let waited =
-            self.later.is_done.wait_timeout_while(self.later.state(), WAIT_MAX, |state| state.is_running);
+        let state = self.later.state();
+        let queued = state.queued;
+        let waits = |state: &mut State| state.written < queued;
+        let waited = self.later.has_gone_on.wait_timeout_while(state, WAIT_MAX, waits);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Purges are queued, and written only by [`Store::write_purges`].
+    #[cfg(test)]
+    pub(in crate::cache) fn hold_purges(&self) {
+        self.later.state().is_running = true;
+    }
+
+    /// Writes the purges that wait.
+    #[cfg(test)]
+    pub(in crate::cache) fn write_purges(&self) {
+        self.purge_waiting();
     }
 
     /// Whether purges wait to be written.
     #[cfg(test)]
     pub(in crate::cache) fn has_purges_to_write(&self) -> bool {
-        self.later.state().is_running
+        let state = self.later.state();
+        state.written < state.queued
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{Moment, Store};
+use crate::cache::disk::Order;
 use crate::cache::entry::{Entry, seconds};
 use crate::cache::key::Key;
 use crate::cache::purge::Purge;
@@ -64,24 +65,26 @@ impl Store {
         Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
     }
 
-    /// From now on, responses that this purge applies to are not stored if they were requested before.
-    pub(in crate::cache) fn begin_purge(&self, purge: &Purge) {
+    /// From now on, responses that this purge applies to are not stored if they were requested before. Returns the
+    /// order of its mark on disk.
+    pub(in crate::cache) fn begin_purge(&self, purge: &Purge) -> Option<Order> {
         // The disk comes first: a record that is read after the log has grown must already be purged.
-        self.mark_on_disk(purge);
+        let order = self.mark_on_disk(purge);
         let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
         log.add(purge);
+        order
     }
 
     /// Removes entries, or marks them stale. Examines all entries.
     pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
-        let count = self.purge_memory(purge);
-        self.purge_disk(purge);
+        let (count, _) = self.purge_memory(purge);
+        self.purge_disk(std::slice::from_ref(purge));
         count
     }
 
-    /// The same, without writing the purge to disk.
-    pub(super) fn purge_memory(&self, purge: &Purge) -> usize {
-        self.begin_purge(purge);
+    /// The same, without writing the purge to disk. Also returns the order of its mark there.
+    pub(super) fn purge_memory(&self, purge: &Purge) -> (usize, Option<Order>) {
+        let order = self.begin_purge(purge);
         let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
         let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
         for (slot, entry) in &found {
@@ -91,7 +94,7 @@ impl Store {
             }
         }
         self.tally.purged(found.len());
-        found.len()
+        (found.len(), order)
     }
 
     /// Removes entries that were not requested in `inactive_s` seconds. Each sweep reports uses in memory to
@@ -101,12 +104,19 @@ impl Store {
         let now_s = seconds(now_ms);
         let mut count = 0;
         for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_form()) {
-            if now_s.saturating_sub(entry.used_s()) > inactive_s {
+            let is_inactive = now_s.saturating_sub(entry.used_s()) > inactive_s;
+            if is_inactive {
                 self.remove(slot, &entry);
-                self.disk().into_iter().for_each(|disk| disk.remove(slot));
                 count += 1;
-            } else if let Some(disk) = self.disk() {
-                disk.used(slot, entry.used_s());
+            }
+            let Some(disk) = self.disk() else { continue };
+            let at = match entry.selected().is_empty() {
+                true => [slot; 2],
+                false => self.with_key_of(&entry, |key| self.slots_on_disk(&entry, key.hash, slot).at),
+            };
+            match is_inactive {
+                true => disk.remove(at),
+                false => disk.used(at, entry.used_s()),
             }
         }
         if let Some(disk) = self.disk() {

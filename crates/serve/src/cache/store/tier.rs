@@ -12,7 +12,7 @@ use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::Store;
-use crate::cache::disk::{Disk, Offered};
+use crate::cache::disk::{Disk, Offered, Order};
 use crate::cache::key::Key;
 use crate::cache::plan::DiskPlan;
 use crate::cache::purge::{Purge, What};
@@ -149,7 +149,7 @@ impl Store {
 
     /// Opens the configured folder, unless it is open.
     fn take_folder(&self, now_ms: u64) -> io::Result<()> {
-        let _opening = self.tier.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let opening = self.tier.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = self.missing().as_ref().map(|missing| missing.plan.clone()) else { return Ok(()) };
         let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
@@ -170,6 +170,8 @@ impl Store {
         // It is set only under the lock, and so only once.
         let _ = self.tier.disk.set(disk);
         drop(missing);
+        // Queueing the entries may take as long as the disk does.
+        drop(opening);
         self.tier.has_come.notify_all();
         self.keep_all();
         Ok(())
@@ -210,20 +212,20 @@ impl Store {
         }
     }
 
-    /// Applies a purge to the disk, without writing it.
-    pub(super) fn mark_on_disk(&self, purge: &Purge) {
-        self.tell_disk(|disk| disk.mark(purge), |missed| missed.purge(purge));
+    /// Applies a purge to the disk, without writing it. Returns the order of the mark, if the disk is open.
+    pub(super) fn mark_on_disk(&self, purge: &Purge) -> Option<Order> {
+        self.tell_disk(|disk| disk.mark(purge), |missed| missed.purge(purge))
     }
 
-    /// Writes a purge that was applied to the disk.
-    pub(super) fn purge_disk(&self, purge: &Purge) {
+    /// Writes purges that were applied to the disk.
+    pub(super) fn purge_disk(&self, purges: &[Purge]) {
         let missing = self.missing();
         let is_tried = |missing: &mut Option<Missing>| missing.as_ref().is_some_and(|it| it.trying.is_some());
         let waited = self.tier.has_come.wait_timeout_while(missing, PURGE_WAIT_MAX, is_tried);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        // Also if the purge was applied when the folder was opened: this waits until it is written.
+        // Also if they were applied when the folder was opened: this waits until they are written.
         if let Some(disk) = self.disk() {
-            disk.purge(purge);
+            disk.purge(purges);
         }
     }
 
@@ -233,14 +235,15 @@ impl Store {
     }
 
     /// Calls `tell` with the disk if it is open, otherwise `note`.
-    fn tell_disk(&self, tell: impl Fn(&Disk), note: impl FnOnce(&mut Missing)) {
+    fn tell_disk<T>(&self, tell: impl FnOnce(&Disk) -> T, note: impl FnOnce(&mut Missing)) -> Option<T> {
         if self.tier.disk.get().is_none()
             && let Some(missed) = self.missing().as_mut()
         {
-            return note(missed);
+            note(missed);
+            return None;
         }
         // Also if it was opened just now.
-        self.disk().into_iter().for_each(tell);
+        self.disk().map(tell)
     }
 
     fn missing(&self) -> MutexGuard<'_, Option<Missing>> {
