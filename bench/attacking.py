@@ -15,24 +15,27 @@ from pathlib import Path
 from measure import FLATOUT, median, quartiles, told
 from parts import main, table
 from secured import bench
-from servers import CLIENT_CPU, ROOT, SITE, Server
+import children
+from servers import CLIENT_CPU, SITE, Server, program
+from smoke import IS_SMOKE, failed, sized
 
-ATTACKER = str(ROOT / "target/release/attacker")
+ATTACKER = program("attacker")
 
 # Requests a second of honest clients: far below what a server can do, so that the rate falls where requests have to wait.
 RATE = 2_000
 
-FLOODS_AT_ONCE, HELD = 8, 100
+FLOODS_AT_ONCE, HELD = 8, sized(100, smoke=10)
 
 # The attack begins before the honest clients are counted, and ends behind them.
-MARGIN_S = 1
+MARGIN_S = sized(1, smoke=0)
 
 
 def names(is_flood):
     """The attacks by name: those that hold connections are the last ones."""
     found = subprocess.run([ATTACKER, "--list"], capture_output=True, text=True, check=True).stdout.splitlines()
     first = next(at for at, name in enumerate(found) if name.startswith("a client that reads nothing"))
-    return found[:first] if is_flood else found[first:]
+    these = found[:first] if is_flood else found[first:]
+    return these[:1] if IS_SMOKE else these
 
 
 def memory_bytes(server, name):
@@ -45,7 +48,7 @@ def attacker(server, seconds, connections, name):
         os.sched_setaffinity(0, {CLIENT_CPU})
         os.nice(10)
     command = [ATTACKER, f"127.0.0.1:{server.port}", str(seconds), str(connections), name]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=begin)
+    return children.start(command, begin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def attacked(options, name, connections):
@@ -79,7 +82,7 @@ def all_of(title, is_flood, connections, options):
         try:
             runs[name] = [attacked(options, name, connections) for _ in range(options.rounds)]
         except RuntimeError as error:
-            print(f"  {name}: {error}", file=sys.stderr)
+            failed(name, error)
             continue
         print(f"  {name}: {median(runs[name], 'rate'):.1%}", file=sys.stderr)
     row = lambda name: [

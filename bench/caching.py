@@ -7,6 +7,7 @@ from counting import per_request
 from measure import measure, quartiles, running, table, told, turns, wrk
 from proxying import FLATOUT, GUEST
 from servers import CLIENT_CPU, Server, flatout_json, only
+from smoke import IS_SMOKE, failed, leave_out, sized
 
 CONNECTIONS = 64
 SIZES = {"1 KiB": 1 << 10, "16 KiB": 16 << 10, "256 KiB": 256 << 10}
@@ -19,16 +20,16 @@ MEMORY_BYTES = 256 * MIB
 # For hits from disk: the cache's memory is much smaller than the requested set, but the page cache holds all of it.
 SMALL_BYTES = 8 * MIB
 DISK_BYTES = 1 << 30
-DISK_COUNTS = {"1 KiB": 60_000, "16 KiB": 4_000, "256 KiB": 250}
+DISK_COUNTS = {"1 KiB": sized(60_000, smoke=200), "16 KiB": 4_000, "256 KiB": 250}
 
 # The mix: of a million URLs, the hundred most popular get two fifths of the requests.
 ZIPF_URLS, ZIPF_BYTES, ZIPF_MEMORY_BYTES = 1_000_000, 2 << 10, 32 * MIB
-ZIPF_WARM_UP_S = 8
+ZIPF_WARM_UP_S = sized(8, smoke=1)
 
-HERD, HERD_MS = 200, 100
+HERD, HERD_MS = sized(200, smoke=20), 100
 
 # Small entries: at most this many, or as many as are stored in this time.
-ENTRY_BYTES, ENTRIES_TIME_S = 100, 45
+ENTRY_BYTES, ENTRIES_TIME_S = 100, sized(45, smoke=1)
 ENTRIES_MEMORY_BYTES = 4096 * MIB
 
 # Everything is stored when a pass through all URLs has fewer misses than this share.
@@ -97,8 +98,10 @@ def caches(origin, options, memory_bytes=MEMORY_BYTES, disk_bytes=0):
     traffic_server += ["@conf/trafficserver-cache/storage.config", "@conf/trafficserver/remap.config", "@conf/trafficserver/ip_allow.yaml"]
     commands = {"flatout": flatout, "nginx": ["nginx", "-c", "@conf/nginx-cache.conf"], "varnish": varnish, "trafficserver": traffic_server}
     programs = {"trafficserver": "traffic_server"}
-    found = [Cache(name, command, origin, memory_bytes, disk_bytes) for name, command in commands.items() if shutil.which(programs.get(name, command[0]))]
-    return only(found, options)
+    here = [name for name, command in commands.items() if shutil.which(programs.get(name, command[0]))]
+    for name in commands.keys() - here:
+        leave_out(f"{name}, which is not installed")
+    return only([Cache(name, commands[name], origin, memory_bytes, disk_bytes) for name in here], options)
 
 
 def fetch(port, path):
@@ -134,7 +137,7 @@ def filled(servers, origin, size, count):
             fill(server, origin, size, count)
             found.append(server)
         except RuntimeError as error:
-            print(f"  {server.name}: {error}", file=sys.stderr)
+            failed(server.name, error)
     return found
 
 
@@ -247,7 +250,7 @@ def entries(origin, options):
                 each = (server.held_bytes() - before) / stored
                 runs[server.name] = {"entries": stored, "bytes_each": each, "own_bytes": own}
         except RuntimeError as error:
-            print(f"  {server.name}: {error}", file=sys.stderr)
+            failed(server.name, error)
     lines = ["| server | entries | bytes of memory each | beyond URL, fields and body |", "|---|---:|---:|---:|"]
     lines += [f"| {name} | {run['entries']:,} | {run['bytes_each']:,.0f} | {run['bytes_each'] - run['own_bytes']:,.0f} |" for name, run in runs.items()]
     lines += ["", "trafficserver's index has its full size from the start, and is not in this; its entries are in memory and on disk."]
@@ -273,6 +276,9 @@ PARTS |= {"misses": ("Misses of 1 KiB, all of which are stored", misses),
           "herd": (f"{HERD} requests at once for what the upstream takes {HERD_MS} ms for", herd),
           "entries": (f"Small entries: {ENTRY_BYTES} bytes", entries),
           "instructions": ("Instructions (valgrind --tool=callgrind)", instructions)}
+if IS_SMOKE:
+    # One of each kind; instructions are those of `./x bench serve`.
+    PARTS = {part: act for part, act in PARTS.items() if "16 KiB" not in part and "256 KiB" not in part and part != "instructions"}
 
 
 def case_cache(options):

@@ -3,11 +3,13 @@
 import os, shutil, socket, statistics, subprocess, sys, time
 
 from measure import flatout_bench, quartiles, running, told, turns
+import children
 from servers import CLIENT_CPU, ROOT, flatout_files, installed, nginx, only, pin
+from smoke import sized
 
 # On the disk of the sources, because a temporary directory may be in memory.
 FOLDER = ROOT / "target/bench-cold"
-BIG_MIB = 256
+BIG_MIB = sized(256, smoke=8)
 SMALL_RATE, SMALL_CONNECTIONS = 2_000, 8
 STATES = ("alone", "warm", "cold")
 READ_BYTES = 1 << 20
@@ -30,7 +32,7 @@ class Fetching:
     def __init__(self, server, state):
         command = [sys.executable, __file__, str(server.port), state]
         pipe = subprocess.PIPE
-        self.process = state != "alone" and subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, preexec_fn=pin(CLIENT_CPU))
+        self.process = state != "alone" and children.start(command, pin(CLIENT_CPU), stdin=pipe, stdout=pipe, text=True)
 
     def __enter__(self):
         if self.process:

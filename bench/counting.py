@@ -1,8 +1,9 @@
 """The case of instructions, counted by valgrind."""
 
-import re, signal, socket, sys, time
+import re, shutil, signal, socket, sys, time
 
 from servers import flatout_files, flatout_json, guest_echo, guest_servers, observed
+from smoke import IS_SMOKE, leave_out
 
 
 def case_instructions(options):
@@ -10,6 +11,9 @@ def case_instructions(options):
 
     Pipelined, what it costs to wake up is shared by sixteen. Alone, each request comes to a server that sleeps: without the
     pause it would depend on chance whether the busy lane, which is looked at again, already has the next."""
+    if IS_SMOKE and not shutil.which("valgrind"):
+        leave_out("instructions; valgrind is not installed")
+        return {}, []
     runs = {}
     with guest_echo() as upstream:
         subjects = {"/json": flatout_json(), "/json by an async handler": flatout_json(), "a file of 1 KiB": flatout_files("/1024.bin"),
@@ -18,6 +22,8 @@ def case_instructions(options):
         subjects |= {f"/json, {server.name}": server for server in observed()}
         # Parked, with the response given by the guest that reads the upstream; and the same with a future.
         subjects |= {f"an upstream's answer, by {server.name}": server for server in guest_servers(upstream)}
+        if IS_SMOKE:
+            subjects = {"/json": flatout_json()}
         for name, server in subjects.items():
             for how, deep in [("16 pipelined", 16), ("alone, waking up", 1)]:
                 label = f"GET {name}, {how}"
@@ -30,6 +36,8 @@ def case_instructions(options):
 def per_request(server, deep, differ=False):
     """`differ`: each request has a field with a different value."""
     few, many, pause = (2_000, 12_000, 0) if deep > 1 else (100, 600, 0.005)
+    if IS_SMOKE:
+        few, many = 32, 160
     counts = [instructions(server, requests, deep, pause, differ) for requests in (few, many)]
     return (counts[1] - counts[0]) / (many - few)
 

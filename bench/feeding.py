@@ -1,11 +1,11 @@
 """A feed of messages, and subscribers held by `flatout bench`, for the benchmark of push and its demo."""
 
 import http.client, json, os, signal, subprocess, threading, time
-from pathlib import Path
 
-from servers import ROOT, pin
+import children
+from servers import pin, program
 
-FLATOUT = str(ROOT / "target/release/flatout")
+FLATOUT = program("flatout")
 
 # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
 PER_SOURCE = 10_000
@@ -28,7 +28,7 @@ class Subscribers:
         flag = "--long-poll" if transport == "poll" else "--events"
         command = [FLATOUT, "bench", url, flag, "-t1", f"-c{count}", "-d1h", "--json", "--source", sources, "--max-errors", "1000000000"]
         out = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdout=out, stderr=out, text=True, preexec_fn=pin(cpu))
+        self.process = children.start(command, pin(cpu), stdout=out, stderr=out, text=True)
 
     def end(self):
         """Ends them, and returns their counts."""
@@ -47,6 +47,7 @@ class Subscribers:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+        children.stop(self.process)
 
 
 class Publisher:

@@ -4,7 +4,9 @@ import json, resource, socket, subprocess, sys, time
 
 from feeding import descriptors
 from measure import FLATOUT, measure, warm_up, wrk
-from servers import CLIENT_CPU, ROOT, SITE, Server, flatout_json, nginx, only, peers, pin
+import children
+from servers import CLIENT_CPU, SITE, Server, flatout_json, installed, nginx, only, peers, pin, program
+from smoke import sized
 
 
 class Holders:
@@ -20,7 +22,7 @@ class Holders:
             part = min(self.PER_PROCESS, count - start)
             command = [sys.executable, __file__, f"{part},{port},127.0.0.{2 + number},{server_path},{int(waits)}"]
             pipe = subprocess.PIPE
-            self.processes.append(subprocess.Popen(command, stdout=pipe, stdin=pipe, text=True, preexec_fn=pin(CLIENT_CPU)))
+            self.processes.append(children.start(command, pin(CLIENT_CPU), stdout=pipe, stdin=pipe, text=True))
         self.held = sum(int(process.stdout.readline() or 0) for process in self.processes)
 
     def close(self):
@@ -50,7 +52,7 @@ def hold(argument):
 
 
 # By then every held connection has sent its request: `flatout bench --hold` spreads them over ten seconds.
-HOLD_S, SETTLED_S = 13, 11.5
+HOLD_S, SETTLED_S = sized((13, 11.5), smoke=(2, 1))
 
 
 def idle_bytes(server, url, counts, flags):
@@ -62,7 +64,7 @@ def idle_bytes(server, url, counts, flags):
 def held_bytes(server, url, count, flags):
     """The server's anonymous memory while this many connections are held."""
     command = [FLATOUT, "bench", "--hold", str(count), f"-d{HOLD_S}s", "--json", *flags, url]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin(CLIENT_CPU))
+    client = children.start(command, pin(CLIENT_CPU), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # Wait until all are connected: handshakes take time.
     began, deadline = None, time.monotonic() + 60
     while client.poll() is None and time.monotonic() < deadline:
@@ -80,10 +82,10 @@ def held_bytes(server, url, count, flags):
 
 def case_idle(options):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = min(19_000, limit - 1_000)
+    count = sized(min(19_000, limit - 1_000), smoke=500)
     runs = {}
     hyper = [server for server in peers() if server.name == "hyper"]
-    for server in only([flatout_json(), nginx("/json"), *hyper], options):
+    for server in only([flatout_json(), *installed(nginx("/json")), *hyper], options):
         with server:
             wrk(server.url(), 8, 1)
             before = server.anonymous_bytes()
@@ -102,9 +104,10 @@ def case_idle(options):
 def case_crowd(options):
     """Two hundred thousand over as many processes, sharing the port, as the descriptor limit needs."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    wanted, per_server = 200_000, int(min(limit, 200_000) * 0.85)
+    wanted = sized(200_000, smoke=500)
+    per_server = int(min(limit, wanted) * 0.85)
     count = -(-wanted // per_server) + 1
-    command = [str(ROOT / "target/release/flatout"), "serve", str(SITE), "--listen", "127.0.0.1:{port}", "--workers", "1", "--share-port", "--idle-time", "10m"]
+    command = [program("flatout"), "serve", str(SITE), "--listen", "127.0.0.1:{port}", "--workers", "1", "--share-port", "--idle-time", "10m"]
     servers = [Server("flatout serve", command, "/hello.json") for _ in range(count)]
     for server in servers:
         server.port = servers[0].port

@@ -13,15 +13,18 @@ import argparse, json, os, re, resource, shutil, subprocess, sys, time
 from pathlib import Path
 
 from measure import spread
-from servers import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine
+import children
+import smoke
+from servers import CLIENT_CPU, RESULTS, Server, floor, machine, program
+from smoke import IS_SMOKE, leave_out, sized
 
-FLATOUT = str(ROOT / "target/release/flatout")
+FLATOUT = program("flatout")
 
 # For how long flatout sends load before it counts, in milliseconds.
-WARMUP_MS = 500
+WARMUP_MS = sized(500, smoke=100)
 
 # The duration of the server's only stall, in a run of STALL_RUN_S at STALL_RATE requests a second.
-STALL_S, STALL_RUN_S, STALL_RATE = 1, 10, 1000
+STALL_S, STALL_RUN_S, STALL_RATE = 1, sized(10, smoke=3), 1000
 DELAY_S = 0.010
 
 
@@ -65,7 +68,11 @@ def clients(options):
         Client("bombardier", ["bombardier", "-c", "{c}", "-d", "{d}s", "{url}"], r"Reqs/sec\s+([\d.]+)"),
         Client("h2load", ["h2load", "--h1", "-t1", "-c{c}", "-D{d}", "{url}"], r"finished in .*?, ([\d.]+) req/s"),
     ]
-    return [client for client in all_of_them if Path(client.command[0]).exists() or shutil.which(client.command[0])]
+    found = [client for client in all_of_them if Path(client.command[0]).exists() or shutil.which(client.command[0])]
+    for client in all_of_them:
+        if client not in found:
+            leave_out(f"{client.name}, which is not installed")
+    return found
 
 
 def compare(connections, options, found):
@@ -105,10 +112,10 @@ def case_hold(options):
     """The cost of idle connections in one process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     runs = {}
-    for count in (1_000, limit - 1_000):
-        command = [FLATOUT, "bench", "--hold", str(count), "-d", "4s", "--warmup", "2s", "--json", "--source", "127.0.0.2-127.0.0.9"]
+    for count in (sized(1_000, smoke=50), sized(limit - 1_000, smoke=200)):
+        command = [FLATOUT, "bench", "--hold", str(count), "-d", sized("4s", smoke="1s"), "--warmup", sized("2s", smoke="1s"), "--json", "--source", "127.0.0.2-127.0.0.9"]
         with floor() as server:
-            client = subprocess.Popen([*command, server.url()], stdout=subprocess.PIPE, text=True)
+            client = children.start([*command, server.url()], stdout=subprocess.PIPE, text=True)
             anonymous = 0
             while client.poll() is None:
                 try:
@@ -129,7 +136,7 @@ def case_hold(options):
 def waiting(delay_s, *stall_s):
     """A server that waits before each answer and may stall once; see bench/waiting."""
     times = [str(round(time * 1000)) for time in (delay_s, *stall_s)]
-    return Server("waiting", [str(ROOT / "target/release/waiting"), "127.0.0.1:{port}", *times], "/")
+    return Server("waiting", [program("waiting"), "127.0.0.1:{port}", *times], "/")
 
 
 def case_stall(options):
@@ -172,12 +179,15 @@ def main():
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--only", default="", help="names of clients, beside wrk")
     parser.add_argument("--before", metavar="PATH", help="an older flatout")
+    parser.add_argument("--smoke", action="store_true", help=smoke.HELP)
     options = parser.parse_args()
     unknown = [case for case in options.cases if case not in CASES]
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if IS_SMOKE:
+        options.rounds = options.seconds = 1
     RESULTS.mkdir(exist_ok=True)
     for case in options.cases or CASES:
         print(f"{case} …", file=sys.stderr)
@@ -185,10 +195,11 @@ def main():
         command = f"./x bench load {case} --rounds {options.rounds} --seconds {options.seconds}"
         text = "\n".join([f"## {TITLES[case]}", "", f"`{command}` · {machine()}", "", *lines, ""])
         print(text)
-        if not options.only:
+        if not (options.only or IS_SMOKE):
             (RESULTS / f"load-{case}.md").write_text(text)
             (RESULTS / f"load-{case}.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
+    children.end_on_signals()
     main()

@@ -2,9 +2,10 @@
 
 import contextlib, json, re, resource, statistics, subprocess, sys, time
 
-from servers import BENCH, CLIENT_CPU, ROOT, pin
+from servers import BENCH, CLIENT_CPU, pin, program
+from smoke import IS_SMOKE, failed
 
-FLATOUT = str(ROOT / "target/release/flatout")
+FLATOUT = program("flatout")
 CLIENT_LIMIT_SHARE = 0.95
 WARM_UP_S = 1
 
@@ -60,18 +61,21 @@ def measure(server, connections, seconds, script=None):
 
 
 def warm_up(server, connections, script=None):
-    wrk(server.url(), connections, WARM_UP_S, script)
+    if not IS_SMOKE:
+        wrk(server.url(), connections, WARM_UP_S, script)
 
 
 def warmed_up(servers, connections, script=None):
     """The servers that have completed a load."""
+    if IS_SMOKE:
+        return servers
     warm = []
     for server in servers:
         try:
             warm_up(server, connections, script)
             warm.append(server)
         except RuntimeError as error:
-            print(f"  {server.name}: {error}", file=sys.stderr)
+            failed(server.name, error)
     return warm
 
 
@@ -85,7 +89,7 @@ def turns(servers, options, act):
             try:
                 runs[server.name].append(act(server))
             except RuntimeError as error:
-                print(f"  {server.name}: {error}", file=sys.stderr)
+                failed(server.name, error)
                 runs.pop(server.name)
         print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
     return runs
@@ -100,7 +104,7 @@ def running(servers):
             try:
                 started.append(stack.enter_context(server))
             except (RuntimeError, OSError) as error:
-                print(f"  {server.name}: {error}", file=sys.stderr)
+                failed(server.name, error)
         yield started
 
 

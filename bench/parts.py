@@ -2,6 +2,8 @@
 
 import argparse, json, resource, shutil, sys
 
+import children
+import smoke
 from servers import RESULTS, SITE, machine, make_site
 
 
@@ -12,9 +14,13 @@ def main(name, title, parts, doc, rounds, seconds, flags={}):
     parser.add_argument("--seconds", type=int, default=seconds)
     parser.add_argument("--only", default="", help="names of servers")
     parser.add_argument("--parts", default="", help=", ".join(parts))
+    parser.add_argument("--smoke", action="store_true", help=smoke.HELP)
     for flag, form in flags.items():
         parser.add_argument(flag, **form)
     options = parser.parse_args()
+    children.end_on_signals()
+    if smoke.IS_SMOKE:
+        options.rounds = options.seconds = 1
     wanted = options.parts.split(",") if options.parts else list(parts)
     unknown = [part for part in wanted if part not in parts]
     if unknown:
@@ -33,7 +39,7 @@ def main(name, title, parts, doc, rounds, seconds, flags={}):
             lines += ["", *found]
     finally:
         shutil.rmtree(SITE, ignore_errors=True)
-    if not (options.only or options.parts):
+    if not (options.only or options.parts or smoke.IS_SMOKE):
         (RESULTS / f"{name}.md").write_text("\n".join([*lines, ""]))
         (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
 

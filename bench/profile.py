@@ -3,7 +3,7 @@
 
     bench/profile.py [--rounds N] [--seconds S] [--rates HZ,HZ]
 
-The server is the JSON example with one worker on the first CPU; the client, wrk, is on the last. One server process is
+The server is examples/hello-json with one worker on the first CPU; the client, wrk, is on the last. One server process is
 measured in pairs, once with and once without a sampling meanwhile, which of them comes first alternates, and what is told
 is the median of the ratios within pairs and their spread. A rate far above the default says what the default costs where
 that is lost in the noise. Writes bench/results/profile.md and .json.
@@ -13,9 +13,12 @@ import argparse, json, os, signal, statistics, subprocess, sys, time
 from pathlib import Path
 
 from measure import measure, spread, warm_up
-from servers import RESULTS, ROOT, flatout_json, machine
+import children
+import smoke
+from servers import RESULTS, flatout_json, machine, program
+from smoke import IS_SMOKE
 
-FLATOUT = str(ROOT / "target/release/flatout")
+FLATOUT = program("flatout")
 CONNECTIONS = 64
 
 # The default sampling rate of `flatout profile`, and ten times that.
@@ -35,7 +38,7 @@ class Sampling:
         self.command = [FLATOUT, "profile", "--pid", str(pid), "--frequency", str(rate), "--duration", "600s"]
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = children.start(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.time() + BEGIN_S
         while not self.has_begun():
             if self.process.poll() is not None or time.time() > deadline:
@@ -91,7 +94,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rates", default=",".join(map(str, RATES)))
+    parser.add_argument("--smoke", action="store_true", help=smoke.HELP)
     options = parser.parse_args()
+    if IS_SMOKE:
+        options.rounds = options.seconds = 1
     rates = [int(rate) for rate in options.rates.split(",")]
     runs = {rate: [] for rate in rates}
     with flatout_json() as server:
@@ -110,10 +116,13 @@ def main():
     command = f"./x bench profile --rounds {options.rounds} --seconds {options.seconds}"
     text = "\n".join(["## What sampling costs the server", "", f"`{command}` · {machine()}", "", *lines, ""])
     print(text)
+    if IS_SMOKE:
+        return
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "profile.md").write_text(text)
     (RESULTS / "profile.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
+    children.end_on_signals()
     main()

@@ -1,14 +1,16 @@
 """The case proxy: what passing a request on costs, beside other proxies in front of the same upstream."""
 
-import os, shutil, subprocess, sys, time
+import os, shutil, subprocess, time
 from pathlib import Path
 
 from holding import Holders
 from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warmed_up, with_cpu
-from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin
+import children
+from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin, program
+from smoke import IS_SMOKE, leave_out, sized
 
-FLATOUT = str(ROOT / "target/release/flatout")
-GUEST = str(ROOT / "target/release/guest")
+FLATOUT = program("flatout")
+GUEST = program("guest")
 CONNECTIONS = 64
 
 PINGORA = str(ROOT / "bench/pingora/target/release/pingora-peer")
@@ -61,13 +63,20 @@ def proxies(origin, unix, path):
     ]:
         if shutil.which(command[0]):
             found.append(Proxy(name, command, upstream, path))
-    if shutil.which("traffic_server") and not unix:
+        else:
+            leave_out(f"{name}, which is not installed")
+    if not shutil.which("traffic_server"):
+        leave_out("trafficserver, which is not installed")
+    elif not unix:
         found.append(Proxy("trafficserver", TRAFFIC_SERVER, tcp, path))
     return found
 
 
 KINDS = [(f"GET {label}, {over}", f"/{size}.bin", over == "Unix socket", None) for over in ("TCP", "Unix socket") for label, size in SIZES.items()]
 KINDS += [("POST 1 KiB, TCP", "/", False, "post-1k.lua"), ("POST 1 MiB, TCP", "/", False, "post-1m.lua")]
+if IS_SMOKE:
+    # One of each kind.
+    KINDS = [KINDS[0], KINDS[3], KINDS[6]]
 
 
 def plain(origin, options, path="/1024.bin"):
@@ -96,7 +105,7 @@ def latency(origin, options):
 
 
 # Concurrent requests, one per connection.
-UNDER_WAY = 2_000
+UNDER_WAY = sized(2_000, smoke=100)
 
 
 def memory(origin, options):
@@ -139,7 +148,7 @@ def messages(options):
     return runs, lines
 
 
-PROFILE_S = 6
+PROFILE_S = sized(6, smoke=1)
 
 
 def profile(origin):
@@ -147,7 +156,7 @@ def profile(origin):
     [server] = [proxy for proxy in proxies(origin, False, "/1024.bin") if proxy.name == "flatout"]
     with server:
         load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{PROFILE_S + 3}s", server.url()]
-        client = subprocess.Popen(load, stdout=subprocess.DEVNULL, preexec_fn=pin(CLIENT_CPU))
+        client = children.start(load, pin(CLIENT_CPU), stdout=subprocess.DEVNULL)
         time.sleep(1)
         command = [FLATOUT, "profile", "--pid", str(server.process.pid), "-d", f"{PROFILE_S}s", "--frequency", "1999", "--softirq", "off"]
         out = subprocess.run([*command, "--folded", str(ROOT / "target/proxy-profile.folded")], capture_output=True, text=True)

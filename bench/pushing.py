@@ -14,7 +14,8 @@ from pathlib import Path
 from feeding import FLATOUT, Feed, Publisher, Subscribers, descriptors, settle
 from measure import median, quartiles, told
 from parts import main
-from servers import CLIENT_CPU, ROOT, SITE, Server, free_port, installed, pin
+from servers import CLIENT_CPU, SITE, Server, free_port, installed, pin, program
+from smoke import failed, leave_out, sized
 
 # Descriptors that a process here needs for itself.
 RESERVED = 300
@@ -26,11 +27,11 @@ CHANNEL = "/live/a"
 LAST_MESSAGE_S = 0.5
 
 # The pause after which no more subscribers are expected, and the longest wait for them.
-NO_MORE_S, COME_TIME_MAX_S = 8, 600
+NO_MORE_S, COME_TIME_MAX_S = sized(8, smoke=1), 600
 
-FANOUT_SUBSCRIBERS, FANOUT_PER_S = 10_000, 4
-STEADY_SUBSCRIBERS, STEADY_PER_S = 16_000, 1
-CONNECTS_PER_S, ASKED_PER_S = 1_200, 200
+FANOUT_SUBSCRIBERS, FANOUT_PER_S = sized(10_000, smoke=100), 4
+STEADY_SUBSCRIBERS, STEADY_PER_S = sized(16_000, smoke=100), sized(1, smoke=4)
+CONNECTS_PER_S, ASKED_PER_S = sized(1_200, smoke=50), sized(200, smoke=50)
 
 NCHAN_MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 
@@ -67,12 +68,12 @@ def flatout(name="flatout", more=()):
 
 
 def floor(per_s):
-    return Floor("floor", [str(ROOT / "target/release/floor"), "127.0.0.1:{port}", "--push", str(per_s), str(MESSAGE_BYTES)], transports=("events",))
+    return Floor("floor", [program("floor"), "127.0.0.1:{port}", "--push", str(per_s), str(MESSAGE_BYTES)], transports=("events",))
 
 
 def nchan():
     if not NCHAN_MODULE.exists():
-        print("  nchan is not installed: it is left out", file=sys.stderr)
+        leave_out("nchan, which is not installed")
         return []
     return installed(Pushing("nchan", ["nginx", "-c", "@conf/nchan.conf"], publish="/publish/a"))
 
@@ -103,7 +104,7 @@ def subscribed(server, count, transport, number=0):
 
 def memory(options):
     """Bytes of anonymous memory for each idle subscriber: between a few and many, in one process."""
-    few, many = 256, limit(15_000)
+    few, many = sized(256, smoke=16), sized(limit(15_000), smoke=200)
     runs = {}
     for server in wanted([flatout(), *nchan()], options):
         for transport in server.transports:
@@ -147,7 +148,7 @@ def rounds(options, count, per_s, title):
                     with server:
                         runs.setdefault(name, []).append(deliver(server, count, transport, per_s, options.seconds))
                 except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-                    print(f"  {name}: {error}", file=sys.stderr)
+                    failed(name, error)
         print(f"  {title}: round {number + 1} of {options.rounds}", file=sys.stderr)
     return runs
 
@@ -205,7 +206,7 @@ def ask(url, flags, seconds):
 
 def beside(options):
     """The effect of deliveries on ordinary requests on the same worker."""
-    count, runs = limit(19_000), {}
+    count, runs = sized(limit(19_000), smoke=200), {}
     flags = [f"-R{ASKED_PER_S}", "-c8"]
     server = flatout()
     with server:
@@ -225,7 +226,7 @@ def beside(options):
 
 def connects(options):
     """The cost of new connections beside subscribers."""
-    count, rounds = limit(10_000), []
+    count, rounds = sized(limit(10_000), smoke=200), []
     flags = [f"-R{CONNECTS_PER_S}", "-c64", "--close"]
     server = flatout()
     with server:
@@ -347,5 +348,5 @@ PARTS = {"memory": memory, "fanout": fanout, "steady": steady, "beside": beside,
 if __name__ == "__main__":
     main(
         "push", "Messages pushed to many subscribers", PARTS, __doc__, rounds=10, seconds=5,
-        flags={"--subscribers": dict(type=int, default=250_000, help="of the part crowd")},
+        flags={"--subscribers": dict(type=int, default=sized(250_000, smoke=500), help="of the part crowd")},
     )

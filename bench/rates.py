@@ -4,10 +4,11 @@ import statistics
 from pathlib import Path
 
 from measure import flatout_bench, measured, median, quartiles, ratios, running, table, told, turns, warm_up, with_cpu
+from smoke import sized
 from servers import flatout_json, guest_echo, guest_servers, json_example
 
 CONNECTIONS = 64
-SHARES = (0.2, 0.5, 0.8)
+SHARES = sized((0.2, 0.5, 0.8), smoke=(0.5,))
 
 
 def highest_rate(started, seconds, tries=3):
@@ -46,7 +47,7 @@ def case_load(options):
     with running(servers) as started:
         for server in started:
             warm_up(server, CONNECTIONS)
-        highest = highest_rate(started, options.seconds)
+        highest = highest_rate(started, options.seconds, sized(3, smoke=1))
         runs, lines = {"highest_rate_per_s": highest}, [f"100 % is {highest:,.0f} requests/s, over {CONNECTIONS} connections.", "", *heads("before")]
         for share in SHARES:
             label = f"{share:.0%}"

@@ -14,6 +14,7 @@ import sys
 from holding import idle_bytes
 from measure import median, quartiles, running, told, turns
 from parts import beside, main, table
+from smoke import failed, sized
 from secured import CIPHER, KEY_EXCHANGE, Certificate, bench, secure_flags, servers
 
 CONNECTIONS = 64
@@ -30,7 +31,7 @@ CLIENT_LIMIT_SHARE = 0.95
 RESUMED_SHARE_MIN = 0.5
 
 # As many as a client can hold without running out of descriptors, and nginx out of connections.
-HELD_FEW, HELD_MANY = 200, 5_000
+HELD_FEW, HELD_MANY = sized(200, smoke=20), sized(5_000, smoke=200)
 
 
 def checked(run, is_resumed=None):
@@ -110,7 +111,7 @@ def idle(options):
             with server:
                 runs[server.name] = idle_bytes(server, server.tls(), (HELD_FEW, HELD_MANY), secure_flags())
         except RuntimeError as error:
-            print(f"  {server.name}: {error}", file=sys.stderr)
+            failed(server.name, error)
             continue
         print(f"  {server.name}: {runs[server.name]:.0f} bytes", file=sys.stderr)
     base = runs.get("nginx")

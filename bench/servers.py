@@ -1,19 +1,33 @@
 """The measured servers: how each is started and pinned, and its resource use."""
 
-import copy, os, platform, re, shutil, signal, socket, subprocess, tempfile, time
+import copy, os, platform, re, shutil, signal, socket, tempfile, time
 from pathlib import Path
+
+import children
+from smoke import leave_out
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 RESULTS = BENCH / "results"
+
+# The programs that are measured: the release build, unless the environment names the folder of another one.
+BINARIES = Path(os.environ.get("FLATOUT_BINARIES") or ROOT / "target/release").resolve()
 CPUS = sorted(os.sched_getaffinity(0))
 SERVER_CPU, CLIENT_CPU = CPUS[0], CPUS[-1]
+
+# How long a server may take until it accepts connections.
+STARTING_TIME_S = 20
 
 # How many sockets the staged floor reads from before it sends, as many as the engine.
 STAGED = 16
 
 SIZES = {"1 KiB": 1 << 10, "16 KiB": 16 << 10, "1 MiB": 1 << 20}
 SITE = Path(tempfile.gettempdir()) / f"flatout-bench-site-{os.getpid()}"
+
+
+def program(name):
+    """The path of one of our own programs."""
+    return str(BINARIES / name)
 
 
 def make_site():
@@ -60,8 +74,8 @@ class Server:
         command = [self.fill(word) for word in self.command]
         self.log = open(self.folder / "log", "wb")
         env = {**os.environ, "GOMAXPROCS": "1"}
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=env, preexec_fn=pin(self.cpu))
-        deadline = time.time() + 10
+        self.process = children.start(command, pin(self.cpu), stdout=self.log, stderr=self.log, env=env)
+        deadline = time.time() + STARTING_TIME_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -79,7 +93,7 @@ class Server:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.process.wait()
+        children.stop(self.process, signal.SIGKILL)
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -137,11 +151,11 @@ def json_example(binary, name):
 
 
 def flatout_json(name="flatout"):
-    return json_example(ROOT / "target/release/examples/json", name)
+    return json_example(program("hello-json"), name)
 
 
 def flatout_files(path, root=SITE):
-    command = [str(ROOT / "target/release/flatout"), "serve", str(root), "--listen", "127.0.0.1:{port}", "--workers", "1"]
+    command = [program("flatout"), "serve", str(root), "--listen", "127.0.0.1:{port}", "--workers", "1"]
     return Server("flatout serve", command, path, root=root)
 
 
@@ -149,25 +163,25 @@ def observed():
     """The JSON API of `flatout climb` as it is, counted, and logged into a file: what observing costs is the difference."""
     log = ["--access-log", "{folder}/access.log"]
     flags = {"not observed": [], "with metrics": ["--metrics"], "with an access log": log, "with both": ["--metrics", *log]}
-    command = [str(ROOT / "target/release/flatout"), "json-api", "--listen", "127.0.0.1:{port}", "--workers", "1"]
+    command = [program("flatout"), "json-api", "--listen", "127.0.0.1:{port}", "--workers", "1"]
     return [Server(name, command + more) for name, more in flags.items()]
 
 
 def floor():
-    return Server("floor", [str(ROOT / "target/release/floor"), "127.0.0.1:{port}"])
+    return Server("floor", [program("floor"), "127.0.0.1:{port}"])
 
 
 def floor_staged():
-    return Server("floor staged", [str(ROOT / "target/release/floor"), "127.0.0.1:{port}", "--staged", str(STAGED)])
+    return Server("floor staged", [program("floor"), "127.0.0.1:{port}", "--staged", str(STAGED)])
 
 
 def guest_echo():
     """The upstream of the two below, on the client's CPU."""
-    return Server("echo", [str(ROOT / "target/release/guest"), "echo", "127.0.0.1:{port}"], cpu=CLIENT_CPU)
+    return Server("echo", [program("guest"), "echo", "127.0.0.1:{port}"], cpu=CLIENT_CPU)
 
 
 def guest_servers(upstream):
-    command = lambda mode: [str(ROOT / "target/release/guest"), mode, "127.0.0.1:{port}", f"127.0.0.1:{upstream.port}"]
+    command = lambda mode: [program("guest"), mode, "127.0.0.1:{port}", f"127.0.0.1:{upstream.port}"]
     return [Server("guests", command("guest"), "/"), Server("tokio", command("tokio"), "/")]
 
 
@@ -175,6 +189,9 @@ def peers():
     binary, go = BENCH / "peers/target/release/peers", BENCH / "peers-go/peers"
     python = ROOT / "target/socketify/bin/python"
     found = []
+    for what, path in (("hyper, axum and others", binary), ("fasthttp", go), ("socketify", ROOT / "target/socketify/ready")):
+        if not path.exists():
+            leave_out(f"{what}, not built")
     if binary.exists():
         names = ["hyper", "axum", "actix-web", "ntex", "xitca-web", "may_minihttp"]
         found += [Server(name, [str(binary), name, "127.0.0.1:{port}"]) for name in names]
@@ -186,6 +203,10 @@ def peers():
 
 
 def installed(*servers):
+    """Those of which the program is here."""
+    for server in servers:
+        if not shutil.which(server.command[0]):
+            leave_out(f"{server.name}, which is not installed")
     return [server for server in servers if shutil.which(server.command[0])]
 
 

@@ -16,13 +16,14 @@ from measure import median, quartiles, running, told, turns, with_cpu
 from parts import beside, main, table
 from secured import Certificate, bench, hyper_h2, secure_flags, servers
 from servers import CLIENT_CPU, only, pin
+from smoke import failed, leave_out, sized
 
 STREAMS = 100
 
 # If the client is busier than this, it is the bottleneck.
 CLIENT_LIMIT_SHARE = 0.95
 
-HELD_FEW, HELD_MANY = 200, 5_000
+HELD_FEW, HELD_MANY = sized(200, smoke=20), sized(5_000, smoke=200)
 
 
 def flatout_flags():
@@ -69,7 +70,7 @@ def tls(options):
 def by_h2load(options):
     """The same with a third-party client."""
     if not shutil.which("h2load"):
-        print("  h2load is not installed: it is left out", file=sys.stderr)
+        leave_out("h2load, which is not installed")
         return {}, []
     found = [*servers(Certificate(), options), *only(hyper_h2(), options)]
     act = lambda server: with_cpu(server, lambda: h2load(server.h2c(), options.seconds))
@@ -84,7 +85,7 @@ def idle(options):
             with server:
                 runs[server.name] = idle_bytes(server, server.h2c(), (HELD_FEW, HELD_MANY), ["--http2"])
         except RuntimeError as error:
-            print(f"  {server.name}: {error}", file=sys.stderr)
+            failed(server.name, error)
             continue
         print(f"  {server.name}: {runs[server.name]:.0f} bytes", file=sys.stderr)
     row = lambda name: [name, f"{runs[name]:,.0f}"]

@@ -6,14 +6,15 @@ needs and calls it."""
 import os, shutil, statistics, sys
 from pathlib import Path
 
-from proxy import APP, FLATOUT, FLATOUT_PORT, NGINX_PORT, PATH, ROOT, gunicorn, ready, start, stop, wrk
+from proxy import APP, FLATOUT, PATH, ROOT, at_port, children, failed, free_port, gunicorn, ready, sized, start, wrk
 
 WORK = ROOT / "target/demo-cache"
-# The same path as in step4.conf and step5.conf.
-NGINX_MEMORY = Path("/dev/shm/flatout-nginx-flask")
+# nginx's cache in memory: as step4.conf and step5.conf name it, and this demo's own.
+CLIMB_MEMORY = "/dev/shm/flatout-nginx-flask"
+NGINX_MEMORY = Path(f"/dev/shm/flatout-demo-cache-{os.getpid()}")
 STEPS = ["default", "tuned: workers, keep-alive, gzip, no log", "cache on disk", "cache in memory", "buffered log"]
 PUBLISHED = [1_663, 2_141, 31_624, 39_387, 50_413]
-ROUNDS, SECONDS = 3, 5
+ROUNDS, SECONDS = sized(3, smoke=1), sized(5, smoke=1)
 # Of `wrk -t20 -c200` on twenty CPUs.
 THREADS = min(os.cpu_count(), 20)
 CONNECTIONS = 10 * THREADS
@@ -22,11 +23,12 @@ FIELDS = ["Accept-Encoding: gzip"]
 
 def servers(number, work, log):
     """Both with the configuration of a step, running."""
-    site = (ROOT / f"climbs/flatout-flask/step{number}.kdl").read_text().replace(f":{NGINX_PORT}", f":{FLATOUT_PORT}")
-    (work / "site.kdl").write_text(site)
-    conf = str(APP / f"step{number}.conf")
-    nginx = ["nginx", "-p", f"{work}/", "-c", conf, "-e", "stderr", "-g", "daemon off; pid nginx.pid;"]
-    commands = {"nginx": (nginx, NGINX_PORT), "flatout": ([FLATOUT, "serve", "-c", "site.kdl"], FLATOUT_PORT)}
+    nginx_port, flatout_port = free_port(), free_port()
+    site = at_port(ROOT / f"climbs/flatout-flask/step{number}.kdl", flatout_port, work)
+    conf = at_port(APP / f"step{number}.conf", nginx_port, work)
+    conf.write_text(conf.read_text().replace(CLIMB_MEMORY, str(NGINX_MEMORY)))
+    nginx = ["nginx", "-p", f"{work}/", "-c", str(conf), "-e", "stderr", "-g", "daemon off; pid nginx.pid;"]
+    commands = {"nginx": (nginx, nginx_port), "flatout": ([FLATOUT, "serve", "-c", str(site)], flatout_port)}
     return {name: (start(command, log, work), f"http://127.0.0.1:{port}{PATH}") for name, (command, port) in commands.items()}
 
 
@@ -54,15 +56,16 @@ def step(number, seconds, log):
                 rate, p99, errors = wrk(url, THREADS, CONNECTIONS, seconds, FIELDS)
                 runs.setdefault(name, []).append((rate, p99))
                 if errors:
-                    print(f"  {name}: {errors}", file=sys.stderr)
+                    failed(name, RuntimeError(errors))
     finally:
         for process, _ in started.values():
-            stop(process)
+            children.stop(process)
     return {name: [statistics.median(column) for column in zip(*its)] for name, its in runs.items()}
 
 
 def main():
-    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    words = [word for word in sys.argv[1:] if word != "--smoke"]
+    seconds = int(words[0]) if words else SECONDS
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     lines = ["| step | nginx requests/s | p99 ms | flatout requests/s | p99 ms | flatout ÷ nginx | published, nginx |", "|---|---:|---:|---:|---:|---:|---:|"]
@@ -78,7 +81,7 @@ def main():
                 (nginx, nginx_p99), (flatout, flatout_p99) = found["nginx"], found["flatout"]
                 lines.append(f"| {number}  {name} | {nginx:,.0f} | {nginx_p99:.1f} | {flatout:,.0f} | {flatout_p99:.1f} | {flatout / nginx:.2f} | {published:,} |")
         finally:
-            stop(application)
+            children.stop(application)
             shutil.rmtree(NGINX_MEMORY, ignore_errors=True)
     load = f"wrk -t{THREADS} -c{CONNECTIONS} -d{seconds}s"
     print(f"\n{load}, on the CPUs of the servers and the application; medians of {ROUNDS} rounds in turn. Published: `wrk -t20 -c200 -d20s`.\n")
@@ -86,4 +89,5 @@ def main():
 
 
 if __name__ == "__main__":
+    children.end_on_signals()
     main()

@@ -8,8 +8,8 @@ FLATOUT=$1
 shift
 DEMO=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${FLATOUT_DEMO_RESULTS:-}" ]; then
-    mkdir -p "$DEMO/../target/demo"
-    FLATOUT_DEMO_RESULTS=$(cd "$DEMO/../target/demo" && pwd)
+    mkdir -p "$DEMO/../target/demo-climb"
+    FLATOUT_DEMO_RESULTS=$(cd "$DEMO/../target/demo-climb" && pwd)
     export FLATOUT_DEMO_RESULTS
     exec unshare --net --mount sh "$0" "$FLATOUT" "$@"
 fi
@@ -71,14 +71,18 @@ climb() {
     load="nsenter -t $client -n '$FLATOUT' bench \$FLATOUT_URL -H 'X-Fill: $fill' --pin $((cpus - 1)) -c 64 -d 200ms --warmup 50ms --json"
     "$FLATOUT" climb --server-cmd "exec '$work/server'" --url http://198.18.0.1:8080/json --bench "$load" \
         --interface burdened --accept-risk --budget 4m --state "$work/journal" \
-        --json "$FLATOUT_DEMO_RESULTS/climb.json" --report "$FLATOUT_DEMO_RESULTS/climb.html" "$@"
+        --json "$FLATOUT_DEMO_RESULTS/climb.json" --report "$FLATOUT_DEMO_RESULTS/climb.html" "$@" &
+    climb=$!
+    # The first `wait` ends with a signal, the second with the climb, which undoes its changes first.
+    wait "$climb" || wait "$climb"
     echo "report: $FLATOUT_DEMO_RESULTS/climb.html"
 }
 
 work=$(mktemp -d)
-client='' tap=''
+client='' tap='' climb=''
 # shellcheck disable=SC2086
 trap 'kill $client $tap 2>/dev/null; rm -rf "$work"' EXIT
+trap 'if [ -n "$climb" ]; then kill -TERM "$climb" 2>/dev/null || true; else exit 130; fi' HUP INT TERM
 join
 burden
 climb "$@"

@@ -2,14 +2,19 @@
 """The demo: serves the bundled site and the JSON API on loopback, checks both with curl, loads them with wrk beside the
 floor, and ends. `--keep` goes on serving. `./x demo` builds what it needs and calls it."""
 
-import os, re, signal, subprocess, sys, time
+import re, signal, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-import drive  # noqa: E402  the servers, wrk and the CPU accounts are the benchmark's own
+# The servers, wrk and the CPU accounts are the benchmark's own.
+import children  # noqa: E402
+from measure import measure, split  # noqa: E402
+from servers import CLIENT_CPU, SERVER_CPU, flatout_files, flatout_json, floor  # noqa: E402
+from smoke import sized  # noqa: E402
 
-SECONDS = 4
+SITE = ROOT / "demo/site"
+SECONDS = sized(4, smoke=1)
 BOLD, DIM, GREEN, RED, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m") if sys.stdout.isatty() else [""] * 5
 
 
@@ -50,38 +55,32 @@ def head(url, coding):
 
 
 def load(servers):
-    say(f"\n{BOLD}loaded with wrk{OFF} {DIM}64 connections, {SECONDS} s each, server on CPU {drive.SERVER_CPU}, client on CPU {drive.CLIENT_CPU}{OFF}")
+    say(f"\n{BOLD}loaded with wrk{OFF} {DIM}64 connections, {SECONDS} s each, server on CPU {SERVER_CPU}, client on CPU {CLIENT_CPU}{OFF}")
     say(f"  {'':<22}{'requests/s':>12}{'p50':>9}{'p99':>9}{'user':>9}{'kernel':>9}{'CPU/request':>16}")
-    floor = None
+    least = None
     for label, server in servers:
-        run = drive.measure(server, 64, SECONDS)
-        floor = floor or run["cpu_us"]
-        say(f"  {label:<22}{run['requests_per_s']:>12,.0f}{run['p50_us']:>6.0f} µs{run['p99_us']:>6.0f} µs{run['user_us']:>6.2f} µs"
-            f"{run['kernel_us']:>6.2f} µs{run['cpu_us']:>8.2f} µs  ×{run['cpu_us'] / floor:.2f}")
+        run = measure(server, 64, SECONDS)
+        least = least or run["cpu_us"]
+        user_us, kernel_us = split([run])
+        say(f"  {label:<22}{run['requests_per_s']:>12,.0f}{run['p50_us']:>6.0f} µs{run['p99_us']:>6.0f} µs{user_us:>6.2f} µs"
+            f"{kernel_us:>6.2f} µs{run['cpu_us']:>8.2f} µs  ×{run['cpu_us'] / least:.2f}")
     say(f"  {DIM}the floor reads without parsing and writes a constant: no server on this kernel costs less{OFF}")
 
 
 def main():
-    keep = sys.argv[1:] == ["--keep"]
-    if sys.argv[1:] and not keep:
-        sys.exit("demo: got " + " ".join(sys.argv[1:]) + ", need nothing or --keep")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    drive.SITE = ROOT / "demo/site"
-    floor, site, api = drive.floor(), drive.flatout_files("/"), drive.flatout_json()
-    with floor, site, api:
+    unknown = set(sys.argv[1:]) - {"--keep", "--smoke"}
+    if unknown:
+        sys.exit(f"demo: got {' '.join(sorted(unknown))}, need nothing, --keep or --smoke")
+    children.end_on_signals()
+    floor_server, site, api = floor(), flatout_files("/", SITE), flatout_json()
+    with floor_server, site, api:
         say(f"site  http://127.0.0.1:{site.port}/\nAPI   http://127.0.0.1:{api.port}/json\n")
         check_all(site.url(), api.url())
-        load([("floor", floor), ("flatout GET /json", api), ("flatout GET / (page)", site)])
-        if keep:
+        load([("floor", floor_server), ("flatout GET /json", api), ("flatout GET / (page)", site)])
+        if "--keep" in sys.argv:
             say(f"\nserving on  http://127.0.0.1:{site.port}/  and  http://127.0.0.1:{api.port}/json   Ctrl-C stops them")
-            try:
-                signal.pause()
-            except KeyboardInterrupt:
-                say()
+            signal.pause()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        os._exit(130)
+    main()

@@ -3,23 +3,29 @@
 configuration, converted by `flatout import`. Both answer the same requests, and are loaded in turn by wrk and by `flatout bench`.
 `./x demo proxy` builds what it needs and calls it."""
 
-import json, os, re, shutil, signal, statistics, subprocess, sys, time
+import json, os, re, shutil, statistics, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FLATOUT = str(ROOT / "target/release/flatout")
+sys.path.insert(0, str(ROOT / "bench"))
+import children  # noqa: E402
+from servers import free_port, program  # noqa: E402
+from smoke import failed, sized  # noqa: E402
+
+FLATOUT = program("flatout")
 APP = ROOT / "climbs/nginx-flask"
 WORK = ROOT / "target/demo-proxy"
 PYTHON = ROOT / "target/nginx-flask/venv/bin/python3"
-NGINX_PORT, FLATOUT_PORT = 18089, 18090
+# Where the configurations of the climb listen.
+PORT = 18089
 PATH = "/quotes"
-ROUNDS, SECONDS, CONNECTIONS = 5, 2, 32
+ROUNDS, SECONDS, CONNECTIONS = sized(5, smoke=1), sized(2, smoke=1), 32
 
 
 def ready(url, process, work=WORK):
     for _ in range(100):
         if process.poll() is not None:
-            sys.exit(f"{process.args[0]} ended: see {work}/log")
+            sys.exit(f"{process.args[0]} ended:\n{(work / 'log').read_text()[-2000:]}")
         if subprocess.run(["curl", "-sf", "-o", "/dev/null", "--max-time", "2", *url]).returncode == 0:
             return
         time.sleep(0.1)
@@ -32,23 +38,22 @@ def gunicorn(socket):
     return command + ["--bind", f"unix:{socket}", "--log-level", "error", "app:app"]
 
 
-def stop(process):
-    try:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        pass
-
-
 def start(command, log, work=WORK):
-    return subprocess.Popen(command, cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return children.start(command, cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def site_file():
+def at_port(source, port, work):
+    """A copy of a configuration that listens on another port."""
+    copy = work / source.name
+    copy.write_text(source.read_text().replace(f":{PORT}", f":{port}"))
+    return copy
+
+
+def site_file(conf, nginx_port, flatout_port):
     """nginx's configuration as a site file that listens beside it."""
-    text = subprocess.run([FLATOUT, "import", str(APP / "step2.conf")], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([FLATOUT, "import", str(conf)], capture_output=True, text=True, check=True).stdout
     path = WORK / "site.kdl"
-    path.write_text(text.replace(f":{NGINX_PORT}", f":{FLATOUT_PORT}"))
+    path.write_text(text.replace(f":{nginx_port}", f":{flatout_port}"))
     print(text)
     subprocess.run([FLATOUT, "check", str(path)], check=True)
     return path
@@ -92,7 +97,7 @@ def load(servers):
                 rate, p99, errors = act(url)
                 rows.setdefault((tool, name), []).append((rate, p99, (cpu_s(process.pid) - before) / rate / SECONDS * 1e6))
                 if errors:
-                    print(f"  {name}, {tool}: {errors}")
+                    failed(f"{name}, {tool}", RuntimeError(errors))
     print(f"\nMedians of {ROUNDS} rounds in turn, {SECONDS} s each, {CONNECTIONS} connections:\n")
     print("| load | proxy | requests/s | p99 ms | CPU µs of the proxy per request |\n|---|---|---:|---:|---:|")
     for (tool, name), runs in sorted(rows.items()):
@@ -109,11 +114,13 @@ def main():
             started.append(start(gunicorn(f"{WORK}/app.sock"), log))
             ready(["--unix-socket", f"{WORK}/app.sock", f"http://app{PATH}"], started[-1])
             print("nginx's configuration as a site file:\n")
-            site = site_file()
-            nginx = ["nginx", "-p", f"{WORK}/", "-c", str(APP / "step2.conf"), "-e", "stderr", "-g", "daemon off; pid nginx.pid;"]
+            nginx_port, flatout_port = free_port(), free_port()
+            conf = at_port(APP / "step2.conf", nginx_port, WORK)
+            site = site_file(conf, nginx_port, flatout_port)
+            nginx = ["nginx", "-p", f"{WORK}/", "-c", str(conf), "-e", "stderr", "-g", "daemon off; pid nginx.pid;"]
             flatout = [FLATOUT, "serve", "-c", str(site)]
             servers = []
-            for name, command, port in (("nginx", nginx, NGINX_PORT), ("flatout", flatout, FLATOUT_PORT)):
+            for name, command, port in (("nginx", nginx, nginx_port), ("flatout", flatout, flatout_port)):
                 started.append(start(command, log))
                 url = f"http://127.0.0.1:{port}{PATH}"
                 ready([url], started[-1])
@@ -121,13 +128,14 @@ def main():
             print("\nComparing the responses of both:\n", flush=True)
             lines = "".join(f'127.0.0.1 - - [21/Nov/2026:12:00:00 +0000] "GET {path} HTTP/1.1" 200 1\n' for path in (PATH, "/none", "/quotes?x=1"))
             (WORK / "access.log").write_text(lines)
-            old, new = (f"http://127.0.0.1:{port}" for port in (NGINX_PORT, FLATOUT_PORT))
+            old, new = (f"http://127.0.0.1:{port}" for port in (nginx_port, flatout_port))
             subprocess.run([FLATOUT, "import", "--check", old, new, str(WORK / "access.log")])
             load(servers)
         finally:
             for process in started[::-1]:
-                stop(process)
+                children.stop(process)
 
 
 if __name__ == "__main__":
+    children.end_on_signals()
     main()

@@ -2,16 +2,18 @@
 """The demo of push: ten thousand subscribers of scores and quotes by Server-Sent Events, WebSocket and long poll, a feed at the
 pace of an evening, a reader that is slow, and a reload in the middle. `./x demo push` builds what it needs and calls it."""
 
-import json, os, random, resource, shutil, signal, socket, subprocess, sys, threading, time
+import json, random, resource, shutil, signal, socket, subprocess, sys, threading, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import children  # noqa: E402
 from feeding import FLATOUT, Publisher, Subscribers, settle  # noqa: E402  the subscribers are the benchmark's own
 from servers import CLIENT_CPU, SERVER_CPU, Server, pin  # noqa: E402
+from smoke import sized  # noqa: E402
 
 WORK = ROOT / "target/demo-push"
-SECONDS = 30
+SECONDS = sized(30, smoke=3)
 GAMES, SYMBOLS = 15, 400
 SCORES_PER_S, QUOTES_PER_S, QUOTES_PER_BATCH = 3, 20, 5
 
@@ -19,8 +21,11 @@ SCORES_PER_S, QUOTES_PER_S, QUOTES_PER_BATCH = 3, 20, 5
 TICK_KEYS, TICK_BYTES, TICK_PAUSE_S, SLOW_BYTES_PER_S = 50, 3_000, 0.25, 8_000
 
 # By channel and transport, in separate processes: 10,000 in all.
+# A hundredth of them is enough to see that it works.
+SHARE = sized(1, smoke=100)
 GROUPS = [("/live/scores", "events", 2_500), ("/live/scores", "websocket", 2_000), ("/live/scores", "poll", 500),
           ("/quotes/board", "events", 2_500), ("/quotes/board", "websocket", 2_000), ("/quotes/board", "poll", 500)]
+GROUPS = [(channel, transport, count // SHARE) for channel, transport, count in GROUPS]
 
 SITE = """listen "127.0.0.1:{port}"
 workers 1
@@ -194,8 +199,5 @@ def report(feed, slow, found, memory, used_ns, took):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        os._exit(130)
+    children.end_on_signals()
+    sys.exit(main())

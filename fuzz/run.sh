@@ -7,14 +7,14 @@
 # no failure was found.
 set -eu
 fuzz=$(cd "$(dirname "$0")" && pwd)
-targets=$(cd "$fuzz/fuzz_targets" && for file in *.rs; do echo "${file%.rs}"; done)
+targets=$(cd "$fuzz/fuzz_targets" && for file in *.rs; do [ "$file" = main.rs ] || echo "${file%.rs}"; done)
 if [ $# -eq 0 ]; then
     echo "$targets"
     exit 0
 fi
 target=$1
 shift
-if [ $# -eq 0 ] || [ ! -f "$fuzz/fuzz_targets/$target.rs" ]; then
+if [ $# -eq 0 ] || ! echo "$targets" | grep -qx "$target"; then
     echo "usage: fuzz/run.sh TARGET SECONDS|FILE...; targets:" $targets >&2
     exit 2
 fi
@@ -29,9 +29,10 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1 -Cforce-frame-pointers=yes" \
-    cargo build --manifest-path "$fuzz/Cargo.toml" --release --locked --quiet --target "$host" --target-dir "$fuzz/target" --bin "$target"
+    cargo build --manifest-path "$fuzz/Cargo.toml" --release --locked --quiet --target "$host" --target-dir "$fuzz/target"
 
-binary=$fuzz/target/$host/release/$target
+export FLATOUT_FUZZ_TARGET="$target"
+binary=$fuzz/target/$host/release/fuzz
 if [ -f "$1" ]; then
     exec "$binary" "$@"
 fi

@@ -6,7 +6,7 @@ conf=$(realpath "$1")
 cd "$(dirname "$0")"
 work=$(realpath ../..)/target/nginx-flask
 [ -e "$work/venv/ready" ] || { echo "run climbs/nginx-flask/setup.sh first" >&2; exit 1; }
-flatout=$(realpath ../..)/target/release/flatout
+flatout=${FLATOUT_BINARIES:-$(realpath ../..)/target/release}/flatout
 case $conf in
     *.kdl) [ -x "$flatout" ] || { echo "build flatout first" >&2; exit 1; } ;;
     *) command -v nginx >/dev/null || { echo "nginx is missing" >&2; exit 1; } ;;

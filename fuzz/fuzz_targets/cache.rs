@@ -1,16 +1,14 @@
 //! The policy of the response cache. The first line is a number of seconds that have passed; then follow the lines of
 //! the request up to an empty line, then the status and the lines of the response.
-#![no_main]
 
 use flatout_wire::Status;
 use flatout_wire::cache::{
     Asks, Exchange, Rules, SECONDS_MAX, Verdict, directives, is_any, store, vary_names, write_selected,
 };
-use libfuzzer_sys::fuzz_target;
 
 const CAME_MS: u64 = 784_111_777_000;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let mut lines = input.split(|&byte| byte == b'\n');
     let passed: u64 = lines.next().and_then(|line| std::str::from_utf8(line).ok()?.parse().ok()).unwrap_or(0);
     let request: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).filter_map(field).collect();
@@ -20,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
 
     let asks = Asks::of(request.iter().copied());
     let exchange =
-        Exchange { request_ms: CAME_MS, response_ms: CAME_MS, is_authorized: false, asks_no_store: asks.no_store };
+        Exchange { request_ms: CAME_MS, response_ms: CAME_MS, is_authorized: false, has_authorization_key: false, asks_no_store: asks.no_store };
     let named = |name: &'static str| {
         response.iter().filter(move |(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| *value)
     };
@@ -45,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(!matches!(verdict, Verdict::Stale | Verdict::Refresh));
         assert!(!policy.stands_in(&asks, now_ms, Some(u32::MAX)));
     }
-});
+}
 
 fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = line.iter().position(|&byte| byte == b':')?;

@@ -2,15 +2,13 @@
 //! it is accepted.
 //!
 //! The first byte of the input seeds the cuts.
-#![no_main]
 
-use flatout_wire::chunk::{ChunkFault, ChunkLimits, Decoder, Event};
-use libfuzzer_sys::fuzz_target;
+use flatout_wire::chunk::{ChunkDecoder, ChunkEvent, ChunkFault, ChunkLimits};
 
 /// Data, trailers, and how many bytes they took; `None` if the body is incomplete.
 type Outcome = Result<Option<(Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize)>, ChunkFault>;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let Some((&seed, body)) = input.split_first() else { return };
     let whole = decode([body]);
     assert_eq!(decode(body.chunks(1)), whole);
@@ -20,10 +18,10 @@ fuzz_target!(|input: &[u8]| {
         Ok(None) => {}
         Err(fault) => assert!(matches!(fault.status().code(), 400 | 431) && !fault.reason().is_empty()),
     }
-});
+}
 
 fn decode<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Outcome {
-    let mut decoder = Decoder::new(ChunkLimits::default());
+    let mut decoder = ChunkDecoder::new(ChunkLimits::default());
     let (mut data, mut taken_sum) = (Vec::new(), 0);
     for mut piece in pieces {
         loop {
@@ -31,15 +29,15 @@ fn decode<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Outcome {
             taken_sum += taken;
             piece = &piece[taken..];
             match event {
-                Event::Data(bytes) => {
+                ChunkEvent::Data(bytes) => {
                     assert!(!bytes.is_empty() && bytes.len() <= taken);
                     data.extend_from_slice(bytes);
                 }
-                Event::NeedMore => {
+                ChunkEvent::NeedMore => {
                     assert!(piece.is_empty());
                     break;
                 }
-                Event::End => return Ok(Some((data, decoder.take_trailers(), taken_sum))),
+                ChunkEvent::End => return Ok(Some((data, decoder.take_trailers(), taken_sum))),
             }
         }
     }

@@ -2,7 +2,6 @@
 //!
 //! The first byte of the input chooses the role and the number of scripts, the second seeds the cuts; the peer's
 //! bytes follow the scripts.
-#![no_main]
 
 #[path = "../../crates/wire/tests/conversation/mod.rs"]
 mod conversation;
@@ -10,12 +9,11 @@ mod conversation;
 use conversation::client::{self, Ask};
 use conversation::server::{self, Act};
 use conversation::{SCRIPT_BYTES, Source};
-use libfuzzer_sys::fuzz_target;
 
 /// Scripts of one input.
 const SCRIPTS_MAX: usize = 4;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let [first, second, rest @ ..] = input else { return };
     let count = 1 + usize::from(first >> 1) % SCRIPTS_MAX;
     let Some((scripts, bytes)) = rest.split_at_checked(count * SCRIPT_BYTES) else { return };
@@ -28,4 +26,4 @@ fuzz_target!(|input: &[u8]| {
         let asks: Vec<Ask> = scripts.map(|mut source| Ask::read(&mut source)).collect();
         seeds.into_iter().for_each(|seed| client::check(bytes, &asks, seed));
     }
-});
+}

@@ -3,16 +3,14 @@
 //!
 //! The first byte chooses the role, the second seeds the cuts; the rest is the peer's data after its preface and
 //! SETTINGS.
-#![no_main]
 
 #[path = "../../crates/wire/tests/h2_conversation/mod.rs"]
 mod h2_conversation;
 
 use flatout_wire::h2::{Limits, PREFACE};
 use h2_conversation::frames::hear;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let [role, seed, rest @ ..] = input else { return };
     let is_server = role & 1 == 0;
     let mut bytes = if is_server { PREFACE.to_vec() } else { Vec::new() };
@@ -33,4 +31,4 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!((whole.events, whole.fault), (cut.events, cut.fault));
     assert!(cut.memory_bytes < 128 << 10, "{}", cut.memory_bytes);
     assert!(cut.out_bytes <= 4 * bytes.len() + 400, "{} for {}", cut.out_bytes, bytes.len());
-});
+}

@@ -1,11 +1,9 @@
 //! Request heads. If a head is accepted, httparse reads the same, and no prefix of it was refused.
-#![no_main]
 
 use flatout_wire::head::{Fault, HeadLimits, parse};
 use flatout_wire::target::normal_path;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let limits = HeadLimits::default();
     let mut fields = Vec::new();
     let outcome = parse(input, &mut fields, &limits);
@@ -37,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
     if head.path().starts_with(b"/") && !head.path_needs_care {
         assert_eq!(normal_path(head.path(), &mut Vec::new()), Ok(head.path()));
     }
-});
+}
 
 /// All prefixes would take quadratic time; a few, chosen by the input itself, find the same eventually.
 fn some_prefixes(input: &[u8]) -> impl Iterator<Item = usize> {

@@ -4,15 +4,13 @@
 //! The input is a machine in the format of `crates/tune/machines`: `=== ` with a path, `$ ` with a command line, `@ `
 //! with the path of a link, or `~ ` with a netlink request, followed by its content, output, target or reply. The
 //! first byte chooses the served port.
-#![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use flatout_tune::{Advice, Asked, Host, Protocol, RunError, Served, System, find, plan, survey};
-use libfuzzer_sys::fuzz_target;
+use flatout_tune::{Advice, Host, Protocol, RunError, Served, ServerSelector, System, find, plan, survey};
 
 struct Recorded(BTreeMap<String, Vec<u8>>);
 
@@ -60,7 +58,8 @@ impl System for Recorded {
         let asked = format!("~ {protocol:?} {request} ").to_ascii_lowercase();
         let answer = self.0.iter().find(|(name, _)| name.starts_with(&asked)).map(|(_, content)| content);
         let answer = answer.ok_or(ErrorKind::NotFound)?;
-        let mut datagrams = answer.split(|&byte| byte == b'\n').map(bytes).filter(|datagram| !datagram.is_empty());
+        let mut datagrams =
+            answer.split(|&byte| byte == b'\n').map(bytes).filter(|datagram| !datagram.is_empty());
         let _ = datagrams.any(|datagram| take(&datagram));
         Ok(())
     }
@@ -96,10 +95,12 @@ fn bytes(hex: &[u8]) -> Vec<u8> {
     hex.chunks(2).filter_map(byte).collect()
 }
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let port = [Some(80), Some(8080), None][usize::from(input.first().copied().unwrap_or(0)) % 3];
     let host = Host::with(Box::new(Recorded::parse(input)), "/");
-    let Ok(served) = Served::find(&host, &Asked { port, ..Asked::default() }) else { return };
+    let Ok(served) = Served::find(&host, &ServerSelector { port, ..ServerSelector::default() }) else {
+        return;
+    };
     for finding in survey(&host, &served) {
         let Some(tuning) = find(finding.about.name) else { panic!("{} is not found", finding.about.name) };
         if let Ok(Some(planned)) = plan(&host, &served, tuning) {
@@ -107,4 +108,4 @@ fuzz_target!(|input: &[u8]| {
             assert!(!planned.all_changes(true).is_empty(), "{} advises nothing", planned.about.name);
         }
     }
-});
+}

@@ -1,9 +1,7 @@
 //! Plan files. Any input becomes a plan, or an error with a position in the file, and the message is harmless for a
 //! terminal.
-#![no_main]
 
 use flatout_config::{Mistake, PLAN, Plan, Source, Takes, Word, Words, read};
-use libfuzzer_sys::fuzz_target;
 
 /// Refuses some values, as settings do.
 struct Choosy;
@@ -43,7 +41,7 @@ const WORDS: Words<'_> = Words {
     tunings: &["gro", "somaxconn"],
 };
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let read = Source::new("a.kdl", input.to_vec(), &PLAN).and_then(|source| read(source, &WORDS, &mut Choosy));
     let mistake = match read {
         Ok(places) => places.setting("lab", "a mistake").unwrap_or_else(|| places.whole("a mistake")),
@@ -56,4 +54,4 @@ fuzz_target!(|input: &[u8]| {
     let told = mistake.to_string();
     assert!(told.starts_with(&format!("a.kdl:{line}:{column}: ")));
     assert!(told.chars().all(|char| !char.is_control() || char == '\t' || char == '\n'), "{told:?}");
-});
+}

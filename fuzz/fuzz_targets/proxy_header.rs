@@ -1,11 +1,9 @@
 //! PROXY protocol headers of both versions. No prefix of an accepted header was refused, later bytes change nothing,
 //! and a header written from the result parses to the same result.
-#![no_main]
 
-use flatout_wire::proxy_protocol::{BINARY_BYTES_MAX, Header, TEXT_BYTES_MAX, Version, parse, write};
-use libfuzzer_sys::fuzz_target;
+use flatout_wire::proxy_protocol::{BINARY_BYTES_MAX, Header, ProxyVersion, TEXT_BYTES_MAX, parse, write};
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let whole = parse(input);
     for end in [input.len() / 2, input.len().saturating_sub(1), input.len().min(13)] {
         match (parse(&input[..end]), whole) {
@@ -21,9 +19,9 @@ fuzz_target!(|input: &[u8]| {
     let bytes_max = if input[0] == b'P' { TEXT_BYTES_MAX } else { BINARY_BYTES_MAX };
     assert!((15..=bytes_max).contains(&header.bytes) && header.bytes <= input.len());
     assert_eq!(parse(&input[..header.bytes]), Ok(Some(header)));
-    for version in [Version::V1, Version::V2] {
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let mut again = Vec::new();
         write(version, header.source, &mut again);
         assert_eq!(parse(&again), Ok(Some(Header { bytes: again.len(), ..header })));
     }
-});
+}

@@ -2,14 +2,12 @@
 //!
 //! The first two bytes of the input are the length of the representation (0xffff is the largest possible one); the
 //! rest is the field value.
-#![no_main]
 
 use flatout_wire::accept::{Coding, choose};
 use flatout_wire::date;
 use flatout_wire::range::{RANGES_MAX, Ranges, parse};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let Some((length, value)) = input.split_first_chunk::<2>() else { return };
     let length = match u16::from_be_bytes(*length) {
         u16::MAX => u64::MAX,
@@ -18,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     ranges_lie_within(value, length);
     dates_are_read_back(value);
     codings_are_available(value);
-});
+}
 
 fn ranges_lie_within(value: &[u8], length: u64) {
     let Ranges::Some(ranges) = parse(value, length, RANGES_MAX) else { return };

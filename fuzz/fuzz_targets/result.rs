@@ -1,11 +1,9 @@
 //! Result files of climbs and profiles from untrusted sources. An accepted file can be drawn, and written and read
 //! again.
-#![no_main]
 
 use flatout_report::{climb, flame};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(found) = climb::from_json(text) {
         let _ = (climb::text::text(&found), climb::html::html(&found));
@@ -19,4 +17,4 @@ fuzz_target!(|input: &[u8]| {
             panic!("what was written is not read: {why}");
         }
     }
-});
+}

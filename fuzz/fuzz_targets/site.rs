@@ -1,9 +1,7 @@
 //! Files with blocks. Any input becomes a tree in which everything is allowed, or an error with a position in the
 //! file. Formatting keeps the meaning and is idempotent.
-#![no_main]
 
 use flatout_config::{Grammar, Mistake, Node, SITE_FILE, Scope, SiteWord, Source, formatted, read_tree};
-use libfuzzer_sys::fuzz_target;
 
 fn grammar() -> Grammar<'static> {
     let word = |name, values| SiteWord { name, values, keys: Vec::new(), braces: None, is_list: false };
@@ -49,7 +47,7 @@ fn check(mistake: &Mistake, input: &[u8]) {
     assert!(told.chars().all(|char| !char.is_control() || char == '\t' || char == '\n'), "{told:?}");
 }
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let source = match Source::new("a.kdl", input.to_vec(), &SITE_FILE) {
         Ok(source) => source,
         Err(mistake) => return check(&mistake, input),
@@ -72,4 +70,4 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(read.as_ref().map(words).ok(), other.as_ref().map(words).ok());
         }
     }
-});
+}

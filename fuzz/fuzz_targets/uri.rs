@@ -1,11 +1,9 @@
 //! Request targets and their normal forms: no dot segments, stable, and never two readings.
-#![no_main]
 
 use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::target::{decode_component, encode_path, forward_path, normal_path};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|target: &[u8]| {
+pub fn run(target: &[u8]) {
     let mut out = Vec::new();
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
     if let Ok(normal) = normal_path(path, &mut out) {
@@ -13,7 +11,7 @@ fuzz_target!(|target: &[u8]| {
     }
     assert_forward(path);
     as_request_target(target);
-});
+}
 
 fn assert_normal(normal: &[u8], path: &[u8]) {
     assert!(has_no_way_out(normal), "{path:?}");

@@ -3,17 +3,15 @@
 //!
 //! The first byte of the input: its lowest bit is the role, the next whether compression was negotiated; the whole
 //! byte seeds the cuts.
-#![no_main]
 
-use flatout_wire::websocket::{Event, Fault, Limits, Reader, Role};
-use libfuzzer_sys::fuzz_target;
+use flatout_wire::websocket::{FrameFault, MessageLimits, Reader, ReaderEvent, Role};
 
-const LIMITS: Limits = Limits { message_bytes_max: 2000, fragments_max: 50 };
+const LIMITS: MessageLimits = MessageLimits { message_bytes_max: 2000, fragments_max: 50 };
 
 /// The messages as text, and how the connection ended.
-type Outcome = (Vec<u8>, Option<Fault>);
+type Outcome = (Vec<u8>, Option<FrameFault>);
 
-fuzz_target!(|input: &[u8]| {
+pub fn run(input: &[u8]) {
     let Some((&seed, bytes)) = input.split_first() else { return };
     let role = if seed & 1 == 0 { Role::Server } else { Role::Client };
     let may_compress = seed & 2 != 0;
@@ -26,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     if let Some(fault) = whole.1 {
         assert!([1002, 1007, 1008, 1009].contains(&fault.code()) && !fault.reason().is_empty());
     }
-});
+}
 
 fn read<'b>(role: Role, may_compress: bool, pieces: impl IntoIterator<Item = &'b [u8]>) -> Outcome {
     let mut reader = Reader::new(role, may_compress);
@@ -42,8 +40,8 @@ fn read<'b>(role: Role, may_compress: bool, pieces: impl IntoIterator<Item = &'b
             };
             at += used;
             match event {
-                Event::NeedMore => break,
-                Event::Data { bytes, is_last, .. } => {
+                ReaderEvent::NeedMore => break,
+                ReaderEvent::Data { bytes, is_last, .. } => {
                     message_bytes += bytes.len();
                     assert!(message_bytes as u64 <= LIMITS.message_bytes_max);
                     said.extend_from_slice(bytes);
@@ -52,12 +50,12 @@ fn read<'b>(role: Role, may_compress: bool, pieces: impl IntoIterator<Item = &'b
                         message_bytes = 0;
                     }
                 }
-                Event::Ping(bytes) | Event::Pong(bytes) => {
+                ReaderEvent::Ping(bytes) | ReaderEvent::Pong(bytes) => {
                     assert!(bytes.len() <= 125);
                     said.extend_from_slice(b"<control>");
                     said.extend_from_slice(bytes);
                 }
-                Event::Close(close) => {
+                ReaderEvent::Close(close) => {
                     said.extend_from_slice(format!("<{:?} {}>", close.code, close.reason).as_bytes());
                     return (said, None);
                 }

@@ -65,18 +65,8 @@ pub fn program(name: &str) -> PathBuf {
     }
     BUILT.get_or_init(|| {
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args([
-            "build",
-            "--quiet",
-            "-p",
-            "flatout-cli",
-            "-p",
-            "flatout",
-            "-p",
-            "flatout-engine",
-            "--bins",
-            "--examples",
-        ]);
+        // What `./x test` has built: for another selection of packages, dependencies with other features would be built again.
+        build.args(["build", "--quiet", "--workspace", "--all-features", "--bins", "--examples"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }
@@ -93,9 +83,9 @@ impl Server {
         Server::start(command)
     }
 
-    /// The JSON example.
+    /// The JSON API of `examples/hello-json`.
     pub fn json() -> Server {
-        let mut command = Command::new(program("examples/json"));
+        let mut command = Command::new(program("hello-json"));
         command.args(["--listen", "127.0.0.1:0", "--workers", "1"]);
         Server::start(command)
     }

@@ -2,6 +2,8 @@
 
 #[path = "bus/listeners.rs"]
 mod listeners;
+#[path = "bus/upgrades.rs"]
+mod upgrades;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -161,23 +161,15 @@ fn sockets_handed_over_by_systemd_are_served() {
     folder.write("index.html", "home");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // A shell passes the socket like systemd: as descriptor 3, with the server's process id.
-    let script = format!("exec 3<&{0}; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"", raw(&listener));
+    // A shell passes the socket like systemd: as descriptor 3, with the server's process id. It gets it as its input,
+    // because it only knows descriptors of one digit.
+    let script = "exec 3<&0 0</dev/null; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"";
     let mut command = Command::new("sh");
-    command.args(["-c", &script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
-    keep_over_exec(&listener);
+    command.args(["-c", script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
+    command.stdin(std::os::fd::OwnedFd::from(listener));
     let server = Server::start(command);
     assert_eq!(server.address.port(), port);
     assert_eq!(server.get("/", "").text(), "home");
-}
-
-fn raw(listener: &std::net::TcpListener) -> i32 {
-    use std::os::fd::AsRawFd;
-    listener.as_raw_fd()
-}
-
-fn keep_over_exec(listener: &std::net::TcpListener) {
-    rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
 }
 
 #[test]
@@ -220,7 +212,7 @@ fn wrong_usage_is_reported_with_status_2() {
     }
     let nothing = run(&[]);
     assert!(nothing.status.code() == Some(2) && String::from_utf8_lossy(&nothing.stderr).contains("Usage: "));
-    let output = Command::new(program("examples/json")).args(["--workers", "x"]).output().unwrap();
+    let output = Command::new(program("hello-json")).args(["--workers", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
 

@@ -120,6 +120,138 @@ fn codings_are_negotiated() {
     assert_eq!(server.get("/large.bin", "Accept-Encoding: br\r\n").field("vary"), None);
 }
 
+/// In memory and on disk, and whether the plain file exists or not.
+#[test]
+fn compressed_files_have_ranges_conditions_and_versions() {
+    for (bytes, small) in [(1000, "256KiB"), (600_000, "256KiB"), (600_000, "1MiB"), (1000, "0")] {
+        let folder = Folder::new();
+        let packed = |kind: u8| (0..bytes).map(|at: u32| (at * 7 % 251) as u8 ^ kind).collect::<Vec<u8>>();
+        let plain = vec![b'x'; bytes as usize + 10];
+        for name in ["both.css", "only.css"] {
+            if name == "both.css" {
+                folder.write(name, &plain);
+            }
+            folder.write(&format!("{name}.gz"), packed(1));
+            folder.write(&format!("{name}.br"), packed(2));
+        }
+        let server = site(&folder, &["--small-bytes", small]);
+        for name in ["/both.css", "/only.css"] {
+            let context = format!("{name} with {bytes} bytes, small-bytes {small}");
+            let get = |fields: &str| server.get(name, fields);
+            until("the scan has ended", || {
+                get("Accept-Encoding: br\r\n").field("content-encoding") == Some("br")
+            });
+            for (coding, kind) in [("gzip", 1), ("br", 2)] {
+                let accept = format!("Accept-Encoding: {coding}\r\n");
+                let whole = get(&accept);
+                assert_eq!((whole.status, whole.field("content-encoding")), (200, Some(coding)), "{context}");
+                assert_eq!(whole.body, packed(kind), "{context}");
+                assert_eq!(whole.field("content-type"), Some("text/css; charset=utf-8"), "{context}");
+                assert_eq!(whole.field("vary"), Some("Accept-Encoding"), "{context}");
+                let head = server
+                    .one(&format!("HEAD {name} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{accept}\r\n"));
+                assert_eq!(head.field("content-length"), Some(bytes.to_string().as_str()), "{context}");
+                let part = get(&format!("{accept}Range: bytes=10-19\r\n"));
+                assert_eq!((part.status, &part.body[..]), (206, &packed(kind)[10..20]), "{context}");
+                let etag = whole.field("etag").unwrap();
+                let same = get(&format!("{accept}If-None-Match: {etag}\r\n"));
+                assert_eq!((same.status, same.field("vary")), (304, Some("Accept-Encoding")), "{context}");
+                let modified = whole.field("last-modified").unwrap();
+                assert_eq!(
+                    get(&format!("{accept}If-Modified-Since: {modified}\r\n")).status,
+                    304,
+                    "{context}"
+                );
+                let rest = get(&format!("{accept}Range: bytes=10-\r\nIf-Range: {etag}\r\n"));
+                assert_eq!((rest.status, &rest.body[..]), (206, &packed(kind)[10..]), "{context}");
+                let other =
+                    get(&format!("Accept-Encoding: identity\r\nRange: bytes=0-1\r\nIf-Range: {etag}\r\n"));
+                assert!(matches!(other.status, 200 | 406), "the validator of another coding, {context}");
+            }
+            let unpacked = get("Accept-Encoding: identity\r\n");
+            let unasked = get("");
+            if name == "/both.css" {
+                assert_eq!(
+                    (unpacked.status, &unpacked.body, &unasked.body),
+                    (200, &plain, &plain),
+                    "{context}"
+                );
+            } else {
+                assert_eq!(
+                    (unpacked.status, unpacked.field("vary")),
+                    (406, Some("Accept-Encoding")),
+                    "{context}"
+                );
+                assert_eq!(get("Accept-Encoding: zstd, *;q=0\r\n").status, 406, "{context}");
+                // Any coding is acceptable.
+                assert_eq!(
+                    (unasked.status, unasked.field("content-encoding")),
+                    (200, Some("gzip")),
+                    "{context}"
+                );
+            }
+            // Another version, and none any more.
+            let accept = "Accept-Encoding: gzip\r\n";
+            let former = get(accept).field("etag").unwrap().to_owned();
+            let newer = format!("newer{}", "y".repeat(bytes as usize - 10));
+            folder.write("new", &newer);
+            std::fs::rename(folder.0.join("new"), folder.0.join(format!("{}.gz", &name[1..]))).unwrap();
+            until("the new version", || get(accept).body == newer.as_bytes());
+            assert_ne!(get(accept).field("etag"), Some(former.as_str()), "{context}");
+            std::fs::remove_file(folder.0.join(format!("{}.gz", &name[1..]))).unwrap();
+            until("the gzip form is gone", || get(accept).field("content-encoding").is_none());
+            assert_eq!(get(accept).status, if name == "/both.css" { 200 } else { 406 }, "{context}");
+            std::fs::remove_file(folder.0.join(format!("{}.br", &name[1..]))).unwrap();
+            let last = if name == "/both.css" { 200 } else { 404 };
+            until("no form is left", || get("Accept-Encoding: br\r\n").status == last);
+        }
+        // The plain file comes.
+        folder.write("late.css.gz", packed(1));
+        until("the compressed one", || server.get("/late.css", "").body == packed(1));
+        folder.write("late.css", &plain);
+        until("the plain one", || server.get("/late.css", "").body == plain);
+    }
+}
+
+#[test]
+fn compressed_files_over_http_2_and_in_folders() {
+    let folder = Folder::new();
+    folder.write("index.html.gz", "packed index");
+    folder.write("sub/a.css.gz", "packed css");
+    folder.write("dir.gz", "a file");
+    folder.write("dir/a", "a");
+    folder.write("hidden.php.gz", "packed source");
+    folder.write("source.php", "source");
+    folder.write("private/a.txt", "private");
+    let server = site(&folder, &["--listing", "--hide", "*.php private"]);
+    until("the scan has ended", || server.get("/", "Accept-Encoding: gzip\r\n").text() == "packed index");
+    assert_eq!(server.get("/", "Accept-Encoding: br\r\n").status, 406);
+    assert_eq!(server.get("/dir", "Accept-Encoding: gzip\r\n").status, 301, "a folder is no compressed file");
+    for path in [
+        "/hidden.php",
+        "/hidden.php.gz",
+        "/source.php",
+        "/SOURCE.php",
+        "/private/a.txt",
+        "/private",
+        "/private/",
+    ] {
+        assert_eq!(server.get(path, "Accept-Encoding: gzip\r\n").status, 404, "{path}");
+    }
+    let listing = server.get("/sub/", "").text();
+    assert!(listing.contains("a.css.gz") && listing.matches("a.css").count() == 2, "{listing}");
+    let url = format!("http://{}/sub/a.css", server.address);
+    let arguments = ["--silent", "--http2-prior-knowledge", "--include", "--header"];
+    let curl = |accept: &str| {
+        let output =
+            std::process::Command::new("curl").args(arguments).args([accept, &url]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let got = curl("Accept-Encoding: gzip");
+    assert!(got.starts_with("HTTP/2 200") && got.contains("content-encoding: gzip"), "{got}");
+    assert!(curl("Accept-Encoding: identity").starts_with("HTTP/2 406"));
+}
+
 #[test]
 fn conditions_and_ranges() {
     let folder = filled();

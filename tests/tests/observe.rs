@@ -172,7 +172,7 @@ fn mistakes_are_reported_before_binding() {
         (
             &["--admin", "0.0.0.0:0"],
             2,
-            "--admin: other machines could reach the admin listener at http://0.0.0.0:0",
+            "admin: other machines could reach the admin listener at http://0.0.0.0:0",
         ),
         (&["--access-log", "/nonesuch/a"], 1, "cannot open the access log `/nonesuch/a`"),
     ] {

@@ -1,6 +1,6 @@
 //! The Debian package: built, installed, run as its unit runs it, removed. It is built from the program under test,
-//! or is the one named by `FLATOUT_DEB`, which `./x package` has built. Without Debian's tools and cargo-deb, which
-//! `./x` installs, the tests are skipped.
+//! or is the one named by `FLATOUT_DEB`, which `./x package` has built. Without Debian's tools, which `./x`
+//! installs, the tests are skipped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -38,14 +38,13 @@ fn package(folder: &Folder) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("FLATOUT_DEB") {
         return Some(root().join(path));
     }
-    let can_make = ["objcopy", "dpkg", "gzip"].into_iter().all(is_there);
-    if !can_make || !root().join("target/tools/bin/cargo-deb").exists() {
+    if !["objcopy", "dpkg-deb", "dpkg-shlibdeps", "gzip"].into_iter().all(is_there) {
         return None;
     }
     let program = program("flatout");
     let profile = program.parent()?.file_name()?.to_str()?.to_owned();
     let mut build = Command::new("sh");
-    build.current_dir(root()).args(["packaging/build.sh", &profile]).arg(&folder.0).arg("--fast");
+    build.current_dir(root()).args(["packaging/build.sh", &profile]).arg(&folder.0).args(["-Zgzip", "-z1"]);
     build.stderr(Stdio::inherit());
     Some(PathBuf::from(succeed(&mut build).trim()))
 }

@@ -79,7 +79,7 @@ fn a_loaded_server_is_found_by_its_port_and_shown() {
     assert!(output.status.success(), "{}", said(&output));
     assert!(load.answered.load(Ordering::Relaxed) > before, "the server went on meanwhile");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(table.starts_with(&format!("json (process {})", server.pid())), "{table}");
+    assert!(table.starts_with(&format!("hello-json (process {})", server.pid())), "{table}");
     assert!(table.contains("µs/request") && table.contains("\nall "), "{table}");
     let text = |path: &str| std::fs::read_to_string(path).unwrap();
     let stacks = text(&folded);
@@ -214,7 +214,7 @@ fn a_server_in_another_network_is_named() {
         return;
     }
     let mut command = Command::new("unshare");
-    command.arg("--net").arg(program("examples/json")).args(["--listen", "0.0.0.0:0", "--workers", "1"]);
+    command.arg("--net").arg(program("hello-json")).args(["--listen", "0.0.0.0:0", "--workers", "1"]);
     let server = Server::start(command);
     let output = profile(&["--port", &server.address.port().to_string()]);
     assert_eq!(output.status.code(), Some(1));

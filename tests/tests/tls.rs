@@ -1,7 +1,9 @@
 //! TLS of `flatout serve`, from outside: curl and openssl as clients, certificates that change, and mistakes.
 
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -61,6 +63,43 @@ fn the_name_chooses_the_certificate_and_versions_are_limited() {
         served(&site.0, &["--tls", &file("a.pem"), &file("a.key"), "--tls-min-version", "1.3"]);
     assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
     assert_eq!(authority.curl("a.test", port, "/", &["--tls-max", "1.2"]), Err(35));
+}
+
+/// A client must not be shown the certificate of another domain: it would learn of it, and report a wrong cause.
+#[test]
+fn a_domain_without_a_certificate_is_refused_and_others_are_served() {
+    let (authority, site, state) = (Authority::new(), Folder::new(), Folder::new());
+    site.write("index.html", "hello");
+    fs::set_permissions(&state.0, Permissions::from_mode(0o700)).unwrap();
+    authority.sign("a", "a.test");
+    let state = state.0.display().to_string();
+    let (server, port) = served(
+        &site.0,
+        &[
+            &["--tls", &authority.path("a.pem"), &authority.path("a.key"), "--domain", "b.test"][..],
+            &["--acme-directory", "https://127.0.0.1:1/", "--https-redirect", "off", "--state", &state],
+        ]
+        .concat(),
+    );
+    let said = server.said();
+    assert!(said.iter().any(|line| line.contains("TLS connections to it are refused until")), "{said:?}");
+    assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
+    for version in ["1.2", "1.3"] {
+        let flags = ["--insecure", "--tls-max", version];
+        assert_eq!(authority.curl("b.test", port, "/", &flags), Err(35), "TLS {version}");
+    }
+    let output = Command::new("openssl")
+        .args(["s_client", "-servername", "b.test", "-connect", &format!("127.0.0.1:{port}")])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(told.contains("unrecognized name") && !told.contains("BEGIN CERTIFICATE"), "{told}");
+    assert_eq!(
+        authority.curl("c.test", port, "/", &["--insecure"]).as_deref(),
+        Ok("hello"),
+        "any other name"
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ const DEATHS: usize = 5;
 const CLIENTS: usize = 8;
 
 fn json(port: u16) -> Server {
-    let mut command = Command::new(program("examples/json"));
+    let mut command = Command::new(program("hello-json"));
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--workers", "1"]);
     Server::start(command)
 }
@@ -85,6 +85,45 @@ fn a_server_that_is_killed_costs_no_request() {
             assert_eq!(client.join().unwrap(), Vec::<String>::new());
         }
     });
+}
+
+#[test]
+fn the_log_says_which_server_cannot_be_reached_and_why() {
+    let port = free_port();
+    let folder = flatout_tests::Folder::new();
+    let path = folder.0.join("app.sock");
+    for (to, said) in [
+        (format!("http://127.0.0.1:{port}"), format!("127.0.0.1:{port}: connection refused")),
+        (format!("unix:{}", path.display()), format!("unix:{}: no such file or directory", path.display())),
+    ] {
+        let mut command = Command::new(program("flatout"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--workers", "1", "--to", &to]);
+        let proxy = Server::start(command);
+        let mut stream = proxy.connect();
+        for _ in 0..200 {
+            stream.write_all(b"GET /orders?token=secret HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"cannot connect to the upstream\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            assert!(answer.starts_with(b"HTTP/1.1 502 "));
+        }
+        until("the failure is logged", || proxy.said().iter().any(|line| line.contains(&said)));
+        let lines = proxy.said();
+        let about: Vec<&String> = lines.iter().filter(|line| line.contains(" error: upstream ")).collect();
+        let first = about.first().expect("a line");
+        assert!(
+            first.contains(&format!(": cannot connect to {said}; request GET /orders of 127.0.0.1:")),
+            "{first}"
+        );
+        let time = first.strip_prefix("flatout: ").unwrap_or_default();
+        assert!(time.starts_with("20") && time.as_bytes().get(10) == Some(&b'T'), "{first}");
+        assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:?}");
+        // 600 attempts: fewer lines, also if they take some seconds.
+        assert!(about.len() <= 200, "{} lines", about.len());
+    }
 }
 
 #[test]

@@ -16,7 +16,9 @@ use crate::{Failure, print, terminal, value};
 pub(crate) const COMMAND: Command = Command {
     name: "import",
     about: "Convert an nginx configuration to a site file, or compare two servers",
-    more: "The site file goes to stdout. Directives that cannot be converted become comments with the reason.\n--check sends \
+    more: "The site file goes to stdout. Directives that cannot be converted become comments with the reason. \
+           If nginx passed requests to something that is not converted, or checked them in such a way, the site file responds \
+           501 to them, and the first lines say so.\n--check sends \
            each request once to both servers and shows differences in status, some header fields, and body. It sends only \
            GET and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
            file.\nExit status: 0, 1 if --check found a difference, 2 for a configuration that cannot be read.",
@@ -77,6 +79,9 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn import(file: &str) -> Result<(), Failure> {
     let directives = nginx::read(Path::new(file)).map_err(Failure::Usage)?;
     let imported = site_file(&directives);
+    if !imported.unserved.is_empty() {
+        terminal::complain(&imported.unserved.join("\n"));
+    }
     print(&imported.text)?;
     if let Some(mistake) = mistake("site.kdl", &imported.text) {
         terminal::complain(&format!("the site file needs a change before it can be served: {mistake}"));

@@ -3,9 +3,9 @@
 use clap::ArgMatches;
 use flatout::{App, Json};
 use flatout_engine::{Address, Locality};
-use flatout_serve::log::{self, Log};
-use flatout_serve::metrics::Metrics;
-use flatout_serve::observed::{Observers, Sites};
+use flatout_observe::log::{self, Log};
+use flatout_observe::metrics::Metrics;
+use flatout_observe::observed::{Observers, Sites};
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, fill, flags};

@@ -8,7 +8,6 @@ mod completions;
 mod import;
 mod json_api;
 mod man;
-mod observe;
 mod profile;
 mod publish;
 mod report;
@@ -42,6 +41,15 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::Usage(message) | Failure::Run(message) => f.write_str(message),
             Failure::Parser(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<flatout_server::Failure> for Failure {
+    fn from(failure: flatout_server::Failure) -> Failure {
+        match failure {
+            flatout_server::Failure::Usage(message) => Failure::Usage(message),
+            flatout_server::Failure::Run(message) => Failure::Run(message),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use clap::{Arg, ArgAction, ArgMatches};
-use flatout_serve::push::Client;
+use flatout_push::Client;
 
 use crate::command::Command;
 use crate::{Failure, print};
@@ -17,6 +17,10 @@ pub(crate) const COMMAND: Command = Command {
         (
             "flatout publish http://127.0.0.1:8080/live/NBA.1 --token SECRET '12:10'",
             "one message to the channel NBA.1",
+        ),
+        (
+            "flatout publish http://127.0.0.1:8080/live/NBA.1 --host sport.example --token SECRET '12:10'",
+            "the channel NBA.1 of the site sport.example",
         ),
         (
             "tail -f quotes.jsonl | flatout publish http://127.0.0.1:8080/live/quotes --token SECRET --json",
@@ -36,6 +40,7 @@ pub(crate) const COMMAND: Command = Command {
         command
             .arg(url)
             .arg(message)
+            .arg(option("host", "NAME", "Publish to the site of this name, at the server of the URL"))
             .arg(option("token", "TOKEN", "The server's push-token [default: $FLATOUT_PUSH_TOKEN]"))
             .arg(option("event", "NAME", "The event type"))
             .arg(option("key", "KEY", "The key of the value, in a channel with push-kind latest"))
@@ -59,7 +64,8 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         std::io::ErrorKind::InvalidInput => Failure::Usage(format!("`{url}`: {error}")),
         _ => Failure::Run(format!("{url}: {error}")),
     };
-    let mut client = Client::connect(url, &token).map_err(failed)?;
+    let host = Some(text("host")).filter(|host| !host.is_empty());
+    let mut client = Client::connect(url, host, &token).map_err(failed)?;
     let content_type =
         if matches.get_flag("json") { "application/json" } else { "text/plain; charset=utf-8" };
     let query: Vec<String> = ["event", "key"]

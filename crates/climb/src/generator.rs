@@ -10,8 +10,8 @@ use flatout_trial::Sample;
 
 use crate::command;
 use crate::lab::Lab;
+use crate::output::parse_output;
 use crate::plan::{Error, Generator};
-use crate::understand::understand;
 
 /// The result of one run.
 pub(crate) struct Run {
@@ -102,7 +102,7 @@ impl Load<'_> {
         let after = server.as_ref().and_then(ServerProcesses::used);
         // A run without a single response, on an overloaded machine, carries no information. The generator has not
         // failed.
-        let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
+        let is_empty = parse_output(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
         if !ran.status.success() && !is_empty {
             let why = command::last_words(&ran);
             return Err(Error::Generator(format!(
@@ -110,7 +110,7 @@ impl Load<'_> {
                 ran.status
             )));
         }
-        let reading = understand(&ran.stdout)
+        let reading = parse_output(&ran.stdout)
             .map_err(|error| Error::Generator(format!("the load generator `{command}`: {error}")))?;
         let used = before.zip(after).and_then(|(before, after)| after.since(&before));
         let requests = reading.requests.filter(|requests| *requests > 0);

@@ -1,9 +1,9 @@
 //! Climbs: applies changes to this machine, one at a time, measures each with the user's own load, and undoes them.
 //!
 //! ```text
-//! Plan ──> run ──> trial::climb ──> Ascent
+//! Plan ──> run ──> trial::climb ──> Outcome
 //!                      │ set, leave, measure, look
-//!                   ground ──> server     a command that is started and ended, or one that runs
+//!                   machine ─> server     a command that is started and ended, or one that runs
 //!                          ──> changes    commands of the user, tunings by name
 //!                          ──> generator  our own, or a command whose output is understood
 //! ```
@@ -15,7 +15,7 @@
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
 //! use flatout_climb::{Attempt, Generator, Needs, Plan, Rung, ServerPlan, Tuned, Variant, run};
-//! use flatout_tune::{Asked, Host};
+//! use flatout_tune::{Host, ServerSelector};
 //!
 //! let huge = Variant { set: Some("echo 1024 >/proc/sys/vm/nr_hugepages".to_owned()), ..Variant::default() };
 //! let rung = Rung { name: "huge pages".to_owned(), change: Attempt::Variant(huge), needs: Needs::AnyPath };
@@ -23,9 +23,9 @@
 //! let server = ServerPlan::Command("./server".to_owned());
 //! let plan = Plan::new(server, "http://127.0.0.1:8080/".to_owned(), generator, vec![rung]);
 //! let host = Host::live();
-//! let mut tunings = Tuned::new(&host, Asked { port: Some(8080), pid: None, device: None }, host.state_default(), false);
-//! let ascent = run(&plan, &mut tunings, &AtomicBool::new(false), &mut |_| ())?;
-//! println!("{:?}", ascent.apply);
+//! let mut tunings = Tuned::new(&host, ServerSelector { port: Some(8080), pid: None, device: None }, host.state_default(), false);
+//! let outcome = run(&plan, &mut tunings, &AtomicBool::new(false), &mut |_| ())?;
+//! println!("{:?}", outcome.apply);
 //! # Ok::<(), flatout_climb::Error>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -34,9 +34,10 @@ mod changes;
 mod command;
 mod gathered;
 mod generator;
-mod ground;
 mod lab;
+mod machine;
 mod outcome;
+mod output;
 mod plan;
 mod run;
 mod server;
@@ -44,7 +45,6 @@ mod state;
 mod status;
 mod tuned;
 mod tunings;
-mod understand;
 mod variants;
 
 pub use flatout_trial::{
@@ -52,11 +52,11 @@ pub use flatout_trial::{
 };
 pub use flatout_tune::Needs;
 pub use lab::DEVICE as LAB_DEVICE;
-pub use outcome::{Ascent, Figures, Mean, Means, Profiles, TriedRung, Waiting};
+pub use outcome::{Figures, Mean, Means, Outcome, Profiles, TriedRung, Waiting};
 pub use variants::{Config, Edit};
 
 pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
-pub use run::{Finished, Halfway, resume, run};
+pub use run::{ClimbProgress, Finished, resume, run};
 pub use state::State;
 pub use tuned::Tuned;
 pub use tunings::{Reading, Tunings};

@@ -10,7 +10,7 @@ use crate::tunings::Reading;
 
 /// The result of a climb.
 #[derive(Debug)]
-pub struct Ascent {
+pub struct Outcome {
     /// The unchanged server against itself (A/A): the noise of this machine.
     pub noise: Option<Effect>,
     /// The far end of that interval; a share, like all gains.

@@ -10,15 +10,15 @@ use flatout_trial::compare::is_first;
 use flatout_trial::{self as trial, End, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
 
 use crate::generator::Load;
-use crate::ground::{Ground, PROFILE_PARTS};
 use crate::lab::{self, Lab};
-use crate::outcome::{Ascent, Figures, Profiles, TriedRung, Waiting};
+use crate::machine::{Machine, PROFILE_PARTS};
+use crate::outcome::{Figures, Outcome, Profiles, TriedRung, Waiting};
 use crate::plan::{Attempt, Error, Plan, Rung, ServerPlan};
 use crate::tunings::{Reading, Tunings};
 
 /// The progress of a climb.
 #[derive(Debug, Clone, Copy)]
-pub struct Halfway<'l> {
+pub struct ClimbProgress<'l> {
     /// The stage, its pairs, and the result so far.
     pub progress: Progress,
     /// The current rung, if any.
@@ -52,14 +52,14 @@ pub fn run(
     plan: &Plan,
     tunings: &mut dyn Tunings,
     stop: &AtomicBool,
-    watch: &mut dyn FnMut(&Halfway<'_>),
-) -> Result<Ascent, Error> {
-    let mut ground = ground(plan, tunings, stop, watch)?;
-    let load_rate_per_s = ground.settle_rate(None)?;
-    let climbed = climb(&mut ground, &trial_plan(plan));
-    let mut outcome = Ascent { load_rate_per_s, ..outcome(&mut ground, climbed) };
-    outcome.profiles = profiles(&mut ground, &mut outcome);
-    relieve(&mut ground, &mut outcome);
+    watch: &mut dyn FnMut(&ClimbProgress<'_>),
+) -> Result<Outcome, Error> {
+    let mut machine = machine(plan, tunings, stop, watch)?;
+    let load_rate_per_s = machine.settle_rate(None)?;
+    let climbed = climb(&mut machine, &trial_plan(plan));
+    let mut outcome = Outcome { load_rate_per_s, ..outcome(&mut machine, climbed) };
+    outcome.profiles = profiles(&mut machine, &mut outcome);
+    relieve(&mut machine, &mut outcome);
     Ok(outcome)
 }
 
@@ -71,10 +71,10 @@ pub fn run(
 pub fn resume(
     plan: &Plan,
     tunings: &mut dyn Tunings,
-    before: Ascent,
+    before: Outcome,
     stop: &AtomicBool,
-    watch: &mut dyn FnMut(&Halfway<'_>),
-) -> Result<Ascent, Error> {
+    watch: &mut dyn FnMut(&ClimbProgress<'_>),
+) -> Result<Outcome, Error> {
     let Some(Waiting { rung, block, reading }) = &before.waiting else {
         return Err(Error::Plan("no rung waits for a reboot".to_owned()));
     };
@@ -91,14 +91,19 @@ pub fn resume(
         tunings.has_taken(&plan.rungs[rung].name, reading).map_err(Error::Change)?;
     }
     let kept: Vec<bool> = before.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
-    let mut ground = ground(plan, tunings, stop, watch)?;
-    ground.settle_rate(before.load_rate_per_s)?;
-    let resumed = trial::resume(&mut ground, &trial_plan(plan), block, &kept, rung);
-    Ok(completed(&mut ground, before, rung, resumed))
+    let mut machine = machine(plan, tunings, stop, watch)?;
+    machine.settle_rate(before.load_rate_per_s)?;
+    let resumed = trial::resume(&mut machine, &trial_plan(plan), block, &kept, rung);
+    Ok(completed(&mut machine, before, rung, resumed))
 }
 
 /// The outcome, completed with the results of the runs after the reboot.
-fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: trial::Resumed<Error>) -> Ascent {
+fn completed(
+    machine: &mut Machine<'_>,
+    before: Outcome,
+    rung: usize,
+    resumed: trial::Resumed<Error>,
+) -> Outcome {
     let left_behind = resumed.left_behind.map(|error| error.to_string());
     let Some(found) = resumed.found else {
         let end = match resumed.refused {
@@ -107,18 +112,18 @@ fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: tria
             }
             None => resumed.end,
         };
-        return Ascent { end, left_behind, ..before };
+        return Outcome { end, left_behind, ..before };
     };
     let is_kept = found.status == Status::Kept;
-    let name = &ground.plan.rungs[rung].name;
-    let next = match (&ground.plan.rungs[rung].change, is_kept) {
+    let name = &machine.plan.rungs[rung].name;
+    let next = match (&machine.plan.rungs[rung].change, is_kept) {
         (_, true) => Vec::new(),
         (Attempt::Variant(variant), false) => {
             variant.unset.iter().cloned().chain([REBOOT.to_owned()]).collect()
         }
-        _ => ground.changes.tunings.back_at_reboot(name),
+        _ => machine.changes.tunings.back_at_reboot(name),
     };
-    let mut outcome = Ascent { next, waiting: None, left_behind, end: resumed.end, ..before };
+    let mut outcome = Outcome { next, waiting: None, left_behind, end: resumed.end, ..before };
     if is_kept {
         outcome.total = match (outcome.total, &found.forward) {
             (Some(total), Some(effect)) => Some(total.and(effect)),
@@ -129,13 +134,13 @@ fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: tria
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     if is_kept {
         // Another boot may be faster or slower, so the result is relative to the figures before.
-        let after = ground.total.figures(&kept);
+        let after = machine.total.figures(&kept);
         outcome.after = match (&outcome.before, after, &outcome.total) {
             (Some(before), Some(after), Some(total)) => Some(before.raised(after, total)),
             (_, after, _) => after,
         };
     }
-    (outcome.apply, outcome.take_back) = commands(ground, &kept);
+    (outcome.apply, outcome.take_back) = commands(machine, &kept);
     outcome
 }
 
@@ -143,34 +148,34 @@ fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: tria
 const REBOOT: &str = "reboot";
 
 /// The machine, with its server running and responding.
-fn ground<'p>(
+fn machine<'p>(
     plan: &'p Plan,
     tunings: &'p mut dyn Tunings,
     stop: &'p AtomicBool,
-    watch: &'p mut dyn FnMut(&Halfway<'_>),
-) -> Result<Ground<'p>, Error> {
+    watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
+) -> Result<Machine<'p>, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     for rung in plan.rungs.iter().filter(|rung| rung.change == Attempt::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
     }
     let target = Target::parse_plain(&plan.url).map_err(Error::Plan)?;
     let (load, target) = load(plan, target, stop)?;
-    let mut ground = Ground::new(plan, target, load, tunings, watch);
-    ground.begin()?;
-    Ok(ground)
+    let mut machine = Machine::new(plan, target, load, tunings, watch);
+    machine.begin()?;
+    Ok(machine)
 }
 
 /// Reports whose burdens remain; those that cost something are removed for good if that was requested.
-fn relieve(ground: &mut Ground<'_>, outcome: &mut Ascent) {
+fn relieve(machine: &mut Machine<'_>, outcome: &mut Outcome) {
     let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
     let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
-    for (rung, TriedRung { name, found, .. }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
+    for (rung, TriedRung { name, found, .. }) in machine.plan.rungs.iter().zip(&mut outcome.rungs) {
         // Its status is skipped: the climb itself cannot keep it.
         let costs = found.how == How::FromTheOtherSide && found.status == Status::Skipped;
         if rung.change != Attempt::Tuning || !costs {
             continue;
         }
-        let tunings = &mut *ground.changes.tunings;
+        let tunings = &mut *machine.changes.tunings;
         let done = if is_at_its_end { tunings.relieve(name) } else { Vec::new() };
         match done.iter().any(Result::is_ok) {
             true => found.reason = found.reason.replace(STAYS, "it was removed at the end"),
@@ -189,14 +194,14 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Ascent) {
 }
 
 /// Samples stacks of the unchanged server and with everything kept, and leaves the machine as the climb left it.
-fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, String> {
+fn profiles(machine: &mut Machine<'_>, outcome: &mut Outcome) -> Result<Profiles, String> {
     if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
         return Err("the climb did not finish".to_owned());
     }
-    if ground.plan.profile_time.is_zero() {
+    if machine.plan.profile_time.is_zero() {
         return Err("they were not requested".to_owned());
     }
-    if ground.plan.profiles_time().is_zero() {
+    if machine.plan.profiles_time().is_zero() {
         return Err("the budget is too short for them".to_owned());
     }
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
@@ -205,7 +210,7 @@ fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, S
     for turn in 0..2 * PROFILE_PARTS as usize {
         let (on, place) = if is_first(turn) { (&nothing, 0) } else { (&kept, 1) };
         if place == 0 || kept.contains(&true) {
-            let part = ground.profile(on);
+            let part = machine.profile(on);
             let so_far = taken[place].take();
             taken[place] = Some(merged(so_far, part));
         }
@@ -213,8 +218,8 @@ fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, S
     let [before, after] = taken;
     let before = before.unwrap_or_else(|| Err("nothing was sampled".to_owned()));
     let after = after.transpose();
-    let stays = if ground.plan.keep && outcome.waiting.is_none() { &kept } else { &nothing };
-    outcome.left_behind = ground.leave(stays).err().map(|error| error.to_string());
+    let stays = if machine.plan.keep && outcome.waiting.is_none() { &kept } else { &nothing };
+    outcome.left_behind = machine.leave(stays).err().map(|error| error.to_string());
     Ok(Profiles { before: before?, after: after? })
 }
 
@@ -257,43 +262,43 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     Ok((Load { generator, remote, url, lab, stop }, target))
 }
 
-fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
+fn outcome(machine: &mut Machine<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     let kept = climbed.kept();
-    let (apply, take_back) = commands(ground, &kept);
+    let (apply, take_back) = commands(machine, &kept);
     let nothing = vec![false; kept.len()];
     let (before, after) = match &climbed.total {
         Some(total) => {
-            let (before, after) = (ground.total.figures(&nothing), ground.total.figures(&kept));
+            let (before, after) = (machine.total.figures(&nothing), machine.total.figures(&kept));
             let at = |figures: Option<Figures>, is_first| {
                 figures.map(|figures| figures.at_levels(total, is_first))
             };
             (at(before, false), at(after, true))
         }
-        None => (ground.noise.figures(&nothing), None),
+        None => (machine.noise.figures(&nothing), None),
     };
     let rungs = climbed.rungs.into_iter().enumerate().map(|(at, found)| {
         let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
-        let (apply, take_back) = commands(ground, &alone);
+        let (apply, take_back) = commands(machine, &alone);
         let mut found = found;
-        if let Attempt::Edit(edit) = &ground.plan.rungs[at].change {
+        if let Attempt::Edit(edit) = &machine.plan.rungs[at].change {
             let what = edit.what.trim_end_matches(';');
             found.reason = match found.reason.as_str() {
                 "" => edit.what.to_owned(),
                 why => format!("{what}; {why}"),
             };
         }
-        TriedRung { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
+        TriedRung { name: machine.plan.rungs[at].name.clone(), found, apply, take_back }
     });
     let rungs = rungs.collect();
     let (waiting, next) = match climbed.waiting {
         Some((rung, block)) => {
-            let rung = &ground.plan.rungs[rung];
-            let (reading, next) = before_reboot(ground, rung);
+            let rung = &machine.plan.rungs[rung];
+            let (reading, next) = before_reboot(machine, rung);
             (Some(Waiting { rung: rung.name.clone(), block, reading }), next)
         }
         None => (None, Vec::new()),
     };
-    Ascent {
+    Outcome {
         noise: climbed.noise,
         noise_floor: climbed.noise_floor,
         rungs,
@@ -301,7 +306,11 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
         before,
         after,
         load_rate_per_s: None,
-        diff: ground.plan.config.as_ref().map(|config| config.diff(&ground.edits(&kept), ground.plan.cpus)),
+        diff: machine
+            .plan
+            .config
+            .as_ref()
+            .map(|config| config.diff(&machine.edits(&kept), machine.plan.cpus)),
         apply,
         take_back,
         end: climbed.end,
@@ -313,14 +322,14 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
 }
 
 /// The state of a rung before the reboot that it needs, and what to do for it.
-fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
+fn before_reboot(machine: &Machine<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
     match &rung.change {
         Attempt::Variant(variant) => {
             let set = variant.set.clone().unwrap_or_else(|| format!("make the change `{}`", rung.name));
             (None, vec![set, REBOOT.to_owned()])
         }
         // It was known before the climb. If it is not known now, it is requested again after the reboot.
-        _ => match ground.changes.tunings.before_reboot(&rung.name) {
+        _ => match machine.changes.tunings.before_reboot(&rung.name) {
             Ok((reading, steps)) => (Some(reading), steps),
             Err(why) => (None, vec![format!("make the change `{}` ({why})", rung.name), REBOOT.to_owned()]),
         },
@@ -329,8 +338,8 @@ fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<Stri
 
 /// The shell command that applies what was kept and ends with the server's command, if that has changed; and the
 /// command that undoes it.
-fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<String>) {
-    let plan = ground.plan;
+fn commands(machine: &Machine<'_>, kept: &[bool]) -> (Option<String>, Option<String>) {
+    let plan = machine.plan;
     let on = || plan.rungs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(rung, _)| rung);
     let variants = || {
         on().filter_map(|rung| match &rung.change {
@@ -344,11 +353,11 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let names: Vec<&str> =
         on().filter(|rung| rung.change == Attempt::Tuning).map(|rung| rung.name.as_str()).collect();
     if !names.is_empty() {
-        let (set, unset) = ground.changes.tunings.commands(&names);
+        let (set, unset) = machine.changes.tunings.commands(&names);
         apply.push(set);
         take_back.insert(0, unset);
     }
-    if let (ServerPlan::Command(before), Some(after)) = (&plan.server, ground.server_command(kept))
+    if let (ServerPlan::Command(before), Some(after)) = (&plan.server, machine.server_command(kept))
         && *before != after
     {
         apply.push(after);

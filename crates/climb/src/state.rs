@@ -28,12 +28,12 @@ pub struct State {
     rung: String,
     reading: Option<Reading>,
     noise_floor: f64,
-    runs: Vec<Run>,
+    runs: Vec<StoredRun>,
 }
 
 /// A [`Sample`] in the file's format.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Run {
+struct StoredRun {
     requests_per_s: f64,
     p99_ns: Option<f64>,
     cpu_us_per_request: Option<f64>,
@@ -69,7 +69,7 @@ impl State {
             rung: waiting.rung.clone(),
             reading: waiting.reading.clone(),
             noise_floor: waiting.block.noise_floor,
-            runs: waiting.block.samples.iter().map(Run::of).collect(),
+            runs: waiting.block.samples.iter().map(StoredRun::of).collect(),
         })
     }
 
@@ -135,7 +135,7 @@ impl State {
             rung: self.rung.clone(),
             reading: self.reading.clone(),
             block: Block {
-                samples: self.runs.iter().map(Run::sample).collect(),
+                samples: self.runs.iter().map(StoredRun::sample).collect(),
                 noise_floor: self.noise_floor,
             },
         })
@@ -155,7 +155,7 @@ impl State {
         if self.runs.len() > 2 * PAIRS_MAX {
             return Err(format!("it has {} runs, more than {}", self.runs.len(), 2 * PAIRS_MAX));
         }
-        let figures = |run: &Run| [Some(run.requests_per_s), run.p99_ns, run.cpu_us_per_request];
+        let figures = |run: &StoredRun| [Some(run.requests_per_s), run.p99_ns, run.cpu_us_per_request];
         match self.runs.iter().flat_map(figures).flatten().all(is_share) {
             true => Ok(()),
             false => Err("one of its runs has a figure less than 0".to_owned()),
@@ -169,14 +169,14 @@ impl fmt::Display for State {
     }
 }
 
-impl Run {
-    fn of(sample: &Sample) -> Run {
+impl StoredRun {
+    fn of(sample: &Sample) -> StoredRun {
         let Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors } = *sample;
-        Run { requests_per_s, p99_ns, cpu_us_per_request, requests, errors }
+        StoredRun { requests_per_s, p99_ns, cpu_us_per_request, requests, errors }
     }
 
     fn sample(&self) -> Sample {
-        let Run { requests_per_s, p99_ns, cpu_us_per_request, requests, errors } = *self;
+        let StoredRun { requests_per_s, p99_ns, cpu_us_per_request, requests, errors } = *self;
         Sample { requests_per_s, p99_ns, cpu_us_per_request, requests, errors }
     }
 }

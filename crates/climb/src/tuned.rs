@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use flatout_lane::process::{Ending, signal_process};
 use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs, Planned, Risk, Served,
-    Session, TAPS, Unknown, find, holders, plan, quote, survey,
+    Advice, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs, Planned, Risk, Served,
+    ServerSelector, Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
 use crate::lab::DEVICE as LAB_DEVICE;
@@ -16,7 +16,7 @@ use crate::tunings::{Reading, Tunings};
 /// Tunings of this machine. The journal is locked from the first change on.
 pub struct Tuned<'h> {
     host: &'h Host,
-    asked: Asked,
+    asked: ServerSelector,
     state: PathBuf,
     consent: Consent,
     session: Option<Session<'h>>,
@@ -38,7 +38,7 @@ const LOOK_TIME: Duration = Duration::from_millis(50);
 impl<'h> Tuned<'h> {
     /// Tunings for this server, with the journal in `state`. A plan names tunings on behalf of the user;
     /// `accepts_risk` allows those that reduce protection.
-    pub fn new(host: &'h Host, asked: Asked, state: PathBuf, accepts_risk: bool) -> Tuned<'h> {
+    pub fn new(host: &'h Host, asked: ServerSelector, state: PathBuf, accepts_risk: bool) -> Tuned<'h> {
         let consent = Consent { is_named: true, accepts_risk };
         Tuned { host, asked, state, consent, session: None, stops: Vec::new(), tap: None }
     }

@@ -31,12 +31,12 @@ pub struct Scope<'g> {
     /// Its name in a sentence: `in a site`, `at the top of the file`.
     pub name: &'g str,
     /// Its words.
-    pub words: Vec<Word<'g>>,
+    pub words: Vec<SiteWord<'g>>,
 }
 
 /// A word of a scope.
 #[derive(Debug, Clone)]
-pub struct Word<'g> {
+pub struct SiteWord<'g> {
     /// The word.
     pub name: &'g str,
     /// The notation of its values.

@@ -33,7 +33,7 @@ mod syntax;
 mod tree;
 
 pub use format::{formatted, quoted};
-pub use grammar::{Grammar, Kind, Part, Scope, Word as SiteWord, parts};
+pub use grammar::{Grammar, Kind, Part, Scope, SiteWord, parts};
 pub use guess::closest;
 pub use mistake::Mistake;
 pub use places::Places;

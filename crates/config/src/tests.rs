@@ -9,9 +9,9 @@ const OPENINGS_MAX: usize = PLAN.openings_max;
 
 /// Records the calls.
 #[derive(Default)]
-struct Told(Vec<String>);
+struct RecordingPlan(Vec<String>);
 
-impl Plan for Told {
+impl Plan for RecordingPlan {
     fn setting(&mut self, word: &str, value: &str) -> Result<(), String> {
         self.0.push(format!("{word}={value}"));
         if value == "bad" { Err("got `bad`, need good".to_owned()) } else { Ok(()) }
@@ -58,7 +58,7 @@ const WORDS: Words<'_> = Words {
 };
 
 fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
-    let mut told = Told::default();
+    let mut told = RecordingPlan::default();
     let source = Source::new("a.kdl", bytes.to_vec(), &PLAN).map_err(|mistake| mistake.to_string())?;
     read(source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
     Ok(told.0)
@@ -202,7 +202,7 @@ fn the_largest_file_is_read_in_time() {
 fn what_is_wrong_later_is_shown_where_it_stands() {
     let text = "lab\nheader a\nheader b\nrung gro\nvariant \"my own\" { set x; unset y; }\nskip xps reason=r";
     let source = Source::new("a.kdl", text.as_bytes().to_vec(), &PLAN).unwrap();
-    let mut places = read(source, &WORDS, &mut Told::default()).unwrap();
+    let mut places = read(source, &WORDS, &mut RecordingPlan::default()).unwrap();
     let shown = |mistake: Option<crate::Mistake>| mistake.map(|mistake| mistake.to_string());
     for (mistake, expected) in [
         (places.setting("lab", "no"), Some("a.kdl:1:1: no\n  1 | lab\n    | ^^^")),

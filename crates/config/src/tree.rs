@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
 
-use crate::grammar::{Grammar, Kind, Part, Word, parts};
+use crate::grammar::{Grammar, Kind, Part, SiteWord, parts};
 use crate::guess::closest;
 use crate::mistake::Mistake;
 use crate::source::Source;
@@ -48,7 +48,7 @@ pub struct Value {
 /// The first mistake in it.
 pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> Result<Tree, Mistake> {
     let document = syntax::document(&source)?;
-    let nodes = Reader { source: &source, grammar }.block(&document, 0)?;
+    let nodes = TreeReader { source: &source, grammar }.block(&document, 0)?;
     Ok(Tree { source, nodes })
 }
 
@@ -76,12 +76,12 @@ impl Node {
     }
 }
 
-struct Reader<'r> {
+struct TreeReader<'r> {
     source: &'r Source,
     grammar: &'r Grammar<'r>,
 }
 
-impl Reader<'_> {
+impl TreeReader<'_> {
     fn block(&self, document: &KdlDocument, scope: usize) -> Result<Vec<Node>, Mistake> {
         let mut nodes: Vec<Node> = Vec::new();
         // Where each word of the scope occurred first, so that long lists are not searched for each line.
@@ -127,7 +127,7 @@ impl Reader<'_> {
         Err(self.wrong(node, format!("unknown setting `{typed}` {}; {hint}", here.name)))
     }
 
-    fn node(&self, node: &KdlNode, word: &Word<'_>) -> Result<Node, Mistake> {
+    fn node(&self, node: &KdlNode, word: &SiteWord<'_>) -> Result<Node, Mistake> {
         let (mut values, mut keys) = (Vec::new(), Vec::new());
         let mut wanted = Wanted::of(word.values);
         for entry in node.entries() {
@@ -158,7 +158,7 @@ impl Reader<'_> {
 
     fn key(
         &self,
-        word: &Word<'_>,
+        word: &SiteWord<'_>,
         typed: &str,
         entry: &KdlEntry,
         seen: &[(String, Value)],
@@ -245,7 +245,7 @@ impl<'w> Wanted<'w> {
     }
 }
 
-fn too_many(word: &Word<'_>) -> String {
+fn too_many(word: &SiteWord<'_>) -> String {
     match parts(word.values).count() {
         0 => format!("`{}` takes no value; leave this out", word.name),
         1 => format!("`{}` takes one value; text with spaces needs quotes", word.name),

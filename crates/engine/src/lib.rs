@@ -48,7 +48,8 @@ mod worker;
 
 pub use error::Error;
 pub use exchange::{
-    GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push, Worker,
+    BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
+    Worker,
 };
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;
@@ -62,8 +63,8 @@ pub use plan::{
 pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
-    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Ended, ExchangeKey, FileRange,
-    Filter, Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls,
-    Witness,
+    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
+    Ended, ExchangeKey, FileRange, Filter, Outcome, Part, Reply, Request, RequestBody, Response, Service,
+    Taken, Takeover, Tls, Witness, collect,
 };
 pub use worker::State;

@@ -36,10 +36,7 @@ pub(crate) struct Listener {
     /// The listener's number in this server; the same for all workers.
     pub(crate) id: u32,
     pub(crate) socket: OwnedFd,
-    /// Whether its connections use TLS.
-    pub(crate) is_secure: bool,
-    /// Whether its connections start with a PROXY protocol header.
-    pub(crate) has_proxy_header: bool,
+    pub(crate) start: Start,
     /// When it is closed, if it is being removed.
     pub(crate) closes_at: Option<Ticks>,
 }
@@ -49,8 +46,17 @@ pub(crate) struct Listener {
 pub(crate) struct ListenersChange {
     pub(crate) added: Vec<Listener>,
     pub(crate) removed: Vec<u32>,
-    /// Whether connections start with a PROXY protocol header from now on.
-    pub(crate) proxied: Vec<(u32, bool)>,
+    /// How connections of these listeners start from now on.
+    pub(crate) altered: Vec<(u32, Start)>,
+}
+
+/// How the connections of a listener start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Whether they use TLS.
+    pub(crate) is_secure: bool,
+    /// Whether they start with a PROXY protocol header.
+    pub(crate) has_proxy_header: bool,
 }
 
 /// New limits of a worker, and the server name.
@@ -65,6 +71,8 @@ pub(crate) struct NewLimits {
 pub(crate) struct Listening {
     entries: Vec<Entry>,
     next_id: u32,
+    /// The server has an acceptor: its workers have it since their start, so this never changes.
+    has_tls: bool,
     /// Sockets were inherited, and replace the plan's addresses.
     is_handed_over: bool,
     cpus: Vec<Option<usize>>,
@@ -79,8 +87,7 @@ struct Entry {
     /// The address in the plan; `None` if the socket was inherited.
     asked: Option<Address>,
     address: Address,
-    is_secure: bool,
-    has_proxy_header: bool,
+    start: Start,
     /// Device and inode of a Unix socket's file: another file with this name belongs to another program.
     file: Option<(u64, u64)>,
 }
@@ -90,7 +97,7 @@ struct Entry {
 pub(crate) struct Prepared {
     added: Vec<(Entry, Vec<OwnedFd>)>,
     removed: Vec<u32>,
-    proxied: Vec<(u32, bool)>,
+    altered: Vec<(u32, Start)>,
     is_committed: bool,
 }
 
@@ -130,6 +137,7 @@ impl Listening {
         let mut listening = Listening {
             entries: Vec::new(),
             next_id: 0,
+            has_tls: plan.tls.is_some(),
             is_handed_over: !handed_over.is_empty(),
             cpus,
             left: Vec::new(),
@@ -158,6 +166,7 @@ impl Listening {
             let (changes, _) = listening.commit(prepared);
             for (worker, change) in workers.iter_mut().zip(changes) {
                 worker.retain(|listener| !change.removed.contains(&listener.id));
+                worker.iter_mut().for_each(|listener| change.alter(listener));
                 worker.extend(change.added);
             }
             return Ok((listening, workers));
@@ -176,20 +185,42 @@ impl Listening {
         self.entries.iter().map(|entry| entry.address.clone()).collect()
     }
 
+    /// The addresses as URLs, which show where TLS is used.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let url = |entry: &Entry| match &entry.address {
+            Address::Tcp(address) if entry.start.is_secure => format!("https://{address}"),
+            address => address.to_string(),
+        };
+        self.entries.iter().map(url).collect()
+    }
+
+    /// The port of the first TCP address with TLS.
+    pub(crate) fn secure_port(&self) -> Option<u16> {
+        self.entries.iter().filter(|entry| entry.start.is_secure).find_map(|entry| match &entry.address {
+            Address::Tcp(address) => Some(address.port()),
+            Address::Unix(_) => None,
+        })
+    }
+
     /// Binds the new addresses of a plan. Nothing changes until [`Listening::commit`].
     ///
     /// # Errors
-    /// An address that cannot be bound; then none is.
+    /// A plan that has TLS where this server has not, or the other way round; an address that cannot be bound. Then
+    /// none is.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, Error> {
         let mut prepared =
-            Prepared { added: Vec::new(), removed: Vec::new(), proxied: Vec::new(), is_committed: false };
-        let mut kept = Vec::new();
-        let proxied = |entry: &Entry, asked: Option<&Address>| {
-            let is_proxied = plan.proxy_protocol.is_at(asked);
-            (is_proxied != entry.has_proxy_header).then_some((entry.id, is_proxied))
-        };
+            Prepared { added: Vec::new(), removed: Vec::new(), altered: Vec::new(), is_committed: false };
+        if plan.tls.is_some() != self.has_tls {
+            let (had, has) = if self.has_tls { ("with", "without") } else { ("without", "with") };
+            return Err(Error::Plan(format!(
+                "tls: the server was started {had} TLS, and the new plan is {has}; that change needs a restart"
+            )));
+        }
+        let altered = |entry: &Entry, start: Start| (start != entry.start).then_some((entry.id, start));
         if self.is_handed_over {
-            prepared.proxied.extend(self.entries.iter().filter_map(|entry| proxied(entry, None)));
+            let has_proxy_header = plan.proxy_protocol.is_at(None);
+            let start = |entry: &Entry| Start { has_proxy_header, ..entry.start };
+            prepared.altered.extend(self.entries.iter().filter_map(|entry| altered(entry, start(entry))));
             return Ok(prepared);
         }
         if plan.listen.is_empty() {
@@ -198,25 +229,36 @@ impl Listening {
             ));
         }
         let secure = plan.listen.iter().map(|asked| (asked, plan.tls.is_some()));
-        for (asked, is_secure) in secure.chain(plan.listen_plain.iter().map(|asked| (asked, false))) {
-            let known = |entry: &&Entry| {
-                entry.asked.as_ref() == Some(asked)
-                    && entry.is_secure == is_secure
-                    && !kept.contains(&entry.id)
-            };
-            match self.entries.iter().find(known) {
-                Some(entry) => {
-                    kept.push(entry.id);
-                    prepared.proxied.extend(proxied(entry, Some(asked)));
-                }
-                None => {
-                    let id = self.next_id.wrapping_add(prepared.added.len() as u32);
-                    let added = self.bind_one(id, (asked, is_secure), plan)?;
-                    prepared.added.push(added);
+        let plain = plan.listen_plain.iter().map(|asked| (asked, false));
+        let start = |asked: &Address, is_secure| Start {
+            is_secure,
+            has_proxy_header: plan.proxy_protocol.is_at(Some(asked)),
+        };
+        let wanted: Vec<_> =
+            secure.chain(plain).map(|(asked, is_secure)| (asked, start(asked, is_secure))).collect();
+        // A listener that stays as it is goes before one that begins or ends to use TLS.
+        let mut kept: Vec<Option<u32>> = vec![None; wanted.len()];
+        for is_same in [true, false] {
+            for (at, (asked, start)) in wanted.iter().enumerate() {
+                let known = |entry: &&Entry| {
+                    entry.asked.as_ref() == Some(*asked)
+                        && (!is_same || entry.start.is_secure == start.is_secure)
+                        && !kept.contains(&Some(entry.id))
+                };
+                if kept[at].is_none()
+                    && let Some(entry) = self.entries.iter().find(known)
+                {
+                    kept[at] = Some(entry.id);
+                    prepared.altered.extend(altered(entry, *start));
                 }
             }
         }
-        let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !kept.contains(id));
+        for ((asked, start), _) in wanted.iter().zip(&kept).filter(|(_, kept)| kept.is_none()) {
+            let id = self.next_id.wrapping_add(prepared.added.len() as u32);
+            let added = self.bind_one(id, asked, *start, &plan.socket)?;
+            prepared.added.push(added);
+        }
+        let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !kept.contains(&Some(*id)));
         prepared.removed.extend(gone);
         Ok(prepared)
     }
@@ -225,17 +267,17 @@ impl Listening {
     pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, Changed) {
         prepared.is_committed = true;
         let added = std::mem::take(&mut prepared.added);
-        let Prepared { removed, proxied, .. } = &prepared;
+        let Prepared { removed, altered, .. } = &prepared;
         let mut workers: Vec<ListenersChange> =
             self.cpus.iter().map(|_| ListenersChange::default()).collect();
         let mut changed = Changed::default();
         for worker in &mut workers {
             worker.removed.clone_from(removed);
-            worker.proxied.clone_from(proxied);
+            worker.altered.clone_from(altered);
         }
         for entry in &mut self.entries {
-            if let Some((_, is_proxied)) = proxied.iter().find(|(id, _)| *id == entry.id) {
-                entry.has_proxy_header = *is_proxied;
+            if let Some((_, start)) = altered.iter().find(|(id, _)| *id == entry.id) {
+                entry.start = *start;
             }
         }
         for entry in self.entries.extract_if(.., |entry| removed.contains(&entry.id)) {
@@ -282,7 +324,8 @@ impl Listening {
         let has_proxy_header = plan.proxy_protocol.is_at(asked.as_ref());
         let id = self.next_id;
         self.next_id += 1;
-        Ok((Entry { id, asked, address, is_secure, has_proxy_header, file }, bound))
+        let start = Start { is_secure, has_proxy_header };
+        Ok((Entry { id, asked, address, start, file }, bound))
     }
 
     /// The listeners for a process that is to listen at the same addresses.
@@ -300,7 +343,7 @@ impl Listening {
                 })?;
                 sockets.push(worker.swap_remove(at).1);
             }
-            found.push(Inherited { asked: entry.asked.clone(), is_secure: entry.is_secure, sockets });
+            found.push(Inherited { asked: entry.asked.clone(), is_secure: entry.start.is_secure, sockets });
         }
         Ok(found)
     }
@@ -314,8 +357,7 @@ impl Listening {
             id: self.next_id,
             asked: None,
             address,
-            is_secure: plan.tls.is_some(),
-            has_proxy_header,
+            start: Start { is_secure: plan.tls.is_some(), has_proxy_header },
             file: None,
         };
         self.next_id += 1;
@@ -325,13 +367,14 @@ impl Listening {
     fn bind_one(
         &self,
         id: u32,
-        (asked, is_secure): (&Address, bool),
-        plan: &Plan,
+        asked: &Address,
+        start: Start,
+        plan: &SocketPlan,
     ) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let refused = |error| Error::System(format!("cannot listen on {asked}"), error);
         let began = Instant::now();
         let bound = loop {
-            match self.bind_now(asked, &plan.socket) {
+            match self.bind_now(asked, plan) {
                 Err(error)
                     if error.kind() == ErrorKind::AddrInUse
                         && self.has_left(asked)
@@ -354,8 +397,7 @@ impl Listening {
             Address::Unix(path) => file_id(path),
             Address::Tcp(_) => None,
         };
-        let has_proxy_header = plan.proxy_protocol.is_at(Some(asked));
-        Ok((Entry { id, asked: Some(asked.clone()), address, is_secure, has_proxy_header, file }, sockets))
+        Ok((Entry { id, asked: Some(asked.clone()), address, start, file }, sockets))
     }
 
     /// One socket per worker, or one Unix socket for all.
@@ -386,15 +428,18 @@ impl Listening {
     }
 }
 
+impl ListenersChange {
+    /// Applies the change to a listener that stays.
+    pub(crate) fn alter(&self, listener: &mut Listener) {
+        if let Some((_, start)) = self.altered.iter().find(|(id, _)| *id == listener.id) {
+            listener.start = *start;
+        }
+    }
+}
+
 impl Entry {
     fn listener(&self, socket: OwnedFd) -> Listener {
-        Listener {
-            id: self.id,
-            socket,
-            is_secure: self.is_secure,
-            has_proxy_header: self.has_proxy_header,
-            closes_at: None,
-        }
+        Listener { id: self.id, socket, start: self.start, closes_at: None }
     }
 
     /// Removes the file of a Unix socket, if it still belongs to it: nobody can connect from then on.

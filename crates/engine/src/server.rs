@@ -136,6 +136,11 @@ impl Bound {
         self.listening.addresses()
     }
 
+    /// The port of its first TCP address with TLS.
+    pub fn secure_port(&self) -> Option<u16> {
+        self.listening.secure_port()
+    }
+
     /// Starts the workers; `make` runs once on each worker's thread.
     ///
     /// # Errors
@@ -145,7 +150,7 @@ impl Bound {
         F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     {
         let Bound { plan, listening, listeners, cpus } = self;
-        let addresses = listening.addresses();
+        let (addresses, urls) = (listening.addresses(), listening.urls());
         let count = listeners.len();
         let shared =
             Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
@@ -166,7 +171,7 @@ impl Bound {
         let mut threads = Vec::with_capacity(count);
         for (index, listeners) in listeners.into_iter().enumerate() {
             let setup = setup(&plan, &handle, &shared, index, count, listeners);
-            let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
+            let (make, ended) = (make.clone(), WorkerEnd(ended_sender.clone()));
             let cpu = cpus.get(index).copied().flatten().filter(|_| plan.pin);
             let run = move || {
                 let _ended = ended;
@@ -186,7 +191,6 @@ impl Bound {
                 }
             }
         }
-        let urls = urls(&plan, &addresses);
         Ok(Server { addresses, urls, handle, threads, ended })
     }
 }
@@ -330,6 +334,16 @@ impl Handle {
         self.listening().addresses()
     }
 
+    /// The same as URLs, which show where TLS is used.
+    pub fn urls(&self) -> Vec<String> {
+        self.listening().urls()
+    }
+
+    /// The port of its first TCP address with TLS.
+    pub fn secure_port(&self) -> Option<u16> {
+        self.listening().secure_port()
+    }
+
     /// Copies of all listeners, for the process that replaces this one. Waits for the workers.
     ///
     /// # Errors
@@ -354,10 +368,12 @@ impl Handle {
 
     /// Binds the additional addresses of another plan. A running server can change its addresses ([`Plan::listen`],
     /// [`Plan::proxy_protocol`]), its [`Limits`] except for the connections per address, its name and its drain time.
-    /// The rest of the plan is ignored. Addresses that both plans have stay bound.
+    /// The rest of the plan is ignored, except that it must have TLS if the server has. Addresses that both plans have
+    /// stay bound, also those that begin or end to use TLS.
     ///
     /// # Errors
-    /// An invalid plan, or an address that cannot be bound: nothing has changed.
+    /// An invalid plan, TLS that the server was not started with or that the plan lacks, or an address that cannot be
+    /// bound: nothing has changed.
     pub fn prepare(&self, plan: Plan) -> Result<Change, Error> {
         plan.check().map_err(Error::Plan)?;
         let prepared = self.listening().prepare(&plan)?;
@@ -410,9 +426,9 @@ impl Signals {
 }
 
 /// Counts the end of a worker when it is dropped, on return or panic.
-struct Ended(watch::Sender<usize>);
+struct WorkerEnd(watch::Sender<usize>);
 
-impl Drop for Ended {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count += 1);
     }
@@ -445,17 +461,6 @@ fn connections_max(limits: &Limits) -> usize {
     // A very low descriptor limit is split in half.
     let room = limit.saturating_sub(DESCRIPTORS_RESERVED).max(limit / 2).max(1);
     limits.connections_max.unwrap_or(room)
-}
-
-/// The addresses as URLs. If TLS is used, all inherited sockets use it.
-fn urls(plan: &Plan, addresses: &[Address]) -> Vec<String> {
-    let plain_count = if addresses.len() > plan.listen.len() { plan.listen_plain.len() } else { 0 };
-    let secure_count = addresses.len().saturating_sub(plain_count);
-    let url = |(at, address): (usize, &Address)| match address {
-        Address::Tcp(address) if plan.tls.is_some() && at < secure_count => format!("https://{address}"),
-        address => address.to_string(),
-    };
-    addresses.iter().enumerate().map(url).collect()
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -12,7 +12,7 @@ use flatout_engine::websocket::{Message, Socket, WebSocketPlan, upgrade};
 use flatout_engine::{Body, Carrier, Lane, Limits, Reply, Request, Response, Service};
 use flatout_wire::Status;
 use flatout_wire::h2::{Code, Limits as MachineLimits, StreamId};
-use flatout_wire::websocket::{Asked, Opcode, close_payload};
+use flatout_wire::websocket::{Opcode, UpgradeOffer, close_payload};
 use frames::{frame, frames};
 use support::Running;
 use support::h2::H2Client;
@@ -71,7 +71,7 @@ impl Service for Sockets {
                         message => socket.send(message),
                     }
                 };
-                let asked = Asked::of(&request.head).expect("a request for a WebSocket");
+                let asked = UpgradeOffer::of(&request.head).expect("a request for a WebSocket");
                 upgrade(asked, &plan, &self.lane, handler, response);
             }
         }

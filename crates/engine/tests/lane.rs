@@ -904,6 +904,44 @@ fn a_first_request_while_draining() {
     assert_eq!(rest(&mut silent), "");
 }
 
+/// The slots of closed connections are vacant, and may be anywhere in the table.
+#[test]
+fn draining_closes_idle_connections_behind_closed_ones() {
+    if support::is_encrypted() {
+        return;
+    }
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let server = serving_held(Limits::default(), goes_on.clone());
+    let mut connections: Vec<Option<TcpStream>> = (0..600)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.write_all(get("/busy?0").as_bytes()).unwrap();
+            read_until(&mut connection, "\r\n\r\n");
+            Some(connection)
+        })
+        .collect();
+    // The first, one in the middle, and a whole chunk of the table.
+    let closed: Vec<usize> = [0, 3, 100].into_iter().chain(256..512).collect();
+    for at in &closed {
+        connections[*at] = None;
+    }
+    while server.handle.figures().connections > 600 - closed.len() {
+        std::thread::yield_now();
+    }
+    // The server does not end, because a request is being handled.
+    let mut busy = server.connect();
+    busy.write_all((get("/busy?0") + &get("/held")).as_bytes()).unwrap();
+    read_until(&mut busy, "\r\n\r\n");
+    let began = Instant::now();
+    server.handle.drain();
+    for connection in connections.iter_mut().flatten() {
+        assert_eq!(rest(connection), "");
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "open until the drain's own deadline");
+    goes_on.store(true, Ordering::SeqCst);
+    assert!(rest(&mut busy).starts_with("HTTP/1.1 200 OK"));
+}
+
 #[test]
 fn draining_serves_all_that_wait_to_be_accepted() {
     // The relay client may not have connected all of them when the drain starts.

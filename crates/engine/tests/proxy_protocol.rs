@@ -12,7 +12,7 @@ use flatout_engine::{
     Address, Limits, PROXY_HEADER_TIME_MAX, Plan, ProxyProtocol, Reply, Request, Response, Server, Service,
     start,
 };
-use flatout_wire::proxy_protocol::{Version, write};
+use flatout_wire::proxy_protocol::{ProxyVersion, write};
 use support::{read_until, rest};
 
 /// Responds with the client's address; trusts everybody or nobody.
@@ -89,7 +89,7 @@ impl Drop for Running {
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-fn header(version: Version, source: &str) -> Vec<u8> {
+fn header(version: ProxyVersion, source: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     write(version, source.parse().ok(), &mut bytes);
     bytes
@@ -105,7 +105,7 @@ fn until_gone(stream: &mut TcpStream) -> String {
 #[test]
 fn the_client_is_whom_the_header_names() {
     let running = Running::new(true, Limits::default());
-    for version in [Version::V1, Version::V2] {
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
         for source in ["192.0.2.7:4711", "[2001:db8::7]:80"] {
             let said = running.all(&[&header(version, source)[..], GET].concat());
             assert!(said.starts_with("HTTP/1.1 200") && said.ends_with(&format!("[{source}]")), "{said}");
@@ -120,7 +120,7 @@ fn the_client_is_whom_the_header_names() {
 #[test]
 fn a_header_may_come_byte_by_byte_and_requests_follow_it() {
     let running = Running::new(true, Limits::default());
-    for version in [Version::V1, Version::V2] {
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let mut stream = running.connect();
         stream.set_nodelay(true).unwrap();
         for byte in header(version, "192.0.2.7:4711") {
@@ -160,7 +160,7 @@ fn invalid_headers_are_closed_without_a_response_and_counted() {
     assert_eq!(until_gone(&mut stream), "");
     running.until_refused(cases.len() as u64 + 1);
     drop(running.connect());
-    assert!(running.all(&[&header(Version::V1, "192.0.2.7:1")[..], GET].concat()).contains("200 OK"));
+    assert!(running.all(&[&header(ProxyVersion::V1, "192.0.2.7:1")[..], GET].concat()).contains("200 OK"));
     assert_eq!(running.refused(), cases.len() as u64 + 1);
 }
 
@@ -168,7 +168,7 @@ fn invalid_headers_are_closed_without_a_response_and_counted() {
 fn nobody_else_is_believed() {
     let running = Running::new(false, Limits::default());
     let mut stream = running.connect();
-    let _ = stream.write_all(&[&header(Version::V1, "192.0.2.7:4711")[..], GET].concat());
+    let _ = stream.write_all(&[&header(ProxyVersion::V1, "192.0.2.7:4711")[..], GET].concat());
     assert_eq!(until_gone(&mut stream), "");
     running.until_refused(1);
 }
@@ -194,7 +194,7 @@ fn connections_are_counted_by_their_clients() {
     let running = Running::new(true, limits);
     let begin = |source: &str| {
         let mut stream = running.connect();
-        stream.write_all(&header(Version::V2, source)).unwrap();
+        stream.write_all(&header(ProxyVersion::V2, source)).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
         stream
     };
@@ -224,7 +224,7 @@ fn a_drain_beside_a_silent_proxy() {
     let mut running = Running::new(true, Limits::default());
     let mut silent = running.connect();
     let mut asks = running.connect();
-    asks.write_all(&[&header(Version::V1, "192.0.2.7:4711")[..], GET].concat()).unwrap();
+    asks.write_all(&[&header(ProxyVersion::V1, "192.0.2.7:4711")[..], GET].concat()).unwrap();
     let server = running.server.take().unwrap();
     let began = Instant::now();
     server.handle().drain();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use flatout_admin::{self as admin, View};
 use flatout_engine::{Address, Service};
-use flatout_serve::admin::{self, View};
-use flatout_serve::metrics::{Figures, Metrics, ServerSource};
-use flatout_serve::observed::Observers;
-use flatout_serve::push::Hub;
+use flatout_observe::metrics::{Figures, Metrics, ServerSource};
+use flatout_observe::observed::Observers;
+use flatout_push::Hub;
 
 use crate::{Error, Result};
 
@@ -118,7 +118,6 @@ impl Bound {
             handle: server.handle(),
             thread_name: thread_name.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            listen: server.addresses().iter().map(ToString::to_string).collect(),
             upstreams: None,
             push: self.push,
             bus: None,

@@ -6,17 +6,19 @@
 //! response <─ the same, backwards <───── after <── inner application: the same <────┘
 //! ```
 //!
-//! A handler without middleware has no chain and is called directly.
+//! A handler that has no middleware and reads no body has no chain and is called directly.
 
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Response};
-use flatout_wire::Method;
+use flatout_engine::{BodyPlan, Reply, RequestBody, Response};
+use flatout_wire::{Framing, Head, Method, Status};
 
-use crate::Context;
+use crate::collect::collect;
 use crate::extract::BodyUse;
-use crate::handler::Endpoint;
-use crate::scope::Place;
+use crate::handler::{Endpoint, planned};
+use crate::middleware::owned::{Owned, OwnedBody};
+use crate::scope::{NestedScope, WorkerLocal};
+use crate::{Context, Problem, Respond};
 
 /// The request that was handled.
 ///
@@ -41,15 +43,18 @@ pub struct Answered<'a> {
 pub(crate) struct Chain {
     endpoint: Arc<dyn Endpoint>,
     /// Outermost first; never empty: the first is that of the application itself.
-    places: Vec<Arc<Place>>,
-    steps: Vec<Step>,
+    places: Vec<Arc<NestedScope>>,
+    /// Empty where the handler has no middleware but reads bodies.
+    steps: Vec<ChainStep>,
+    /// A middleware among them reads bodies.
+    reads_body: bool,
     /// The pattern; `None` for a fallback.
     route: Option<Arc<str>>,
 }
 
 /// One step on the way to the handler: the index of the place, and of the middleware in it.
 #[derive(Clone, Copy)]
-enum Step {
+enum ChainStep {
     Wrap(usize, usize),
     Checks(usize),
 }
@@ -98,24 +103,26 @@ pub(crate) struct Rest {
 }
 
 impl Chain {
-    /// `None` where nothing runs around the handler.
+    /// `None` where nothing runs around the handler, and the handler reads no body.
     pub(crate) fn of(
         endpoint: &Arc<dyn Endpoint>,
-        places: &[Arc<Place>],
+        places: &[Arc<NestedScope>],
         route: Option<&str>,
     ) -> Option<Arc<Chain>> {
         let mut steps = Vec::new();
         for (index, place) in places.iter().enumerate() {
-            steps.extend((0..place.scope.wraps.len()).map(|wrap| Step::Wrap(index, wrap)));
+            steps.extend((0..place.scope.wraps.len()).map(|wrap| ChainStep::Wrap(index, wrap)));
             if !place.scope.before.is_empty() || !place.scope.after.is_empty() {
-                steps.push(Step::Checks(index));
+                steps.push(ChainStep::Checks(index));
             }
         }
-        if steps.is_empty() {
+        if steps.is_empty() && endpoint.body_use() == BodyUse::None {
             return None;
         }
         let (endpoint, places, route) = (endpoint.clone(), places.to_vec(), route.map(Arc::from));
-        Some(Arc::new(Chain { endpoint, places, steps, route }))
+        let reads_body =
+            places.iter().flat_map(|place| &place.scope.wraps).any(|middleware| middleware.reads_body());
+        Some(Arc::new(Chain { endpoint, places, steps, reads_body, route }))
     }
 
     /// Runs the rest of the chain from a step on.
@@ -126,7 +133,7 @@ impl Chain {
         response: &mut Response,
     ) -> Reply {
         match self.steps.get(at) {
-            Some(&Step::Wrap(place, wrap)) => {
+            Some(&ChainStep::Wrap(place, wrap)) => {
                 context.place = &self.places[place];
                 self.places[place].scope.wraps[wrap].call(
                     Inner { chain: self, at: at + 1 },
@@ -134,11 +141,89 @@ impl Chain {
                     response,
                 )
             }
-            Some(&Step::Checks(place)) => self.checks(at, place, context, response),
+            Some(&ChainStep::Checks(place)) => self.checks(at, place, context, response),
             None => {
                 context.place = self.place();
-                self.endpoint.call(context, response)
+                match (context.head().framing, &context.request.body) {
+                    (Framing::None, RequestBody::Whole { .. }) => self.endpoint.call(context, response),
+                    // The engine has collected it, within the limit.
+                    (Framing::Length(length), RequestBody::Whole { bytes, .. })
+                        if self.steps.is_empty() && bytes.len() as u64 == length =>
+                    {
+                        self.endpoint.call(context, response)
+                    }
+                    _ => self.call_with_body(at, context, response),
+                }
             }
+        }
+    }
+
+    /// Calls the handler of a request with a body. Where middleware had to see the request first, the body is collected
+    /// only now, or refused because of its declared length.
+    fn call_with_body<'a>(
+        self: &'a Arc<Chain>,
+        at: usize,
+        context: &mut Context<'a>,
+        response: &mut Response,
+    ) -> Reply {
+        let (body_use, local) = (self.endpoint.body_use(), context.local);
+        if body_use == BodyUse::None {
+            return self.endpoint.call(context, response);
+        }
+        let bytes_max = self.body_bytes_max(local);
+        if matches!(context.head().framing, Framing::Length(bytes) if bytes > bytes_max) {
+            Problem::new(Status::CONTENT_TOO_LARGE).respond(response);
+            return Reply::Now;
+        }
+        if body_use != BodyUse::Whole || !matches!(context.request.body, RequestBody::Stream(_)) {
+            return self.endpoint.call(context, response);
+        }
+        let (mut owned, rest) = (Owned::of(context), Rest { chain: self.clone(), at });
+        Reply::Later(Box::pin(async move {
+            let mut response = Response::new();
+            let OwnedBody::Stream(stream) = owned.body else { return response };
+            owned.body = match collect(stream, bytes_max, &owned.local).await {
+                Ok(whole) => whole,
+                Err(problem) => {
+                    problem.respond(&mut response);
+                    return response;
+                }
+            };
+            match owned.call(&rest, &mut response) {
+                Reply::Later(later) => later.await,
+                _ => response,
+            }
+        }))
+    }
+
+    /// The largest body of its route: the innermost limit applies.
+    fn body_bytes_max(&self, local: &WorkerLocal) -> u64 {
+        let limits = self.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
+        limits.unwrap_or(local.routes.body_bytes_max)
+    }
+
+    /// How the body after this head is to be read.
+    ///
+    /// Bodies that need not be received before middleware has seen the request come later: one that is too large or of
+    /// unknown length, so that a refusal passes through the middleware, and one whose client waits for
+    /// `100 Continue`, so that a refusal saves it from sending the body.
+    pub(crate) fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>, default_max: u64) -> BodyPlan {
+        if matches!(head.framing, Framing::Length(bytes) if bytes > bytes_max.unwrap_or(default_max)) {
+            return match self.endpoint.body_use() {
+                BodyUse::None => BodyPlan::None,
+                // The chain refuses it, see above.
+                BodyUse::Whole | BodyUse::Stream => BodyPlan::Refused,
+            };
+        }
+        let plan = match self.reads_body {
+            true => planned(self.endpoint.body_use(), bytes_max),
+            false => self.endpoint.body_plan(head, bytes_max),
+        };
+        match plan {
+            BodyPlan::Whole { bytes_max } if head.expects_continue || head.framing == Framing::Chunked => {
+                BodyPlan::Stream { bytes_max }
+            }
+            plan => plan,
         }
     }
 
@@ -178,12 +263,12 @@ impl Chain {
     }
 
     /// The handler's own.
-    fn place(&self) -> &Place {
+    fn place(&self) -> &NestedScope {
         &self.places[self.places.len() - 1]
     }
 }
 
-fn run_after(place: &Place, answered: &Answered<'_>, response: &mut Response) {
+fn run_after(place: &NestedScope, answered: &Answered<'_>, response: &mut Response) {
     for after in &place.scope.after {
         after(answered, response);
     }
@@ -234,11 +319,15 @@ impl Rest {
     }
 
     /// The handler's own place.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &NestedScope {
         self.chain.place()
     }
 
     pub(crate) fn body_use(&self) -> BodyUse {
         self.chain.endpoint.body_use()
+    }
+
+    pub(crate) fn body_bytes_max(&self, local: &WorkerLocal) -> u64 {
+        self.chain.body_bytes_max(local)
     }
 }

@@ -11,7 +11,7 @@ use http::Extensions;
 use matchit::Params;
 
 use crate::Problem;
-use crate::scope::{Place, WorkerLocal};
+use crate::scope::{NestedScope, WorkerLocal};
 
 /// A request while its handler is looked up and its arguments are made.
 ///
@@ -75,7 +75,7 @@ pub struct Context<'a> {
     pub(crate) params: Params<'a, 'a>,
     pub(crate) extensions: Extensions,
     /// Of the handler, or the middleware that runs.
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a NestedScope,
     pub(crate) local: &'a WorkerLocal,
 }
 

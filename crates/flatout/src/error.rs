@@ -9,7 +9,18 @@ use std::fmt;
 ///     flatout::App::new().get("/", || "hello").listen("0.0.0.0:8080").run()
 /// }
 /// ```
-pub type Result<T> = std::result::Result<T, Error>;
+///
+/// Another error may be named, so that the type can be imported under this name:
+///
+/// ```
+/// use flatout::Result;
+///
+/// fn port(text: &str) -> Result<u16, std::num::ParseIntError> {
+///     text.parse()
+/// }
+/// assert_eq!(port("80"), Ok(80));
+/// ```
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an application did not start, or why it ended.
 ///

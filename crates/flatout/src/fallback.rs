@@ -9,30 +9,34 @@ use matchit::{Params, Router};
 use crate::app::Fallback;
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
-use crate::routes::{Entry, outermost_first, twice};
-use crate::scope::{Places, Scope};
+use crate::routes::{RouteEntry, outermost_first, twice};
+use crate::scope::{Scope, ScopeList};
 use crate::{Context, Error, Problem, Respond};
 
 /// The fallbacks of an application and of those nested in it.
 pub(crate) struct Fallbacks {
     /// Those of nested applications, by prefix.
-    nested: Router<Entry>,
+    nested: Router<RouteEntry>,
     /// Segments of the longest of these prefixes.
     segments_max: usize,
-    outermost: Entry,
+    outermost: RouteEntry,
 }
 
 impl Fallbacks {
     /// # Errors
     /// A malformed prefix, or one with two fallbacks.
-    pub(crate) fn of(all: Vec<Fallback>, root: &Arc<Scope>, places: &mut Places) -> Result<Fallbacks, Error> {
+    pub(crate) fn of(
+        all: Vec<Fallback>,
+        root: &Arc<Scope>,
+        places: &mut ScopeList,
+    ) -> Result<Fallbacks, Error> {
         let mut nested = Router::new();
         let mut prefixes: Vec<String> = Vec::new();
-        let mut outermost: Option<(bool, Entry)> = None;
+        let mut outermost: Option<(bool, RouteEntry)> = None;
         for Fallback { prefix, endpoint, scopes } in all {
             let is_own = scopes.is_empty();
             endpoint.placed(&prefix);
-            let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)), None);
+            let entry = RouteEntry::new(endpoint, places.of(outermost_first(root, scopes)), None);
             if prefix.is_empty() {
                 match &outermost {
                     // The application's own fallback takes precedence over that of one nested at `/`.
@@ -51,7 +55,7 @@ impl Fallbacks {
         }
         let outermost = match outermost {
             Some((_, entry)) => entry,
-            None => Entry::new(Arc::new(NotFound), places.of(outermost_first(root, Vec::new())), None),
+            None => RouteEntry::new(Arc::new(NotFound), places.of(outermost_first(root, Vec::new())), None),
         };
         let segments_max = prefixes.iter().map(|prefix| segments(prefix)).max().unwrap_or(0);
         Ok(Fallbacks { nested, segments_max, outermost })
@@ -60,7 +64,7 @@ impl Fallbacks {
     /// The fallback of the longest prefix of the path, with the prefix's parameters. Costs a router lookup for each
     /// segment of the longest prefix.
     #[cold]
-    pub(crate) fn find<'a>(&'a self, path: &'a str) -> (&'a Entry, Params<'a, 'a>) {
+    pub(crate) fn find<'a>(&'a self, path: &'a str) -> (&'a RouteEntry, Params<'a, 'a>) {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
         let mut found = None;
         // A shorter prefix is tried first, and a longer one replaces it.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use flatout_engine::{Reply, Request, RequestBody, Response, Service};
-use flatout_serve::files::{Plan, Site};
+use flatout_files::{Plan, Site};
 use flatout_wire::Status;
 
 use crate::extract::BodyUse;

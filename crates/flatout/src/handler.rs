@@ -51,11 +51,7 @@ pub trait Endpoint: Send + Sync + 'static {
     #[doc(hidden)]
     fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         let _ = head;
-        match self.body_use() {
-            BodyUse::None => BodyPlan::None,
-            BodyUse::Whole => BodyPlan::Whole { bytes_max },
-            BodyUse::Stream => BodyPlan::Stream { bytes_max },
-        }
+        planned(self.body_use(), bytes_max)
     }
 
     /// Sets its place among the routes: once for each of its patterns, before the first request.
@@ -72,6 +68,14 @@ pub trait Endpoint: Send + Sync + 'static {
 
     /// Handles one request.
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
+}
+
+pub(crate) fn planned(body_use: BodyUse, bytes_max: Option<u64>) -> BodyPlan {
+    match body_use {
+        BodyUse::None => BodyPlan::None,
+        BodyUse::Whole => BodyPlan::Whole { bytes_max },
+        BodyUse::Stream => BodyPlan::Stream { bytes_max },
+    }
 }
 
 /// A function with the shape of a handler: up to eight arguments of any type, and a result that is [`Respond`]. With it

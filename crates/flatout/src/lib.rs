@@ -30,6 +30,7 @@ mod app;
 mod arguments;
 mod blocking;
 mod chain;
+mod collect;
 mod context;
 mod error;
 mod extract;
@@ -44,13 +45,13 @@ mod mount;
 mod openapi;
 #[cfg(feature = "otlp")]
 mod otlp;
-#[cfg(feature = "proxy")]
-mod passing;
 mod problem;
 #[cfg(feature = "push")]
 pub mod push;
 mod ready;
 mod respond;
+#[cfg(feature = "proxy")]
+mod reverse_proxy;
 mod routes;
 mod scope;
 mod server;
@@ -97,9 +98,7 @@ pub use files::Files;
 pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 #[cfg(feature = "admin")]
-pub use flatout_serve::metrics;
-#[cfg(feature = "proxy")]
-pub use flatout_serve::{cache, proxy};
+pub use flatout_observe::metrics;
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Head, Method, Status, Version};
 pub use handler::{Endpoint, Handler, Shape};
@@ -107,13 +106,15 @@ pub use http::{Extensions, HeaderMap, Uri};
 pub use mount::Body;
 #[cfg(feature = "otlp")]
 pub use otlp::Otlp;
-#[cfg(feature = "proxy")]
-pub use passing::Proxy;
 pub use problem::Problem;
 pub use respond::{
     Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,
     Streaming, Validators,
 };
+#[cfg(feature = "proxy")]
+pub use reverse_proxy::Proxy;
 pub use server::Server;
 #[cfg(feature = "openapi")]
 pub use utoipa;
+#[cfg(feature = "proxy")]
+pub use {flatout_cache as cache, flatout_proxy as proxy};

@@ -38,7 +38,7 @@ pub(crate) struct Lifetime {
 }
 
 /// The thread. It learns that all workers have ended when `alive` ends.
-pub(crate) struct Keeper {
+pub(crate) struct LifetimeThread {
     pub(crate) thread: JoinHandle<()>,
     pub(crate) alive: oneshot::Sender<Infallible>,
     pub(crate) draining: watch::Sender<Option<watch::Receiver<bool>>>,
@@ -68,7 +68,7 @@ impl Lifetime {
     ///
     /// # Errors
     /// An `on_start` function failed.
-    pub(crate) fn keep(self, drain_time_max: Duration) -> Result<Option<Keeper>> {
+    pub(crate) fn keep(self, drain_time_max: Duration) -> Result<Option<LifetimeThread>> {
         if self.starts.is_empty() && self.stops.is_empty() && self.background.is_empty() {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl Lifetime {
             std::thread::Builder::new().name("flatout-beside".to_owned()).spawn(run).map_err(failed)?;
         let panicked = || Err(Error::Start("an on_start function panicked".to_owned()));
         outcome.recv().unwrap_or_else(|_| panicked())?;
-        Ok(Some(Keeper { thread, alive, draining }))
+        Ok(Some(LifetimeThread { thread, alive, draining }))
     }
 
     async fn run(

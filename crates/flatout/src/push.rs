@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use flatout_engine::{Reply, Request, RequestBody, Response};
-use flatout_serve::push::{Desk, Hub, Limits, Who};
-use flatout_serve::site::{Finish, MadeBy};
+use flatout_gateway::{Finish, ResponseOrigin};
+use flatout_push::{Hub, Limits, Who, WorkerChannels};
 use flatout_wire::Status;
 
-pub use flatout_serve::push::{History, Kind, Plan, Publication, Refused};
+pub use flatout_push::{History, Kind, Plan, Publication, Refused};
 
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
@@ -66,7 +66,7 @@ impl Publisher {
 
     /// How many subscribers a channel has.
     pub fn subscribers(&self, channel: &str) -> u32 {
-        self.hub.subscribers(channel)
+        self.hub.subscribers(&self.plan.group, channel)
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct PushEndpoint {
     publisher: Publisher,
     /// With the prefix of the paths, which is known once this is nested.
     plan: OnceLock<Arc<Plan>>,
-    /// Of each worker's desk.
+    /// Of each worker's channels.
     id: SpareId,
 }
 
@@ -95,7 +95,7 @@ impl PushEndpoint {
 struct AsItIs;
 
 impl Finish for AsItIs {
-    fn finish(&self, _: &mut Response, _: MadeBy) {}
+    fn finish(&self, _: &mut Response, _: ResponseOrigin) {}
 }
 
 impl Endpoint for PushEndpoint {
@@ -114,11 +114,11 @@ impl Endpoint for PushEndpoint {
             Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
             return Reply::Now;
         };
-        let made = || Desk::new(&self.publisher.hub, &lane);
-        let desk: Rc<Rc<Desk>> = context.local.spares.keep(self.id, made);
+        let made = || WorkerChannels::new(&self.publisher.hub, &lane);
+        let worker_channels: Rc<Rc<WorkerChannels>> = context.local.spares.keep(self.id, made);
         let detached = Request::detached(*context.head(), context.path().as_bytes(), RequestBody::NONE);
         let request = std::mem::replace(&mut context.request, detached);
         let who = Who { address: request.peer.map(|peer| peer.ip().to_canonical()) };
-        desk.call(&request, plan, who, Rc::new(AsItIs), response)
+        worker_channels.call(&request, plan, who, Rc::new(AsItIs), response)
     }
 }

@@ -14,7 +14,7 @@ use crate::chain::Chain;
 use crate::extract::BodyUse;
 use crate::fallback::Fallbacks;
 use crate::handler::Endpoint;
-use crate::scope::{Place, Places, Scope, WorkerLocal};
+use crate::scope::{NestedScope, Scope, ScopeList, WorkerLocal};
 use crate::{Context, Error, Problem, Respond};
 
 /// All routes, shared by the workers.
@@ -22,17 +22,19 @@ pub(crate) struct Routes {
     fixed: FixedPaths,
     router: Router<Arc<Methods>>,
     fallbacks: Fallbacks,
-    places: Places,
+    places: ScopeList,
     path_form: PathForm,
+    /// The server's limit, for routes without their own.
+    pub(crate) body_bytes_max: u64,
 }
 
 /// The handlers of one pattern.
 #[derive(Default)]
 struct Methods {
-    by_method: Vec<(Method, Entry)>,
-    any: Option<Entry>,
+    by_method: Vec<(Method, RouteEntry)>,
+    any: Option<RouteEntry>,
     /// Handles the methods without a handler, once all are known.
-    others: Option<Entry>,
+    others: Option<RouteEntry>,
 }
 
 /// Handles the methods for which a pattern has no handler.
@@ -50,10 +52,10 @@ struct FixedPaths(Vec<Vec<(Box<str>, Arc<Methods>)>>);
 const FIXED_PATH_BYTES_MAX: usize = 64;
 
 /// A handler and the values it can find.
-pub(crate) struct Entry {
+pub(crate) struct RouteEntry {
     endpoint: Arc<dyn Endpoint>,
     /// Never empty: the application's own is the first.
-    places: Vec<Arc<Place>>,
+    places: Vec<Arc<NestedScope>>,
     /// The middleware around the handler, if any.
     chain: Option<Arc<Chain>>,
 }
@@ -91,13 +93,13 @@ impl Routes {
                 return Err(Error::Route(format!("OpenAPI: `{operation}` has no route")));
             }
         }
-        let path_form = app.path_form;
+        let (path_form, body_bytes_max) = (app.path_form, app.plan.limits.body_bytes_max);
         let root = Arc::new(app.scope);
-        let mut places = Places::default();
+        let mut places = ScopeList::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
             endpoint.placed(&pattern);
-            let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)), Some(&pattern));
+            let entry = RouteEntry::new(endpoint, places.of(outermost_first(&root, scopes)), Some(&pattern));
             // In that form, a percent sign in a path is kept escaped.
             let pattern = if path_form == PathForm::Forward { pattern.replace('%', "%25") } else { pattern };
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
@@ -117,7 +119,7 @@ impl Routes {
             router.insert(pattern.as_str(), methods).map_err(refused)?;
         }
         let fallbacks = Fallbacks::of(app.fallbacks, &root, &mut places)?;
-        Ok(Routes { fixed, router, fallbacks, places, path_form })
+        Ok(Routes { fixed, router, fallbacks, places, path_form, body_bytes_max })
     }
 
     /// One worker's service.
@@ -169,10 +171,10 @@ impl Routes {
 }
 
 /// The path as text, the handler for it and the method, and its parameters.
-type Match<'a> = (&'a str, Option<&'a Entry>, Params<'a, 'a>);
+type Match<'a> = (&'a str, Option<&'a RouteEntry>, Params<'a, 'a>);
 
 impl Methods {
-    fn add(&mut self, method: Option<Method>, entry: Entry) -> Result<(), &'static str> {
+    fn add(&mut self, method: Option<Method>, entry: RouteEntry) -> Result<(), &'static str> {
         match method {
             Some(method) if self.by_method.iter().any(|(known, _)| *known == method) => Err(method.name()),
             Some(method) => {
@@ -189,12 +191,12 @@ impl Methods {
 
     /// All are `None` if there is no handler for any method.
     #[inline]
-    fn find(&self, method: Method) -> Option<&Entry> {
+    fn find(&self, method: Method) -> Option<&RouteEntry> {
         self.handler(method).or(self.others.as_ref())
     }
 
     #[inline]
-    fn handler(&self, method: Method) -> Option<&Entry> {
+    fn handler(&self, method: Method) -> Option<&RouteEntry> {
         let of = |wanted| self.by_method.iter().find(|(known, _)| *known == wanted).map(|(_, entry)| entry);
         let get_for_head = || (method == Method::Head).then(|| of(Method::Get)).flatten();
         of(method).or_else(get_for_head).or(self.any.as_ref())
@@ -204,7 +206,7 @@ impl Methods {
     fn complete(&mut self, pattern: &str) {
         let Some((_, first)) = self.by_method.first().filter(|_| self.any.is_none()) else { return };
         let others = OtherMethods { allow: self.allow() };
-        self.others = Some(Entry::new(Arc::new(others), first.places.clone(), Some(pattern)));
+        self.others = Some(RouteEntry::new(Arc::new(others), first.places.clone(), Some(pattern)));
     }
 
     /// The value of `Allow`.
@@ -253,7 +255,10 @@ impl Service for RoutesService {
         };
         // The innermost limit applies.
         let bytes_max = entry.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
-        entry.endpoint.body_plan(head, bytes_max)
+        match &entry.chain {
+            None => entry.endpoint.body_plan(head, bytes_max),
+            Some(chain) => chain.body_plan(head, bytes_max, self.routes.body_bytes_max),
+        }
     }
 
     #[inline]
@@ -310,15 +315,19 @@ impl RoutesService {
     }
 }
 
-impl Entry {
+impl RouteEntry {
     /// `route` is the pattern; `None` for a fallback.
-    pub(crate) fn new(endpoint: Arc<dyn Endpoint>, places: Vec<Arc<Place>>, route: Option<&str>) -> Entry {
-        Entry { chain: Chain::of(&endpoint, &places, route), endpoint, places }
+    pub(crate) fn new(
+        endpoint: Arc<dyn Endpoint>,
+        places: Vec<Arc<NestedScope>>,
+        route: Option<&str>,
+    ) -> RouteEntry {
+        RouteEntry { chain: Chain::of(&endpoint, &places, route), endpoint, places }
     }
 
     /// The handler's own.
     #[inline]
-    fn place(&self) -> &Place {
+    fn place(&self) -> &NestedScope {
         &self.places[self.places.len() - 1]
     }
 

@@ -40,19 +40,19 @@ pub(crate) struct Scope {
     pub(crate) trusted: Option<Vec<Network>>,
     /// The cache for responses of other servers; `None` means that of the outer application.
     #[cfg(feature = "proxy")]
-    pub(crate) cache: Option<crate::passing::Cached>,
+    pub(crate) cache: Option<crate::reverse_proxy::Cached>,
     pub(crate) states: States,
     pub(crate) locals: Vec<MakeLocal>,
 }
 
 /// A scope at its place among others.
-pub(crate) struct Place {
+pub(crate) struct NestedScope {
     pub(crate) scope: Arc<Scope>,
     /// Its own states, and the outer ones that it has not replaced.
     states: Arc<States>,
     trusted: Arc<[Network]>,
     #[cfg(feature = "proxy")]
-    cache: Option<crate::passing::Cached>,
+    cache: Option<crate::reverse_proxy::Cached>,
     /// Among the places.
     index: usize,
     outer: Option<usize>,
@@ -60,7 +60,7 @@ pub(crate) struct Place {
 
 /// The places of an application, each after the one around it.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Arc<Place>>);
+pub(crate) struct ScopeList(Vec<Arc<NestedScope>>);
 
 /// The values of one worker.
 pub(crate) struct WorkerLocal {
@@ -74,17 +74,17 @@ pub(crate) struct WorkerLocal {
     own: Weak<WorkerLocal>,
 }
 
-impl Places {
+impl ScopeList {
     /// The places of a chain of scopes, outermost first.
-    pub(crate) fn of(&mut self, chain: impl IntoIterator<Item = Arc<Scope>>) -> Vec<Arc<Place>> {
-        let mut places: Vec<Arc<Place>> = Vec::new();
+    pub(crate) fn of(&mut self, chain: impl IntoIterator<Item = Arc<Scope>>) -> Vec<Arc<NestedScope>> {
+        let mut places: Vec<Arc<NestedScope>> = Vec::new();
         for scope in chain {
             places.push(self.place(places.last().cloned(), scope));
         }
         places
     }
 
-    fn place(&mut self, outer: Option<Arc<Place>>, scope: Arc<Scope>) -> Arc<Place> {
+    fn place(&mut self, outer: Option<Arc<NestedScope>>, scope: Arc<Scope>) -> Arc<NestedScope> {
         // An application is nested once, so its scope has one place.
         if let Some(known) = self.0.iter().find(|place| Arc::ptr_eq(&place.scope, &scope)) {
             return known.clone();
@@ -106,7 +106,7 @@ impl Places {
         #[cfg(feature = "proxy")]
         let cache = scope.cache.clone().or_else(|| outer.as_ref()?.cache.clone());
         let outer = outer.map(|outer| outer.index);
-        let place = Arc::new(Place {
+        let place = Arc::new(NestedScope {
             scope,
             states,
             trusted,
@@ -149,13 +149,13 @@ impl Places {
     }
 }
 
-impl Place {
+impl NestedScope {
     pub(crate) fn trusted(&self) -> &[Network] {
         &self.trusted
     }
 
     #[cfg(feature = "proxy")]
-    pub(crate) fn cache(&self) -> Option<&crate::passing::Cached> {
+    pub(crate) fn cache(&self) -> Option<&crate::reverse_proxy::Cached> {
         self.cache.as_ref()
     }
 
@@ -184,7 +184,7 @@ impl WorkerLocal {
         self.worker.as_ref()
     }
 
-    pub(crate) fn value<T: 'static>(&self, place: &Place) -> Option<Rc<T>> {
+    pub(crate) fn value<T: 'static>(&self, place: &NestedScope) -> Option<Rc<T>> {
         self.places.get(place.index)?.get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
 }

@@ -26,7 +26,7 @@ pub struct Server {
     pub(crate) server: flatout_engine::Server,
     pub(crate) beside: Option<JoinHandle<()>>,
     #[cfg(feature = "admin")]
-    pub(crate) admin: Option<flatout_serve::admin::Admin>,
+    pub(crate) admin: Option<flatout_admin::Admin>,
 }
 
 impl Server {
@@ -50,7 +50,7 @@ impl Server {
     /// ```
     #[cfg(feature = "admin")]
     pub fn admin_addresses(&self) -> &[Address] {
-        self.admin.as_ref().map_or(&[], flatout_serve::admin::Admin::addresses)
+        self.admin.as_ref().map_or(&[], flatout_admin::Admin::addresses)
     }
 
     /// A handle to stop it and to read its figures.
@@ -92,8 +92,8 @@ impl Server {
         beside.after(server.wait())
     }
 
-    fn parts(self) -> (flatout_engine::Server, Beside) {
-        let beside = Beside {
+    fn parts(self) -> (flatout_engine::Server, BackgroundTasks) {
+        let beside = BackgroundTasks {
             thread: self.beside,
             #[cfg(feature = "admin")]
             admin: self.admin,
@@ -103,13 +103,13 @@ impl Server {
 }
 
 /// The tasks beside the workers, which end after them.
-struct Beside {
+struct BackgroundTasks {
     thread: Option<JoinHandle<()>>,
     #[cfg(feature = "admin")]
-    admin: Option<flatout_serve::admin::Admin>,
+    admin: Option<flatout_admin::Admin>,
 }
 
-impl Beside {
+impl BackgroundTasks {
     fn after(self, served: std::result::Result<(), flatout_engine::Error>) -> Result<()> {
         #[cfg(feature = "admin")]
         if let Some(admin) = self.admin {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flatout_engine::websocket::{Message, Socket, WebSocketPlan, upgrade};
 use flatout_engine::{Reply, Response};
 use flatout_wire::Status;
-use flatout_wire::websocket::Asked;
+use flatout_wire::websocket::UpgradeOffer;
 
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
@@ -32,7 +32,7 @@ where
     }
 
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let Some(asked) = Asked::of(context.head()) else {
+        let Some(asked) = UpgradeOffer::of(context.head()) else {
             Problem::new(Status::UPGRADE_REQUIRED)
                 .detail("only WebSockets are served here")
                 .respond(response);

@@ -3,7 +3,10 @@
 use std::panic::AssertUnwindSafe;
 
 use flatout::test::{Client, ServerMessage};
-use flatout::{App, Event, Headers, Json, LastEventId, Message, Problem, Sse, Status, Streamed, Streaming};
+use flatout::{
+    App, Event, Headers, Json, LastEventId, Message, Problem, Respond, Response, Sse, Status, Streamed,
+    Streaming,
+};
 use http_body_util::BodyExt;
 
 fn both(app: fn() -> App) -> [Client; 2] {
@@ -119,4 +122,45 @@ fn websockets_have_messages_of_all_kinds_and_an_end() {
 fn websockets_need_a_socket() {
     let client = Client::new(App::new().websocket("/", |_, _| ())).unwrap();
     client.get("/").websocket();
+}
+
+/// What a socket would not carry, a test without one does not see either.
+#[test]
+fn responses_are_as_over_a_socket() {
+    let app = || {
+        App::new()
+            .get("/204", || (Status::NO_CONTENT, "not sent"))
+            .get("/304", || (Status::NOT_MODIFIED, "not sent"))
+            .get("/103", || (Status::EARLY_HINTS, "not sent"))
+            .get("/text", || "text")
+    };
+    for client in [Client::new(app()).unwrap(), Client::over_socket(app()).unwrap()] {
+        for (path, status) in [("/204", 204), ("/304", 304), ("/103", 500)] {
+            let answer = client.get(path).send();
+            assert_eq!((answer.status().code(), answer.text()), (status, ""), "{path}");
+        }
+        assert_eq!(client.call("HEAD", "/text").send().text(), "");
+    }
+}
+
+#[test]
+fn a_wrong_length_fails_the_test_with_and_without_a_socket() {
+    struct Lies(u64);
+    impl Respond for Lies {
+        fn respond(self, response: &mut Response) {
+            let pieces = [Ok::<_, std::io::Error>(flatout::Bytes::from_static(b"hello"))];
+            Streaming(futures_util::stream::iter(pieces)).respond(response);
+            response.declare_length(self.0);
+        }
+    }
+    let app = || App::new().get("/short", || Lies(9)).get("/long", || Lies(2)).get("/right", || Lies(5));
+    for client in [Client::new(app()).unwrap(), Client::over_socket(app()).unwrap()] {
+        for path in ["/short", "/long"] {
+            let call = std::panic::AssertUnwindSafe(|| client.get(path).send());
+            let panic = std::panic::catch_unwind(call).map(|_| ()).unwrap_err();
+            let message = panic.downcast_ref::<String>().unwrap();
+            assert!(message.contains("a server aborts its connection"), "{message}");
+        }
+        assert_eq!(client.get("/right").send().text(), "hello");
+    }
 }

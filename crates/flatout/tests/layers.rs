@@ -265,3 +265,54 @@ fn a_layer_that_answers_by_itself_needs_no_handler() {
     assert_eq!(answer.text(), "closed: /a%20b");
     assert_eq!(client.get("/fails").send().status(), Status::SERVICE_UNAVAILABLE);
 }
+
+/// A layer that makes two bytes of each, as one that decompresses.
+fn doubled(
+    request: http::Request<flatout::Body>,
+) -> http::Request<impl http_body::Body<Data = Bytes, Error = engine::BoxError>> {
+    request.map(|body| {
+        body.map_frame(|frame| frame.map_data(|data| data.iter().flat_map(|byte| [*byte, *byte]).collect()))
+    })
+}
+
+#[test]
+fn the_limit_of_a_route_applies_to_a_body_that_a_layer_expands() {
+    let app = || {
+        App::new()
+            .layer(tower::util::MapRequestLayer::new(doubled))
+            .body_limit(1000)
+            .post("/whole", |body: String| body)
+            .post("/stream", async |Streamed(body): Streamed| match body.collect().await {
+                Ok(body) => Ok(body.to_bytes()),
+                Err(engine::BodyFault::TooLarge) => Err(Status::CONTENT_TOO_LARGE),
+                Err(_) => Err(Status::BAD_REQUEST),
+            })
+    };
+    for client in [client(app()), Client::over_socket(app()).unwrap()] {
+        for path in ["/whole", "/stream"] {
+            assert_eq!(client.post(path).body("x".repeat(500)).send().text(), "x".repeat(1000), "{path}");
+            let refused = client.post(path).body("x".repeat(501)).send();
+            assert_eq!(refused.status(), Status::CONTENT_TOO_LARGE, "{path}");
+        }
+    }
+}
+
+/// Far more than the server has memory for: 32 MiB through a server that collects at most 1 MiB.
+#[test]
+fn a_wrapped_body_is_streamed() {
+    let app = App::new()
+        .layer(RequestBodyLimitLayer::new(1 << 30))
+        .limits(|limits| {
+            limits.bodies_memory_max = 1 << 20;
+            limits.body_bytes_max = 1 << 30;
+        })
+        .post("/stream", async |Streamed(mut body): Streamed| {
+            let mut bytes = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                bytes += frame.data_ref().map_or(0, Bytes::len);
+            }
+            bytes.to_string()
+        });
+    let client = Client::over_socket(app).unwrap();
+    assert_eq!(client.post("/stream").body(vec![b'x'; 32 << 20]).send().text(), (32 << 20).to_string());
+}

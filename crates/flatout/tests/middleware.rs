@@ -466,3 +466,16 @@ fn text_is_compressed_if_the_client_accepts_it() {
     }
     assert_eq!(ask("/encoded").header("Content-Encoding"), Some("br"));
 }
+
+#[cfg(feature = "compression")]
+#[test]
+fn vary_names_a_field_once() {
+    use flatout::middleware::Compression;
+    let text = "all work and no play ".repeat(100);
+    let page = move || ([("Content-Type", "text/plain"), ("Vary", "Origin, accept-encoding")], text.clone());
+    let inner = App::new().with(Compression::new()).get("/", page);
+    let client = Client::new(App::new().with(Compression::new()).nest("/in", inner)).unwrap();
+    let answer = client.get("/in").header("Accept-Encoding", "gzip").send();
+    assert_eq!(answer.header("Content-Encoding"), Some("gzip"));
+    assert_eq!(answer.all("Vary").collect::<Vec<_>>(), ["Origin, accept-encoding"]);
+}

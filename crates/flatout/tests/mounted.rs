@@ -120,3 +120,28 @@ fn a_service_in_a_nested_application_sees_the_path_without_all_prefixes() {
         assert_eq!(body(&ask(&server, &get(asked))), seen, "{asked}");
     }
 }
+
+#[test]
+fn responses_that_http_does_not_allow_are_repaired() {
+    use axum::routing::get as route;
+    use http::StatusCode;
+    let router = axum::Router::new()
+        .route("/unchanged", route(async || StatusCode::NOT_MODIFIED))
+        .route("/unchanged-of", route(async || (StatusCode::NOT_MODIFIED, [("Content-Length", "7")])))
+        .route("/interim", route(async || StatusCode::PROCESSING))
+        .route("/upgrade", route(async || (StatusCode::UPGRADE_REQUIRED, [("Upgrade", "websocket")], "no")));
+    let app = App::new().mount("/m", router).get("/interim", || flatout::Status::from_code(103));
+    let server = serve(app);
+    let unchanged = ask(&server, &get("/m/unchanged"));
+    assert!(
+        unchanged.starts_with("HTTP/1.1 304 ") && field(&unchanged, "content-length").is_none(),
+        "{unchanged}"
+    );
+    assert_eq!(field(&ask(&server, &get("/m/unchanged-of")), "content-length"), Some("7"));
+    for path in ["/m/interim", "/interim"] {
+        let interim = ask(&server, &get(path));
+        assert!(interim.starts_with("HTTP/1.1 500 "), "{path}: {interim}");
+    }
+    let upgrade = ask(&server, &get("/m/upgrade"));
+    assert!(upgrade.starts_with("HTTP/1.1 426 ") && field(&upgrade, "upgrade").is_none(), "{upgrade}");
+}

@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// Keeps the fields of all spans, and the names of spans with events.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<State>>);
+struct Recorder(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -33,7 +33,7 @@ impl Visit for Into<'_> {
     }
 }
 
-impl Subscriber for Kept {
+impl Subscriber for Recorder {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -83,7 +83,7 @@ fn each_request_has_a_span_with_the_names_of_opentelemetry() {
             tracing::info!("after");
             Status::SERVICE_UNAVAILABLE
         });
-    let kept = Kept::default();
+    let kept = Recorder::default();
     tracing::subscriber::with_default(kept.clone(), || {
         let client = Client::new(app).unwrap();
         client.get("/items/7?a=b").header("User-Agent", "tests/1").send();

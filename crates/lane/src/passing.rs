@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -65,6 +66,18 @@ impl Passing {
     pub fn set_patience(&self, time: Option<Duration>) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.0, Timeout::Recv, time)?;
         Ok(sockopt::set_socket_timeout(&self.0, Timeout::Send, time)?)
+    }
+
+    /// Waits until a packet has come or the other side has closed, at most for this time. Returns whether it has.
+    ///
+    /// # Errors
+    /// The kernel's: no memory.
+    pub fn wait(&self, time: Duration) -> io::Result<bool> {
+        let time = Timespec::try_from(time).map_err(|_| ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time)) {
+            Err(Errno::INTR) => Ok(false),
+            ready => Ok(ready? > 0),
+        }
     }
 
     /// Sends a packet with these descriptors. The sender keeps its own copies.

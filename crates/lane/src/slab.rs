@@ -5,6 +5,7 @@
 //! an event for a connection that was closed in the same turn matches nothing, instead of its successor.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 /// Entries allocated at a time.
 pub const CHUNK_ENTRIES: usize = 256;
@@ -56,6 +57,36 @@ pub struct Slab<T> {
     generation_start: u32,
 }
 
+/// The position of an iteration over a table that may change between two steps, or over several turns. Every iteration
+/// uses it, so that vacant slots are skipped in one place.
+///
+/// Each entry that stays in the table is visited once. One that is added meanwhile may be visited or not.
+#[derive(Debug, Clone)]
+pub struct Cursor {
+    /// The next slot.
+    slot: usize,
+    /// Where the iteration ends.
+    end: usize,
+}
+
+/// Over the whole table, also what is added at its end meanwhile.
+impl Default for Cursor {
+    fn default() -> Self {
+        Cursor { slot: 0, end: usize::MAX }
+    }
+}
+
+impl Cursor {
+    /// The next entry; `None` at the end. Costs a look at each vacant slot between two entries, at most two chunks of
+    /// them, and at each chunk without entries.
+    #[inline]
+    pub fn next<'a, T>(&mut self, slab: &'a Slab<T>) -> Option<(Key, &'a T)> {
+        let (slot, key, entry) = slab.first_of(self.slot..self.end)?;
+        self.slot = slot + 1;
+        Some((key, entry))
+    }
+}
+
 /// Slots; without memory while none is occupied.
 struct Chunk<T> {
     slots: Box<[Slot<T>]>,
@@ -96,7 +127,7 @@ impl<T> Slab<T> {
         self.occupied_count == 0
     }
 
-    /// The number of slots, including vacant ones: the range of [`Slab::slot`].
+    /// The number of slots, including vacant ones.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_ENTRIES
     }
@@ -155,26 +186,40 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry in this slot and its key, for sweeps.
-    #[inline]
-    pub fn slot(&self, slot: usize) -> Option<(Key, &T)> {
-        let found = self.chunks.get(slot / CHUNK_ENTRIES)?.slots.get(slot % CHUNK_ENTRIES)?;
-        match &found.content {
-            Content::Occupied(entry) => Some((Key::new(slot as u32, found.generation), entry)),
-            Content::Vacant(_) => None,
-        }
+    /// The entries, in the order of their slots. Where entries are changed or removed meanwhile: a [`Cursor`].
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(move || cursor.next(self))
     }
 
-    /// The next slot for a sweep, from this one on: empty chunks are skipped.
-    pub fn skip_empty(&self, slot: usize) -> usize {
-        let at = slot / CHUNK_ENTRIES;
-        let rest = self.chunks.get(at..).unwrap_or_default();
-        match rest.iter().position(|chunk| chunk.occupied_count > 0) {
-            Some(0) => slot,
-            Some(skipped) => (at + skipped) * CHUNK_ENTRIES,
-            // Never backwards: the table may have shrunk during an iteration.
-            None => self.slots().max(slot),
+    /// Iterates over one of `slices` equal parts of the current table.
+    pub fn slice(&self, slice: usize, slices: usize) -> Cursor {
+        let slots = self.slots();
+        Cursor { slot: slots * slice / slices, end: slots * (slice + 1) / slices }
+    }
+
+    /// The slot and the entry of the first occupied slot in this range. Chunks without entries are skipped.
+    fn first_of(&self, slots: Range<usize>) -> Option<(usize, Key, &T)> {
+        let first = slots.start / CHUNK_ENTRIES;
+        let chunks =
+            self.chunks.get(first..)?.iter().enumerate().filter(|(_, chunk)| chunk.occupied_count > 0);
+        for (skipped, chunk) in chunks {
+            let chunk_start = (first + skipped) * CHUNK_ENTRIES;
+            if chunk_start >= slots.end {
+                return None;
+            }
+            let start = slots.start.saturating_sub(chunk_start);
+            let end = (slots.end - chunk_start).min(chunk.slots.len());
+            let found =
+                chunk.slots.get(start..end)?.iter().zip(start..).find_map(|(slot, at)| match &slot.content {
+                    Content::Occupied(entry) => Some((chunk_start + at, slot.generation, entry)),
+                    Content::Vacant(_) => None,
+                });
+            if let Some((at, generation, entry)) = found {
+                return Some((at, Key::new(at as u32, generation), entry));
+            }
         }
+        None
     }
 
     /// Slots with allocated memory.
@@ -254,12 +299,10 @@ mod tests {
             slab.remove(*key);
         }
         assert!(slab.is_empty() && slab.allocated_slots() <= CHUNK_ENTRIES, "{}", slab.allocated_slots());
-        assert!(slab.skip_empty(0) >= slab.slots(), "a sweep has nothing to look at");
-        assert!(slab.skip_empty(9_999) >= 9_999, "a sweep that has come so far goes on");
+        assert_eq!(slab.iter().count(), 0);
         // Newly allocated memory must not make old keys valid again.
         let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(keys.iter().all(|key| slab.get_mut(*key).is_none()) && slab.get_mut(last).is_none());
-        assert_eq!(slab.skip_empty(0), 0);
         assert!(again.iter().all(|key| slab.get_mut(*key).is_some() && key.to_u64() >> Key::BITS == 0));
     }
 
@@ -277,12 +320,62 @@ mod tests {
             slab.remove(*key);
         }
         assert_eq!(slab.len(), 500);
-        let seen: Vec<i32> = (0..slab.slots()).filter_map(|at| slab.slot(at)).map(|(_, n)| *n).collect();
+        let seen: Vec<i32> = slab.iter().map(|(_, n)| *n).collect();
         assert_eq!(seen, (0..1000).filter(|n| n % 2 == 1).collect::<Vec<_>>());
         let slots = slab.slots();
         for n in 0..500 {
             slab.insert(n);
         }
         assert_eq!(slab.slots(), slots, "vacant slots are used first");
+    }
+
+    /// A table with these chunks, each as the positions of its entries. An entry is the number of its slot.
+    fn table(chunks: &[&[usize]]) -> Slab<usize> {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..chunks.len() * CHUNK_ENTRIES).map(|slot| slab.insert(slot)).collect();
+        for (slot, key) in keys.into_iter().enumerate() {
+            if !chunks[slot / CHUNK_ENTRIES].contains(&(slot % CHUNK_ENTRIES)) {
+                slab.remove(key);
+            }
+        }
+        slab
+    }
+
+    #[test]
+    fn an_iteration_finds_every_entry_behind_holes() {
+        const LAST: usize = CHUNK_ENTRIES - 1;
+        let all: Vec<usize> = (0..CHUNK_ENTRIES).collect();
+        let chunk_forms: [&[usize]; 8] =
+            [&[], &[0], &[LAST], &[100], &[0, LAST], &[1, 2, 254], &all, &all[1..]];
+        for first in chunk_forms {
+            for second in chunk_forms {
+                for third in chunk_forms {
+                    let chunks = [first, second, third];
+                    let mut slab = table(&chunks);
+                    let mut expected: Vec<usize> = Vec::new();
+                    for (at, entries) in chunks.iter().enumerate() {
+                        expected.extend(entries.iter().map(|entry| at * CHUNK_ENTRIES + entry));
+                    }
+                    let entries = |slab: &Slab<usize>, mut cursor: Cursor| {
+                        let mut entries = Vec::new();
+                        while let Some((_, entry)) = cursor.next(slab) {
+                            entries.push(*entry);
+                        }
+                        entries
+                    };
+                    assert_eq!(slab.iter().map(|(_, entry)| *entry).collect::<Vec<_>>(), expected);
+                    let sliced: Vec<usize> =
+                        (0..8).flat_map(|slice| entries(&slab, slab.slice(slice, 8))).collect();
+                    assert_eq!(sliced, expected, "in slices");
+                    // Entries are removed while the iteration goes on.
+                    let (mut cursor, mut removed) = (Cursor::default(), Vec::new());
+                    while let Some((key, _)) = cursor.next(&slab) {
+                        removed.extend(slab.remove(key));
+                    }
+                    assert_eq!(removed, expected, "while they are removed");
+                    assert!(slab.is_empty());
+                }
+            }
+        }
     }
 }

@@ -6,11 +6,11 @@
 
 use std::borrow::Cow;
 
-use flatout_wire::answer::{self, Answer, Fault};
+use flatout_wire::answer::{self, Answer, ResponseFault};
 use flatout_wire::h1::{AnswerEvent, Client, ClientFault, Piece, Sent, Trailers};
 
 use crate::plan::Expect;
-use crate::subscribe::{Heard, Subscriber, Transport};
+use crate::subscribe::{ReceivedMessages, Subscriber, Transport};
 use crate::tally::ErrorKind;
 
 /// The parser state of one connection. Owns memory only within an incomplete head or a chunked body.
@@ -41,20 +41,24 @@ pub(crate) struct Expected<'p> {
     expect: &'p Expect,
     head_bytes_max: usize,
     /// What subscribers have received; `None` if connections are not subscribers.
-    pub(crate) heard: Option<Heard>,
+    pub(crate) heard: Option<ReceivedMessages>,
     last_head: Vec<u8>,
     last_answer: Option<(Answer, bool)>,
 }
 
 impl<'p> Expected<'p> {
-    pub(crate) fn new(expect: &'p Expect, head_bytes_max: usize, heard: Option<Heard>) -> Expected<'p> {
+    pub(crate) fn new(
+        expect: &'p Expect,
+        head_bytes_max: usize,
+        heard: Option<ReceivedMessages>,
+    ) -> Expected<'p> {
         Expected { expect, head_bytes_max, heard, last_head: Vec::new(), last_answer: None }
     }
 
     /// Parses a head at the start of `bytes`. A head ends at its first empty line, so bytes that start with a known
     /// head have exactly that head.
     #[inline]
-    fn head(&mut self, bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
+    fn head(&mut self, bytes: &[u8], to_head: bool) -> Result<Option<Answer>, ResponseFault> {
         if let Some((answer, to)) = self.last_answer
             && to == to_head
             && bytes.starts_with(&self.last_head)

@@ -10,7 +10,7 @@ use crate::outcome::{Outcome, ThreadUse};
 use crate::plan::{Error, Plan};
 use crate::probe::probe;
 use crate::server_cpu::ServerProcesses;
-use crate::shared::{Brought, Counted, Detail, Shared, Times, sum};
+use crate::shared::{Counted, Detail, Shared, ThreadResult, Times, sum};
 use crate::tally::Tally;
 use crate::worker::Worker;
 
@@ -36,7 +36,7 @@ impl Live<'_> {
 /// How often the threads are checked.
 const WATCH_TIME: Duration = Duration::from_millis(100);
 
-type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
+type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<ThreadResult>>>;
 
 /// Runs `plan`, and blocks until it is done: at most its warm-up, duration and timeouts. Setting `stop` ends it
 /// within a tenth of a second with the result so far; `watch` is called meanwhile.
@@ -63,7 +63,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> 
             .collect();
         let times = shared.meet();
         let server_cpu = watch_over(&shared, times, &threads, server, watch);
-        let brought: std::io::Result<Vec<Brought>> = threads.into_iter().map(join).collect();
+        let brought: std::io::Result<Vec<ThreadResult>> = threads.into_iter().map(join).collect();
         (brought, server_cpu)
     });
     let mut outcome = merge(plan, &brought.map_err(Error::System)?);
@@ -73,13 +73,13 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> 
 }
 
 /// One thread from start to end. Even if it fails, it meets the others at the barrier, so that none waits in vain.
-fn work(shared: &Shared<'_>, index: usize) -> std::io::Result<Brought> {
+fn work(shared: &Shared<'_>, index: usize) -> std::io::Result<ThreadResult> {
     let prepared = Worker::new(shared, index).and_then(|mut worker| worker.prepare().map(|()| worker));
     let times = shared.meet();
     prepared?.run(times)
 }
 
-fn join(thread: ScopedJoinHandle<'_, std::io::Result<Brought>>) -> std::io::Result<Brought> {
+fn join(thread: ScopedJoinHandle<'_, std::io::Result<ThreadResult>>) -> std::io::Result<ThreadResult> {
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread of the load generator panicked")))
 }
 
@@ -112,7 +112,7 @@ fn watch_over(
     after?.since(&before?)
 }
 
-fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
+fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
     let mut tally = Tally::new(plan.pacing != crate::pace::Pacing::Closed);
     all.iter().for_each(|one| tally.merge(&one.tally));
     let begin_ns = all.iter().map(|one| one.times.begin_ns).min().unwrap_or(0);

@@ -56,7 +56,7 @@ pub(crate) struct Times {
 }
 
 /// The results of a thread.
-pub(crate) struct Brought {
+pub(crate) struct ThreadResult {
     pub(crate) tally: Tally,
     pub(crate) times: Times,
     pub(crate) cpu_ns: u64,
@@ -151,6 +151,6 @@ impl Counted {
 }
 
 /// Sums a figure over all threads.
-pub(crate) fn sum(all: &[Brought], of: fn(&Brought) -> u64) -> u64 {
+pub(crate) fn sum(all: &[ThreadResult], of: fn(&ThreadResult) -> u64) -> u64 {
     all.iter().map(of).sum()
 }

@@ -36,8 +36,8 @@ use crate::answers::Expected;
 use crate::connection::{Connection, State};
 use crate::pace::Pace;
 use crate::request::Mix;
-use crate::shared::{Brought, Shared, Times};
-use crate::subscribe::Heard;
+use crate::shared::{Shared, ThreadResult, Times};
+use crate::subscribe::ReceivedMessages;
 use crate::tally::Tally;
 
 /// Connections that a thread opens at the same time: what a listener's queue accepts without loss.
@@ -99,7 +99,8 @@ impl<'p> Worker<'p> {
             Some(transport) => Cow::Owned(transport.requests(&plan.requests)),
             None => Cow::Borrowed(&plan.requests[..]),
         };
-        let heard = plan.subscribe.map(|transport| Heard::new(transport, plan.seed ^ index as u64));
+        let heard =
+            plan.subscribe.map(|transport| ReceivedMessages::new(transport, plan.seed ^ index as u64));
         let connector = plan.tls.as_ref().map(|tls| tls.connector(plan.streams.is_some(), count));
         let now_ns = clock::nanoseconds();
         Ok(Worker {
@@ -146,7 +147,7 @@ impl<'p> Worker<'p> {
     ///
     /// # Errors
     /// The epoll set has failed.
-    pub(crate) fn run(mut self, times: Times) -> io::Result<Brought> {
+    pub(crate) fn run(mut self, times: Times) -> io::Result<ThreadResult> {
         let plan = self.shared.plan;
         let requests_max =
             plan.requests_max.map_or(u64::MAX, |max| share(max as usize, plan.threads, self.index) as u64);
@@ -221,7 +222,7 @@ impl<'p> Worker<'p> {
         }
     }
 
-    fn finish(mut self, cpu: Duration) -> Brought {
+    fn finish(mut self, cpu: Duration) -> ThreadResult {
         let mut unsent = 0;
         if self.pace.is_open() {
             // Requests that were due and found no free connection have waited at least until now.
@@ -240,7 +241,7 @@ impl<'p> Worker<'p> {
             self.tally.allow_streams(allowed);
         }
         let held = self.connections.iter().filter(|found| matches!(found.state, State::Open(_))).count();
-        Brought {
+        ThreadResult {
             tally: self.tally,
             times: self.times,
             cpu_ns: cpu.as_nanos() as u64,

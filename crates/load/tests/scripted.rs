@@ -17,7 +17,7 @@ use flatout_load::{
     run, trials,
 };
 use flatout_wire::head::{HeadLimits, parse};
-use flatout_wire::websocket::{Asked, Opcode, write_frame};
+use flatout_wire::websocket::{Opcode, UpgradeOffer, write_frame};
 use support::{GOOD, PATIENCE, failed, go, request};
 
 /// A scripted server, as a target.
@@ -537,7 +537,8 @@ fn numbered_messages_of_websockets() {
     let target = serve(|mut stream, _| {
         let Some(head) = head(&mut stream) else { return };
         let mut fields = Vec::new();
-        let asked = Asked::of(&parse(head.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap());
+        let asked =
+            UpgradeOffer::of(&parse(head.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap());
         let accept = asked.unwrap().unwrap().accept.unwrap();
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

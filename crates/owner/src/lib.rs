@@ -125,14 +125,14 @@ pub fn group(proc: &dyn Proc, id: u32) -> io::Result<Vec<u32>> {
 
 /// The holders of sockets.
 #[derive(Default)]
-struct Held {
+struct SocketHolders {
     pids: Vec<u32>,
     inodes: BTreeSet<u64>,
     hidden_count: usize,
 }
 
-fn held(proc: &dyn Proc, wanted: &[u64]) -> io::Result<Held> {
-    let mut held = Held::default();
+fn held(proc: &dyn Proc, wanted: &[u64]) -> io::Result<SocketHolders> {
+    let mut held = SocketHolders::default();
     if wanted.is_empty() {
         return Ok(held);
     }

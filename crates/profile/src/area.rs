@@ -124,7 +124,9 @@ static AREAS: [Area; 17] = [
     Area {
         name: "handler",
         about: "producing responses: routes, handlers, files, JSON, compression",
-        user: "*flatout::* *flatout_serve::* *serve::files::* *serde_json::* *serde_core::* *matchit::* \
+        user: "*flatout::* *flatout_server::* *flatout_site::* *flatout_files::* *flatout_compress::* *flatout_cache::* \
+            *flatout_proxy::* *flatout_gateway::* *flatout_push::* *flatout_bus::* *flatout_observe::* \
+            *flatout_admin::* *serde_json::* *serde_core::* *matchit::* \
             *Service>::call* *::Service::call* *ngx_http_static_handler* *ngx_http_core_content_phase* \
             *ngx_http_proxy* *ngx_http_upstream* *deflate* *brotli* *ZSTD_* *json*",
         kernel: "",
@@ -370,6 +372,7 @@ mod tests {
             "write"
         );
         assert_eq!(area("main;<App as flatout::Service>::call;shop::quote;alloc"), "handler");
+        assert_eq!(area("main;flatout_files::service::find;alloc"), "handler");
         assert_eq!(area("main;ngx_worker_process_cycle;ngx_http_parse_request_line"), "parse");
         assert_eq!(area("main;compute"), "other user");
         // The work of a system call belongs to the kernel, even if a parser made it.

@@ -22,7 +22,7 @@ use flatout_lane::socket::{self, Moved};
 use crate::counts::Counts;
 use crate::fault::Fault;
 use crate::proofs::PROTOCOL;
-use crate::session::{Came, Plain, Session, What};
+use crate::session::{Output, Plain, Progress, Session};
 
 /// The receive buffer: several records, and the largest handshake message.
 const INCOMING_BYTES: usize = 64 << 10;
@@ -312,7 +312,7 @@ impl Channel {
         }
         self.is_shut = true;
         let mut record = Vec::new();
-        if self.say(What::End, &mut record).is_ok() {
+        if self.say(Output::End, &mut record).is_ok() {
             // If the socket has no room for it, the peer does not read anyway.
             let _ = socket::send(self.socket.as_fd(), &record);
         }
@@ -326,7 +326,7 @@ impl Channel {
             .saturating_sub(self.promised_bytes as u64)
     }
 
-    fn say(&mut self, what: What<'_>, out: &mut Vec<u8>) -> Result<(), rustls::Error> {
+    fn say(&mut self, what: Output<'_>, out: &mut Vec<u8>) -> Result<(), rustls::Error> {
         // Complete records were left because their contents had no room: do not decrypt them now.
         let mut none = Vec::new();
         let part = if self.has_more { &mut none } else { &mut self.incoming };
@@ -384,9 +384,9 @@ impl Channel {
                 break;
             }
             self.note_open(plain.has_early());
-            self.has_ended |= came == Ok(Came::Closed);
-            self.has_more = came == Ok(Came::Full);
-            if came != Ok(Came::Drained) || (until_open && self.is_open) {
+            self.has_ended |= came == Ok(Progress::Closed);
+            self.has_more = came == Ok(Progress::Full);
+            if came != Ok(Progress::Drained) || (until_open && self.is_open) {
                 break;
             }
             // A short receive has emptied the socket.
@@ -514,7 +514,7 @@ impl Channel {
         while let Some(rest) = bytes.get(batch..bytes.len().min(BATCH_BYTES)).filter(|rest| !rest.is_empty())
         {
             let contents = rest.get(..record_bytes(self.burst_bytes)).unwrap_or(rest);
-            if let Err(error) = self.say(What::Bytes(contents), records) {
+            if let Err(error) = self.say(Output::Bytes(contents), records) {
                 self.fail(Fault::Protocol(error));
                 return None;
             }

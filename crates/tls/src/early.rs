@@ -19,20 +19,20 @@ const SESSION_BYTES_MAX: usize = 4 << 10;
 
 /// The stored sessions of a server. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct SessionStore {
     sessions: Arc<ServerSessionMemoryCache>,
     /// A hash of the requirements for client certificates: they are not checked again when a session is
     /// resumed.
     pub(crate) trust: Vec<u8>,
 }
 
-impl Kept {
-    pub(crate) fn new(trust: Vec<u8>) -> Kept {
-        Kept { sessions: ServerSessionMemoryCache::new(SESSIONS_MAX), trust }
+impl SessionStore {
+    pub(crate) fn new(trust: Vec<u8>) -> SessionStore {
+        SessionStore { sessions: ServerSessionMemoryCache::new(SESSIONS_MAX), trust }
     }
 }
 
-impl StoresServerSessions for Kept {
+impl StoresServerSessions for SessionStore {
     fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
         session.len() <= SESSION_BYTES_MAX && self.sessions.put(id, session)
     }
@@ -51,8 +51,8 @@ impl StoresServerSessions for Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").finish_non_exhaustive()
+        f.debug_struct("SessionStore").finish_non_exhaustive()
     }
 }

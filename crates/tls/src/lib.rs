@@ -30,7 +30,7 @@ pub use counts::{Counted, Counts};
 pub use fault::Fault;
 pub use proofs::{Proof, Proofs};
 pub use property::Property;
-pub use server::{Acceptor, ClientCertificates, Identity, MinVersion, ServerPlan};
+pub use server::{Acceptor, Awaited, ClientCertificates, Identity, MinVersion, Prepared, ServerPlan};
 pub use staple::Staple;
 pub use tickets::Tickets;
 

@@ -14,7 +14,7 @@ use rustls::version::{TLS12, TLS13};
 use crate::certificate::{Certificate, authorities, chain};
 use crate::channel::Channel;
 use crate::counts::{Counted, Counts};
-use crate::early::{EARLY_BYTES_MAX, Kept};
+use crate::early::{EARLY_BYTES_MAX, SessionStore};
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::proofs::{PROTOCOL, Proofs};
@@ -27,9 +27,8 @@ use crate::tickets::{Bound, Tickets};
 pub struct ServerPlan {
     /// Its certificates. The first is for clients that request no name, or an unknown one.
     pub identities: Vec<Identity>,
-    /// Certificates obtained and renewed separately: files with both the certificate and its key, which may
-    /// not exist yet. Until one exists, handshakes are refused.
-    pub awaited: Vec<PathBuf>,
+    /// Certificates obtained and renewed separately.
+    pub awaited: Vec<Awaited>,
     /// Whether the server presents its [proofs](Acceptor::proofs) to CAs that validate a name.
     pub proves_names: bool,
     /// The oldest allowed TLS version.
@@ -56,6 +55,16 @@ impl Default for ServerPlan {
             early_data: false,
         }
     }
+}
+
+/// A certificate that may not exist yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    /// The file for both the certificate and its key (PEM).
+    pub path: PathBuf,
+    /// The names it is for, perhaps `*.example.org`. Until it exists, handshakes for these names are refused, unless
+    /// another certificate is valid for them.
+    pub names: Vec<String>,
 }
 
 /// A certificate and its key, as PEM files.
@@ -97,13 +106,17 @@ struct Inner {
     proofs: Proofs,
 }
 
+/// Another plan of an [`Acceptor`], whose files were read. Dropping it changes nothing.
+#[must_use]
+pub struct Prepared(Arc<Live>);
+
 /// The current configuration for new connections.
 struct Live {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
     /// The sessions, if early data is enabled.
-    kept: Option<Kept>,
+    kept: Option<SessionStore>,
     /// The modification time and size of each file.
     stamps: Vec<Stamp>,
 }
@@ -130,15 +143,24 @@ impl Acceptor {
         Ok(Channel::new(socket, session, Some(self.0.counts.clone())))
     }
 
-    /// Uses another plan for new connections; existing ones continue. Tickets stay valid, unless the requirements for
-    /// client certificates change.
+    /// Reads the files of another plan; not if it is the present one and no file has changed: the process may no longer
+    /// have the right to read them.
     ///
     /// # Errors
-    /// As [`Acceptor::open`]; then everything stays as it was.
-    pub fn replace(&self, plan: ServerPlan) -> Result<(), String> {
-        let kept = self.0.live.load().kept.clone();
-        self.0.live.store(Arc::new(Live::load(plan, &self.0.tickets, &self.0.proofs, kept)?));
-        Ok(())
+    /// As [`Acceptor::open`]; then nothing changes.
+    pub fn prepare(&self, plan: ServerPlan) -> Result<Prepared, String> {
+        let live = self.0.live.load_full();
+        if live.plan == plan && live.stamps == stamps(&plan) {
+            return Ok(Prepared(live));
+        }
+        Live::load(plan, &self.0.tickets, &self.0.proofs, live.kept.clone())
+            .map(|live| Prepared(Arc::new(live)))
+    }
+
+    /// Uses a prepared plan for new connections; existing ones continue. Tickets stay valid, unless the requirements
+    /// for client certificates change.
+    pub fn replace(&self, prepared: Prepared) {
+        self.0.live.store(prepared.0);
     }
 
     /// Reads the files again if one of them has changed, or an OCSP response has expired. Returns whether a file had
@@ -199,13 +221,15 @@ impl Live {
         plan: ServerPlan,
         tickets: &Tickets,
         proofs: &Proofs,
-        kept: Option<Kept>,
+        kept: Option<SessionStore>,
     ) -> Result<Live, String> {
         // Taken before the files are read, so that a write meanwhile is detected as a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
         let mut certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
-        for path in plan.awaited.iter().filter(|path| path.exists()) {
+        let (there, missing): (Vec<&Awaited>, Vec<&Awaited>) =
+            plan.awaited.iter().partition(|awaited| awaited.path.exists());
+        for Awaited { path, .. } in there {
             certificates.push(Certificate::load(path, path)?);
         }
         if certificates.is_empty() && plan.awaited.is_empty() {
@@ -236,7 +260,8 @@ impl Live {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let names = Names::new(&certificates, proofs.clone());
+        let names =
+            Names::new(&certificates, missing.iter().flat_map(|awaited| &awaited.names), proofs.clone());
         let mut config = builder.with_cert_resolver(Arc::new(names));
         config.alpn_protocols = plan.protocols.clone();
         if plan.proves_names {
@@ -246,7 +271,7 @@ impl Live {
         let trust = trust.finish().as_ref().to_vec();
         let kept = plan.early_data.then(|| match kept {
             Some(kept) if kept.trust == trust => kept,
-            _ => Kept::new(trust.clone()),
+            _ => SessionStore::new(trust.clone()),
         });
         match &kept {
             Some(kept) => {
@@ -269,7 +294,7 @@ impl Live {
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let authorities = plan.clients.iter().map(|clients| &clients.authorities);
     let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
-    let files = own.chain(&plan.awaited).chain(authorities).cloned();
+    let files = own.chain(plan.awaited.iter().map(|it| &it.path)).chain(authorities).cloned();
     // Not for awaited certificates: they do not require stapling.
     let staples = plan.identities.iter().map(|it| staple::path(&it.certificate));
     files

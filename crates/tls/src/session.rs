@@ -16,6 +16,14 @@ use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind, Serve
 /// The maximum overhead of a record: head, nonce, padding and tag of any supported cipher.
 const RECORD_OVERHEAD_BYTES_MAX: usize = 256;
 
+/// A fatal alert before anything is encrypted (RFC 8446, sections 5.1 and 6): its type, two bytes of a version, two of its
+/// length, its level, and the reason.
+const ALERT: u8 = 21;
+const ALERT_BYTES: usize = 7;
+const FATAL: u8 = 2;
+const ACCESS_DENIED: u8 = 49;
+const UNRECOGNIZED_NAME: u8 = 112;
+
 /// One connection's session.
 pub(crate) enum Session {
     Server(UnbufferedServerConnection),
@@ -32,7 +40,7 @@ pub(crate) struct Plain<'a> {
 
 /// What to send.
 #[derive(Clone, Copy)]
-pub(crate) enum What<'a> {
+pub(crate) enum Output<'a> {
     /// These bytes, at most as many as fit in a record.
     Bytes(&'a [u8]),
     /// close_notify.
@@ -41,7 +49,7 @@ pub(crate) enum What<'a> {
 
 /// How far received bytes were processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum Progress {
     /// All complete records.
     Drained,
     /// Until the reader had no more room.
@@ -94,7 +102,7 @@ impl Session {
         records: &mut [u8],
         plain: &mut Plain<'_>,
         out: &mut Vec<u8>,
-    ) -> (usize, Result<Came, Error>) {
+    ) -> (usize, Result<Progress, Error>) {
         match self {
             Session::Server(session) => take(session, records, plain, out),
             Session::Client(session) => take(session, records, plain, out),
@@ -103,7 +111,12 @@ impl Session {
 
     /// Sends something, after the session's own messages; bytes become one record. `part` is the incomplete rest left
     /// by the last [`Session::take`].
-    pub(crate) fn say(&mut self, what: What<'_>, part: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn say(
+        &mut self,
+        what: Output<'_>,
+        part: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         match self {
             Session::Server(session) => say(session, what, part, out),
             Session::Client(session) => say(session, what, part, out),
@@ -165,6 +178,9 @@ trait Records {
     /// Whether the session has messages to send; these are sent before records are read.
     fn has_to_say(&self) -> bool;
 
+    /// Corrects the alert for a fault.
+    fn correct_alert(_error: &Error, _sent: &mut [u8]) {}
+
     /// Takes early data, which only a server gets. Returns how many bytes of records were used.
     fn take_early(early: ReadEarlyData<'_, '_, Self::Data>, plain: &mut Plain<'_>) -> Result<usize, Error>;
 }
@@ -178,6 +194,16 @@ impl Records for UnbufferedServerConnection {
 
     fn has_to_say(&self) -> bool {
         CommonState::wants_write(self)
+    }
+
+    /// rustls sends `access_denied` for a name without a certificate. The right one is `unrecognized_name` (RFC 6066,
+    /// section 3).
+    fn correct_alert(error: &Error, sent: &mut [u8]) {
+        if let (Error::General(_), Some([ALERT, _, _, 0, 2, FATAL, reason @ ACCESS_DENIED])) =
+            (error, sent.last_chunk_mut::<ALERT_BYTES>())
+        {
+            *reason = UNRECOGNIZED_NAME;
+        }
     }
 
     fn take_early(
@@ -216,12 +242,12 @@ fn take<R: Records>(
     records: &mut [u8],
     plain: &mut Plain<'_>,
     out: &mut Vec<u8>,
-) -> (usize, Result<Came, Error>) {
+) -> (usize, Result<Progress, Error>) {
     let mut used = 0;
     let mut has_closed = false;
     loop {
         if plain.is_full() {
-            return (used, Ok(Came::Full));
+            return (used, Ok(Progress::Full));
         }
         let status = session.process(records.get_mut(used..).unwrap_or_default());
         let mut discarded = status.discard;
@@ -251,9 +277,9 @@ fn take<R: Records>(
                 has_closed = true;
                 Ok(None)
             }
-            Ok(ConnectionState::Closed) => Ok(Some(Came::Closed)),
+            Ok(ConnectionState::Closed) => Ok(Some(Progress::Closed)),
             Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-                Ok(Some(if has_closed { Came::Closed } else { Came::Drained }))
+                Ok(Some(if has_closed { Progress::Closed } else { Progress::Drained }))
             }
             // There is no other state now.
             Ok(_) => Err(Error::General("an unexpected state".to_owned())),
@@ -264,7 +290,9 @@ fn take<R: Records>(
             Ok(None) => {}
             Ok(Some(came)) => return (used, Ok(came)),
             Err(error) => {
+                let begins_at = out.len();
                 alert(session, out);
+                R::correct_alert(&error, out.get_mut(begins_at..).unwrap_or_default());
                 return (used, Err(error));
             }
         }
@@ -273,7 +301,7 @@ fn take<R: Records>(
 
 fn say<R: Records>(
     session: &mut R,
-    what: What<'_>,
+    what: Output<'_>,
     part: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
@@ -289,11 +317,11 @@ fn say<R: Records>(
             // It was handled on reception.
             ConnectionState::PeerClosed => {}
             ConnectionState::WriteTraffic(mut writer) => {
-                let bytes_count = if let What::Bytes(bytes) = what { bytes.len() } else { 0 };
+                let bytes_count = if let Output::Bytes(bytes) = what { bytes.len() } else { 0 };
                 return append(out, bytes_count, |room| {
                     let written = match what {
-                        What::Bytes(bytes) => writer.encrypt(bytes, room),
-                        What::End => writer.queue_close_notify(room),
+                        Output::Bytes(bytes) => writer.encrypt(bytes, room),
+                        Output::End => writer.queue_close_notify(room),
                     };
                     written.map_err(|error| match error {
                         EncryptError::InsufficientSize(size) => Room::Needs(size),

@@ -14,11 +14,11 @@ use rustls::pki_types::ServerName;
 /// Sessions with one server, up to a given number.
 pub(crate) struct Sessions {
     tickets_max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<StoredSession>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct StoredSession {
     group: Option<NamedGroup>,
     /// TLS 1.2 can resume the same session several times.
     session: Option<Tls12ClientSessionValue>,
@@ -31,7 +31,7 @@ impl Sessions {
         Sessions { tickets_max, kept: Mutex::default() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, StoredSession> {
         // Values are moved as a whole, so a panic leaves the data consistent.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

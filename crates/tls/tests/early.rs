@@ -184,7 +184,7 @@ fn early_data_must_be_enabled_and_is_limited() {
     assert!(begun.received() == most);
     // After it was disabled, earlier tickets are not accepted for early data.
     meet(&acceptor, &config);
-    acceptor.replace(without).unwrap();
+    acceptor.replace(acceptor.prepare(without).unwrap());
     let mut begun = begin(&acceptor, &config, b"early");
     assert_eq!(begun.received(), b"");
     begun.answered();
@@ -198,9 +198,9 @@ fn sessions_survive_a_reload_unless_the_client_ca_changes() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
-    acceptor.replace(plan(&folder)).unwrap();
+    acceptor.replace(acceptor.prepare(plan(&folder)).unwrap());
     assert_eq!(begin(&acceptor, &config, b"early").received(), b"early");
     let clients = ClientCertificates { authorities: folder.authority(), required: false };
-    acceptor.replace(ServerPlan { clients: Some(clients), ..plan(&folder) }).unwrap();
+    acceptor.replace(acceptor.prepare(ServerPlan { clients: Some(clients), ..plan(&folder) }).unwrap());
     assert_eq!(begin(&acceptor, &config, b"early").received(), b"");
 }

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use flatout_tls::{
-    Acceptor, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Proof, ServerPlan,
+    Acceptor, Awaited, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Proof,
+    ServerPlan,
 };
 use support::{Folder, server, shaken, write_private};
 
@@ -150,7 +151,7 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
     assert!(shaken(&acceptor, &connector).0.is_resumed(), "tickets stay good");
 
     let newest = ServerPlan { min_version: MinVersion::Tls13, ..server(vec![identity]) };
-    acceptor.replace(newest).unwrap();
+    acceptor.replace(acceptor.prepare(newest).unwrap());
     assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
 }
 
@@ -194,7 +195,10 @@ fn a_client_offers_what_it_is_told_to() {
 fn certificates_that_are_to_come_are_waited_for() {
     let folder = Folder::new();
     let both = folder.path().join("both.pem");
-    let plan = ServerPlan { awaited: vec![both.clone()], ..server(Vec::new()) };
+    let plan = ServerPlan {
+        awaited: vec![Awaited { path: both.clone(), names: vec!["a.test".to_owned()] }],
+        ..server(Vec::new())
+    };
     let acceptor = Acceptor::open(plan).unwrap();
     assert!(acceptor.certificates().is_empty());
     assert!(said(&acceptor, &folder.trusting(), "a.test").contains("refused with the alert"));
@@ -203,6 +207,36 @@ fn certificates_that_are_to_come_are_waited_for() {
     write_private(&both, &text.concat());
     assert_eq!(acceptor.follow(), Ok(true));
     assert_eq!(said(&acceptor, &folder.trusting(), "a.test"), "open");
+}
+
+/// A client must not get the certificate of another name in place of one that is still to come.
+#[test]
+fn a_name_whose_certificate_does_not_exist_yet_is_refused() {
+    let folder = Folder::new();
+    let awaited =
+        |file: &str, name: &str| Awaited { path: folder.path().join(file), names: vec![name.to_owned()] };
+    let plan = ServerPlan {
+        awaited: vec![awaited("b.pem", "b.test"), awaited("c.pem", "*.c.test"), awaited("d.pem", "d.a.test")],
+        ..server(vec![folder.sign("a", &["a.test", "*.a.test"])])
+    };
+    let acceptor = Acceptor::open(plan.clone()).unwrap();
+    let insecure = ClientPlan { verify: false, ..ClientPlan::default() };
+    for name in ["b.test", "B.test", "x.c.test"] {
+        let said = said(&acceptor, &insecure, name);
+        assert!(said.contains("UnrecognisedName"), "{name}: {said}");
+    }
+    // A certificate that is valid for the name serves it meanwhile; unknown names get the first one, as always.
+    for name in ["a.test", "d.a.test"] {
+        assert_eq!(said(&acceptor, &folder.trusting(), name), "open", "{name}");
+    }
+    for name in ["c.test", "y.x.c.test", "other.test"] {
+        assert_eq!(said(&acceptor, &insecure, name), "open", "{name}");
+    }
+    let identity = folder.sign("b", &["b.test"]);
+    let text = [fs::read_to_string(identity.key).unwrap(), fs::read_to_string(identity.certificate).unwrap()];
+    write_private(&folder.path().join("b.pem"), &text.concat());
+    assert_eq!(acceptor.follow(), Ok(true));
+    assert_eq!(said(&acceptor, &folder.trusting(), "b.test"), "open");
 }
 
 #[test]
@@ -250,10 +284,10 @@ fn sessions_go_on_elsewhere_with_the_same_keys_and_the_same_trust() {
     assert!(resumes(&other));
     first.tickets().add(&other.tickets().text(), SystemTime::now()).unwrap();
     assert!(resumes(&first));
-    first.replace(with_clients(false)).unwrap();
+    first.replace(first.prepare(with_clients(false)).unwrap());
     assert!(!resumes(&first), "who was not asked for a certificate is asked now");
     assert!(resumes(&first));
-    first.replace(plan).unwrap();
+    first.replace(first.prepare(plan).unwrap());
     assert!(!resumes(&first));
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn documents(
     changes: &[Change],
     unit: Option<&str>,
 ) -> (Vec<Document>, Vec<String>) {
-    let mut kept = Kept::default();
+    let mut kept = DocumentLines::default();
     let mut reasons = Vec::new();
     for change in changes {
         let lasting = change.setting.kind().lasting(&change.to);
@@ -86,7 +86,7 @@ const CONNTRACK_RULE: &str = "ACTION==\"add\", SUBSYSTEM==\"module\", KERNEL==\"
 
 /// Lines by destination file.
 #[derive(Default)]
-struct Kept {
+struct DocumentLines {
     sysctl: Vec<String>,
     tmpfiles: Vec<String>,
     modprobe: Vec<String>,
@@ -95,7 +95,7 @@ struct Kept {
     server: Vec<(String, String)>,
 }
 
-impl Kept {
+impl DocumentLines {
     fn documents(self, tuning: &str) -> Vec<Document> {
         let head = format!("# flatout tune: {tuning}; `flatout tune undo {tuning}` removes it\n");
         let lined = |path: String, lines: &[String]| {

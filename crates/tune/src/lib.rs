@@ -20,10 +20,10 @@
 //! writing a script are each implemented once, for all of them.
 //!
 //! ```no_run
-//! use flatout_tune::{Asked, Host, Served, survey};
+//! use flatout_tune::{ServerSelector, Host, Served, survey};
 //!
 //! let host = Host::live();
-//! let served = Served::find(&host, &Asked { port: Some(8080), pid: None, device: None })?;
+//! let served = Served::find(&host, &ServerSelector { port: Some(8080), pid: None, device: None })?;
 //! for finding in survey(&host, &served) {
 //!     println!("{}: {}", finding.about.name, finding.about.reason);
 //! }
@@ -67,7 +67,7 @@ pub use host::Host;
 pub use netlink::Protocol;
 pub use plan::{Counts, Finding, Movement, Planned, counts, plan, survey, survey_since};
 pub use script::{Part, quote, script};
-pub use served::{Asked, Served};
+pub use served::{Served, ServerSelector};
 pub use session::{Begun, Fate, Session, Undone};
 pub use settings::{Commands, Setting};
 pub use system::{RunError, System};

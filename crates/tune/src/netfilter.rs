@@ -172,7 +172,7 @@ fn read_nftables(host: &Host) -> Result<Filters, Fault> {
     let ours = |table: &str| table == TABLE;
     let mut rules = nftables::rules(host)?;
     rules.retain(|rule| !ours(&rule.table));
-    let holds = |chain: &nftables::Chain, rule: &nftables::Rule| {
+    let holds = |chain: &nftables::NftChain, rule: &nftables::Rule| {
         (rule.family, &rule.table, &rule.chain) == (chain.family, &chain.table, &chain.name)
     };
     let mut chains = Vec::new();

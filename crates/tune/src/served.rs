@@ -9,7 +9,7 @@ use crate::host::Host;
 
 /// What the user said about the server.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ServerSelector {
     /// The TCP port.
     pub port: Option<u16>,
     /// The server's process.
@@ -37,7 +37,7 @@ impl Served {
     ///
     /// # Errors
     /// There is no such process or device.
-    pub fn find(host: &Host, asked: &Asked) -> Result<Served, Error> {
+    pub fn find(host: &Host, asked: &ServerSelector) -> Result<Served, Error> {
         if let Some(pid) = asked.pid.filter(|pid| !host.has(&format!("/proc/{pid}/status"))) {
             return Err(Error::Usage(format!("there is no process {pid}")));
         }
@@ -217,16 +217,19 @@ mod tests {
     fn a_port_tells_process_and_device() {
         let fake = machine();
         let host = fake.host();
-        let served = Served::find(&host, &Asked { port: Some(8080), ..Asked::default() }).unwrap();
+        let served =
+            Served::find(&host, &ServerSelector { port: Some(8080), ..ServerSelector::default() }).unwrap();
         assert_eq!((served.pids.as_slice(), served.device.as_deref()), (&[77][..], Some("lo")));
         assert!(!served.is_by_card() && served.card(&host).is_err());
-        let served = Served::find(&host, &Asked { port: Some(80), ..Asked::default() }).unwrap();
+        let served =
+            Served::find(&host, &ServerSelector { port: Some(80), ..ServerSelector::default() }).unwrap();
         assert_eq!((served.card(&host), served.listeners_count()), (Ok("eth0"), 1));
         assert!(served.is_by_card());
         assert!(
             served.pids().unwrap_err().0.starts_with("1 of 1 sockets that listen on port 80 have no process")
         );
-        let served = Served::find(&host, &Asked { port: Some(81), ..Asked::default() }).unwrap();
+        let served =
+            Served::find(&host, &ServerSelector { port: Some(81), ..ServerSelector::default() }).unwrap();
         assert!(served.pids().unwrap_err().0.contains("nothing listens on port 81"));
     }
 
@@ -242,9 +245,9 @@ mod tests {
     fn missing_processes_and_devices_are_reported() {
         let fake = machine();
         let host = fake.host();
-        let asked = Asked { device: Some("eth9".to_owned()), ..Asked::default() };
+        let asked = ServerSelector { device: Some("eth9".to_owned()), ..ServerSelector::default() };
         let Err(Error::Usage(message)) = Served::find(&host, &asked) else { panic!() };
-        let gone = Served::find(&host, &Asked { pid: Some(1), ..Asked::default() });
+        let gone = Served::find(&host, &ServerSelector { pid: Some(1), ..ServerSelector::default() });
         assert!(gone.is_err());
         assert!(message.contains("eth9"), "{message}");
     }
@@ -256,8 +259,11 @@ mod tests {
         fake.file("/sys/class/net/eth0/mtu", "1500");
         fake.file("/sys/class/net/eth7/mtu", "1500");
         let host = fake.host();
-        let served =
-            Served::find(&host, &Asked { device: Some("eth0".to_owned()), ..Asked::default() }).unwrap();
+        let served = Served::find(
+            &host,
+            &ServerSelector { device: Some("eth0".to_owned()), ..ServerSelector::default() },
+        )
+        .unwrap();
         assert!(served.card(&host).unwrap_err().0.contains("another network namespace"));
     }
 }

@@ -104,7 +104,7 @@ fn arguments(host: &Host, pid: u32) -> String {
 mod tests {
     use super::*;
     use crate::fake::Fake;
-    use crate::served::Asked;
+    use crate::served::ServerSelector;
 
     #[test]
     fn a_master_is_no_worker() {
@@ -119,7 +119,8 @@ mod tests {
             fake.link(&format!("/proc/{pid}/fd/6"), "socket:[77]");
         }
         let host = fake.host();
-        let served = Served::find(&host, &Asked { port: Some(80), ..Asked::default() }).unwrap();
+        let served =
+            Served::find(&host, &ServerSelector { port: Some(80), ..ServerSelector::default() }).unwrap();
         let found = Processes::of(&host, &served);
         assert_eq!(found, Processes { software: Software::Nginx, workers: vec![11, 12, 13] });
     }

@@ -10,7 +10,7 @@
 //! Nothing is copied or allocated, and only what a client has to act on is kept. As with requests, fields that frame
 //! the body are accepted in a single spelling.
 
-use crate::field::{Field, Stop, field_line, value_end};
+use crate::field::{Field, LineStop, field_line, value_end};
 use crate::head::HEAD_BYTES_CEILING;
 use crate::{Status, Version, framing};
 
@@ -20,7 +20,7 @@ pub struct Answer {
     /// The status code.
     pub status: Status,
     /// How the body is delimited.
-    pub framing: Framing,
+    pub framing: ResponseFraming,
     /// Whether the server keeps the connection (RFC 9112 section 9.3).
     pub keep_alive: bool,
     /// Bytes of the head, final CRLF included.
@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// How the body of a response is delimited (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
+pub enum ResponseFraming {
     /// This many bytes follow, possibly none.
     Length(u64),
     /// Chunked transfer coding.
@@ -40,7 +40,7 @@ pub enum Framing {
 
 /// What is wrong with a response head. The start of the next response is then unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum ResponseFault {
     /// The first line is not `HTTP/1.1 200 reason` and CRLF.
     StatusLine,
     /// A field line is malformed.
@@ -64,9 +64,9 @@ const STATUS_BYTES: usize = 12;
 /// certain. Costs one pass over the bytes.
 ///
 /// # Errors
-/// The first [`Fault`] in the order of the bytes. A head over `head_bytes_max` (at most [`HEAD_BYTES_CEILING`]) is one.
+/// The first [`ResponseFault`] in the order of the bytes. A head over `head_bytes_max` (at most [`HEAD_BYTES_CEILING`]) is one.
 #[inline]
-pub fn parse(bytes: &[u8], to_head: bool, head_bytes_max: usize) -> Result<Option<Answer>, Fault> {
+pub fn parse(bytes: &[u8], to_head: bool, head_bytes_max: usize) -> Result<Option<Answer>, ResponseFault> {
     parse_with(bytes, to_head, head_bytes_max, |_| Ok(()))
 }
 
@@ -81,11 +81,11 @@ pub fn parse_fields(
     head_bytes_max: usize,
     fields_max: usize,
     fields: &mut Vec<Field>,
-) -> Result<Option<Answer>, Fault> {
+) -> Result<Option<Answer>, ResponseFault> {
     fields.clear();
     parse_with(bytes, to_head, head_bytes_max, |field| {
         if fields.len() == fields_max {
-            return Err(Fault::TooManyFields);
+            return Err(ResponseFault::TooManyFields);
         }
         fields.push(field);
         Ok(())
@@ -97,12 +97,12 @@ fn parse_with(
     bytes: &[u8],
     to_head: bool,
     head_bytes_max: usize,
-    keep: impl FnMut(Field) -> Result<(), Fault>,
-) -> Result<Option<Answer>, Fault> {
+    keep: impl FnMut(Field) -> Result<(), ResponseFault>,
+) -> Result<Option<Answer>, ResponseFault> {
     let head_bytes_max = head_bytes_max.min(HEAD_BYTES_CEILING);
     let within = &bytes[..bytes.len().min(head_bytes_max)];
     match parse_within(within, to_head, keep)? {
-        None if bytes.len() >= head_bytes_max => Err(Fault::HeadTooLong),
+        None if bytes.len() >= head_bytes_max => Err(ResponseFault::HeadTooLong),
         found => Ok(found),
     }
 }
@@ -111,10 +111,10 @@ fn parse_with(
 fn parse_within(
     bytes: &[u8],
     to_head: bool,
-    mut keep: impl FnMut(Field) -> Result<(), Fault>,
-) -> Result<Option<Answer>, Fault> {
+    mut keep: impl FnMut(Field) -> Result<(), ResponseFault>,
+) -> Result<Option<Answer>, ResponseFault> {
     let Some((version, status, lines_at)) = status_line(bytes)? else { return Ok(None) };
-    let mut seen = framing::Framing::default();
+    let mut seen = framing::FramingFields::default();
     let mut rest = bytes.get(lines_at..).unwrap_or_default();
     let behind = loop {
         match rest {
@@ -124,32 +124,32 @@ fn parse_within(
         }
         let line = match field_line(rest) {
             Ok(line) => line,
-            Err(Stop::Partial) => return Ok(None),
-            Err(Stop::Name | Stop::Value) => return Err(Fault::Field),
+            Err(LineStop::Partial) => return Ok(None),
+            Err(LineStop::Name | LineStop::Value) => return Err(ResponseFault::Field),
         };
         seen.note(line.name(), line.value())?;
         keep(line.field(bytes.len()))?;
         rest = line.next;
     };
     let framing = match (seen.chunked, seen.length) {
-        (true, Some(_)) => return Err(Fault::ContentLength),
-        _ if to_head || status.is_bodyless() => Framing::Length(0),
-        (true, None) => Framing::Chunked,
-        (false, Some(length)) => Framing::Length(length),
-        (false, None) => Framing::UntilClose,
+        (true, Some(_)) => return Err(ResponseFault::ContentLength),
+        _ if to_head || status.is_bodyless() => ResponseFraming::Length(0),
+        (true, None) => ResponseFraming::Chunked,
+        (false, Some(length)) => ResponseFraming::Length(length),
+        (false, None) => ResponseFraming::UntilClose,
     };
     // HTTP/1.0 has no transfer coding: the meaning of one there is unclear (RFC 9112 section 6.1).
-    let is_clear = !(seen.chunked && version == Version::Http10) && framing != Framing::UntilClose;
+    let is_clear = !(seen.chunked && version == Version::Http10) && framing != ResponseFraming::UntilClose;
     let keep_alive = is_clear && seen.keeps_alive(version == Version::Http11);
     Ok(Some(Answer { status, framing, keep_alive, head_bytes: bytes.len() - behind.len() }))
 }
 
 /// The version, the status, and the start of the next line.
-fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> {
+fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, ResponseFault> {
     const EXPECTED: &[u8] = b"HTTP/1.";
     let known = bytes.len().min(EXPECTED.len());
     if bytes[..known] != EXPECTED[..known] {
-        return Err(Fault::StatusLine);
+        return Err(ResponseFault::StatusLine);
     }
     let Some(line) = bytes.first_chunk::<STATUS_BYTES>() else {
         let is_good = |(at, byte): (usize, &u8)| match at {
@@ -158,19 +158,19 @@ fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> 
             _ => byte.is_ascii_digit(),
         };
         let goes_on = bytes.iter().enumerate().skip(known).all(is_good);
-        return if goes_on { Ok(None) } else { Err(Fault::StatusLine) };
+        return if goes_on { Ok(None) } else { Err(ResponseFault::StatusLine) };
     };
     let version = match line[7..9] {
         [b'1', b' '] => Version::Http11,
         [b'0', b' '] => Version::Http10,
-        _ => return Err(Fault::StatusLine),
+        _ => return Err(ResponseFault::StatusLine),
     };
     let digits = &line[9..];
     if !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::StatusLine);
+        return Err(ResponseFault::StatusLine);
     }
     let code = digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
-    let status = Status::from_code(code).ok_or(Fault::StatusLine)?;
+    let status = Status::from_code(code).ok_or(ResponseFault::StatusLine)?;
     // Some servers omit the space before an empty reason; this is not ambiguous.
     let reason_bytes = match bytes.get(STATUS_BYTES) {
         None => return Ok(None),
@@ -181,15 +181,19 @@ fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> 
     match (bytes.get(end), bytes.get(end + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(Some((version, status, end + 2))),
         (None, _) | (Some(b'\r'), None) => Ok(None),
-        _ => Err(Fault::StatusLine),
+        _ => Err(ResponseFault::StatusLine),
     }
 }
 
-impl From<framing::Fault> for Fault {
-    fn from(fault: framing::Fault) -> Fault {
+impl From<framing::FramingFault> for ResponseFault {
+    fn from(fault: framing::FramingFault) -> ResponseFault {
         match fault {
-            framing::Fault::Length | framing::Fault::LengthTooLarge => Fault::ContentLength,
-            framing::Fault::Encoding | framing::Fault::Coding => Fault::TransferEncoding,
+            framing::FramingFault::Length | framing::FramingFault::LengthTooLarge => {
+                ResponseFault::ContentLength
+            }
+            framing::FramingFault::Encoding | framing::FramingFault::Coding => {
+                ResponseFault::TransferEncoding
+            }
         }
     }
 }
@@ -200,11 +204,11 @@ mod tests {
 
     const LIMIT: usize = 1 << 10;
 
-    fn read(text: &str) -> Result<Option<Answer>, Fault> {
+    fn read(text: &str) -> Result<Option<Answer>, ResponseFault> {
         parse(text.as_bytes(), false, LIMIT)
     }
 
-    fn framing(text: &str) -> (Framing, bool) {
+    fn framing(text: &str) -> (ResponseFraming, bool) {
         let answer = read(text).unwrap().unwrap();
         (answer.framing, answer.keep_alive)
     }
@@ -214,54 +218,63 @@ mod tests {
         let plain = "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 27\r\n\r\n{";
         let answer = read(plain).unwrap().unwrap();
         assert_eq!((answer.status, answer.head_bytes), (Status::OK, plain.len() - 1));
-        assert_eq!(framing(plain), (Framing::Length(27), true));
-        assert_eq!(framing("HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n"), (Framing::Chunked, true));
-        assert_eq!(framing("HTTP/1.1 200 \r\n\r\n"), (Framing::UntilClose, false));
+        assert_eq!(framing(plain), (ResponseFraming::Length(27), true));
+        assert_eq!(
+            framing("HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n"),
+            (ResponseFraming::Chunked, true)
+        );
+        assert_eq!(framing("HTTP/1.1 200 \r\n\r\n"), (ResponseFraming::UntilClose, false));
         assert_eq!(
             framing("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n"),
-            (Framing::Length(0), true)
+            (ResponseFraming::Length(0), true)
         );
         assert_eq!(
             framing("HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 1\r\n\r\n"),
-            (Framing::Length(1), false)
+            (ResponseFraming::Length(1), false)
         );
-        assert_eq!(framing("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n"), (Framing::Length(1), false));
+        assert_eq!(
+            framing("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n"),
+            (ResponseFraming::Length(1), false)
+        );
         assert_eq!(
             framing("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\n"),
-            (Framing::Length(1), true)
+            (ResponseFraming::Length(1), true)
         );
         assert_eq!(
             framing("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"),
-            (Framing::Chunked, false)
+            (ResponseFraming::Chunked, false)
         );
         let to_head = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, LIMIT).unwrap().unwrap();
-        assert_eq!(to_head.framing, Framing::Length(0));
+        assert_eq!(to_head.framing, ResponseFraming::Length(0));
     }
 
     #[test]
     fn faults_are_reported() {
         for (text, fault) in [
-            ("SSH-2.0-OpenSSH", Fault::StatusLine),
-            ("HTTP/2 200 OK\r\n\r\n", Fault::StatusLine),
-            ("HTTP/1.1 20 OK\r\n\r\n", Fault::StatusLine),
-            ("HTTP/1.\r\n", Fault::StatusLine),
-            ("HTTP/1.1\r\n", Fault::StatusLine),
-            ("HTTP/1.1 2\r", Fault::StatusLine),
-            ("HTTP/1.1 099 OK\r\n\r\n", Fault::StatusLine),
-            ("HTTP/1.1 200OK\r\n\r\n", Fault::StatusLine),
-            ("HTTP/1.1 200 OK\n\n", Fault::StatusLine),
-            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", Fault::Field),
-            ("HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", Fault::Field),
-            ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", Fault::Field),
-            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", Fault::ContentLength),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n", Fault::ContentLength),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", Fault::ContentLength),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", Fault::ContentLength),
+            ("SSH-2.0-OpenSSH", ResponseFault::StatusLine),
+            ("HTTP/2 200 OK\r\n\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.1 20 OK\r\n\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.1\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.1 2\r", ResponseFault::StatusLine),
+            ("HTTP/1.1 099 OK\r\n\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.1 200OK\r\n\r\n", ResponseFault::StatusLine),
+            ("HTTP/1.1 200 OK\n\n", ResponseFault::StatusLine),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", ResponseFault::Field),
+            ("HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", ResponseFault::Field),
+            ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", ResponseFault::Field),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", ResponseFault::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n", ResponseFault::ContentLength),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+                ResponseFault::ContentLength,
+            ),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", ResponseFault::ContentLength),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Fault::ContentLength,
+                ResponseFault::ContentLength,
             ),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", Fault::TransferEncoding),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", ResponseFault::TransferEncoding),
         ] {
             assert_eq!(read(text), Err(fault), "{text}");
         }
@@ -279,8 +292,8 @@ mod tests {
     #[test]
     fn an_endless_head_ends_at_the_limit() {
         let long = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(LIMIT));
-        assert_eq!(read(&long), Err(Fault::HeadTooLong));
+        assert_eq!(read(&long), Err(ResponseFault::HeadTooLong));
         let fields = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(LIMIT));
-        assert_eq!(read(&fields), Err(Fault::HeadTooLong));
+        assert_eq!(read(&fields), Err(ResponseFault::HeadTooLong));
     }
 }

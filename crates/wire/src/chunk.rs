@@ -8,7 +8,7 @@
 //! \r\n                  end: what follows is the next request
 //! ```
 //!
-//! A [`Decoder`] is one byte of state and some counters. It walks byte by byte outside of the data, and allocates
+//! A [`ChunkDecoder`] is one byte of state and some counters. It walks byte by byte outside of the data, and allocates
 //! only for trailers. The grammar is applied at its narrowest: no white space outside of quoted strings, no bare CR
 //! or LF anywhere. Each tolerance here has been a request smuggling bug in some server.
 
@@ -42,9 +42,9 @@ const SIZE_DIGITS_MAX: u8 = 16;
 /// The largest chunk, as for Content-Length.
 const SIZE_MAX: u64 = 1 << 63;
 
-/// The result of a [`Decoder::step`].
+/// The result of a [`ChunkDecoder::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event<'b> {
+pub enum ChunkEvent<'b> {
     /// Bytes of the body, never empty.
     Data(&'b [u8]),
     /// All bytes were consumed, and the body is incomplete.
@@ -92,23 +92,23 @@ impl ChunkFault {
 
 /// The state of one chunked body: 40 bytes.
 #[derive(Debug)]
-pub struct Decoder {
-    /// In [`State::Size`] the value so far, in [`State::Data`] the remaining bytes.
+pub struct ChunkDecoder {
+    /// In [`ChunkState::Size`] the value so far, in [`ChunkState::Data`] the remaining bytes.
     size: u64,
     extension_surplus_bytes: u64,
     /// Allocated for the first trailer: most bodies have none.
-    trailers: Option<Box<Trailers>>,
+    trailers: Option<Box<TrailerParser>>,
     extension_bytes: u16,
     extension_bytes_max: u16,
     trailer_bytes_max: u16,
     trailer_fields_max: u16,
     size_digits: u8,
-    state: State,
+    state: ChunkState,
 }
 
 /// What the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size,
     /// After `;`: a name must follow.
     ExtensionStart,
@@ -132,17 +132,17 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Trailers {
+struct TrailerParser {
     line: Vec<u8>,
     line_bytes_sum: usize,
     fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Decoder {
+impl ChunkDecoder {
     /// A decoder at the start of a body.
-    pub fn new(limits: ChunkLimits) -> Decoder {
+    pub fn new(limits: ChunkLimits) -> ChunkDecoder {
         let narrow = |limit: usize| u16::try_from(limit).unwrap_or(u16::MAX);
-        Decoder {
+        ChunkDecoder {
             size: 0,
             extension_surplus_bytes: 0,
             trailers: None,
@@ -151,31 +151,31 @@ impl Decoder {
             trailer_bytes_max: narrow(limits.trailer_bytes_max),
             trailer_fields_max: narrow(limits.trailer_fields_max),
             size_digits: 0,
-            state: State::Size,
+            state: ChunkState::Size,
         }
     }
 
     /// Consumes bytes from the start of `bytes`. Returns how many, and the result.
     ///
-    /// Data is a slice of `bytes`; [`Event::NeedMore`] is only returned when all of them were consumed. However the
-    /// input is split, the data is the same. After [`Event::End`] nothing more is consumed.
+    /// Data is a slice of `bytes`; [`ChunkEvent::NeedMore`] is only returned when all of them were consumed. However the
+    /// input is split, the data is the same. After [`ChunkEvent::End`] nothing more is consumed.
     ///
     /// # Errors
     /// The first [`ChunkFault`], at the first byte that shows it. The decoder is not usable afterwards.
-    pub fn step<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Event<'b>), ChunkFault> {
+    pub fn step<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, ChunkEvent<'b>), ChunkFault> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             match self.state {
-                State::End => break,
-                State::Data => {
+                ChunkState::End => break,
+                ChunkState::Data => {
                     let data = self.take_data(&bytes[at..]);
-                    return Ok((at + data.len(), Event::Data(data)));
+                    return Ok((at + data.len(), ChunkEvent::Data(data)));
                 }
                 _ => self.state = self.after(byte)?,
             }
             at += 1;
         }
-        Ok((at, if self.state == State::End { Event::End } else { Event::NeedMore }))
+        Ok((at, if self.state == ChunkState::End { ChunkEvent::End } else { ChunkEvent::NeedMore }))
     }
 
     /// The trailer fields in order, once the body has ended: names as sent, values without surrounding white space. A
@@ -189,50 +189,50 @@ impl Decoder {
         self.size -= taken as u64;
         self.extension_surplus_bytes = self.extension_surplus_bytes.saturating_sub(taken as u64);
         if self.size == 0 {
-            self.state = State::DataCr;
+            self.state = ChunkState::DataCr;
         }
         &bytes[..taken]
     }
 
     /// The state after `byte`, outside of data.
-    fn after(&mut self, byte: u8) -> Result<State, ChunkFault> {
+    fn after(&mut self, byte: u8) -> Result<ChunkState, ChunkFault> {
         match self.state {
-            State::Size => self.after_size(byte),
-            State::SizeLf if byte == b'\n' => self.end_size_line(),
-            State::SizeLf if self.extension_bytes > 0 => Err(ChunkFault::Extension),
-            State::SizeLf => Err(ChunkFault::Size),
-            State::DataCr if byte == b'\r' => Ok(State::DataLf),
-            State::DataLf if byte == b'\n' => Ok(State::Size),
-            State::DataCr | State::DataLf => Err(ChunkFault::DataEnd),
-            State::TrailerStart if byte == b'\r' => Ok(State::LastLf),
-            State::TrailerStart | State::Trailer => self.after_trailer(byte),
-            State::TrailerLf if byte == b'\n' => self.end_trailer_line(),
-            State::LastLf if byte == b'\n' => Ok(State::End),
-            State::TrailerLf | State::LastLf => Err(ChunkFault::Trailer),
+            ChunkState::Size => self.after_size(byte),
+            ChunkState::SizeLf if byte == b'\n' => self.end_size_line(),
+            ChunkState::SizeLf if self.extension_bytes > 0 => Err(ChunkFault::Extension),
+            ChunkState::SizeLf => Err(ChunkFault::Size),
+            ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
+            ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size),
+            ChunkState::DataCr | ChunkState::DataLf => Err(ChunkFault::DataEnd),
+            ChunkState::TrailerStart if byte == b'\r' => Ok(ChunkState::LastLf),
+            ChunkState::TrailerStart | ChunkState::Trailer => self.after_trailer(byte),
+            ChunkState::TrailerLf if byte == b'\n' => self.end_trailer_line(),
+            ChunkState::LastLf if byte == b'\n' => Ok(ChunkState::End),
+            ChunkState::TrailerLf | ChunkState::LastLf => Err(ChunkFault::Trailer),
             _ => self.after_extension(byte),
         }
     }
 
-    fn after_size(&mut self, byte: u8) -> Result<State, ChunkFault> {
+    fn after_size(&mut self, byte: u8) -> Result<ChunkState, ChunkFault> {
         if let Some(digit) = char::from(byte).to_digit(16) {
             if self.size_digits == SIZE_DIGITS_MAX {
                 return Err(ChunkFault::Size);
             }
             self.size_digits += 1;
             self.size = self.size << 4 | u64::from(digit);
-            return Ok(State::Size);
+            return Ok(ChunkState::Size);
         }
         match byte {
             _ if self.size_digits == 0 || self.size > SIZE_MAX => Err(ChunkFault::Size),
-            b'\r' => Ok(State::SizeLf),
+            b'\r' => Ok(ChunkState::SizeLf),
             b';' => self.after_extension(byte),
             _ => Err(ChunkFault::Size),
         }
     }
 
     /// `*( ";" token [ "=" ( token / quoted-string ) ] )`, with each byte counted.
-    fn after_extension(&mut self, byte: u8) -> Result<State, ChunkFault> {
-        use State::*;
+    fn after_extension(&mut self, byte: u8) -> Result<ChunkState, ChunkFault> {
+        use ChunkState::*;
         let next = match (self.state, byte) {
             (ExtensionName | ExtensionToken | ExtensionQuotedEnd, b'\r') => return Ok(SizeLf),
             (Size | ExtensionName | ExtensionToken | ExtensionQuotedEnd, b';') => ExtensionStart,
@@ -255,13 +255,13 @@ impl Decoder {
         Ok(next)
     }
 
-    fn end_size_line(&mut self) -> Result<State, ChunkFault> {
+    fn end_size_line(&mut self) -> Result<ChunkState, ChunkFault> {
         self.size_digits = 0;
         self.extension_bytes = 0;
-        Ok(if self.size == 0 { State::TrailerStart } else { State::Data })
+        Ok(if self.size == 0 { ChunkState::TrailerStart } else { ChunkState::Data })
     }
 
-    fn after_trailer(&mut self, byte: u8) -> Result<State, ChunkFault> {
+    fn after_trailer(&mut self, byte: u8) -> Result<ChunkState, ChunkFault> {
         let trailers = self.trailers.get_or_insert_default();
         trailers.line_bytes_sum += 1;
         if trailers.line_bytes_sum > usize::from(self.trailer_bytes_max)
@@ -270,16 +270,16 @@ impl Decoder {
             return Err(ChunkFault::TrailersTooLarge);
         }
         if byte == b'\r' {
-            return Ok(State::TrailerLf);
+            return Ok(ChunkState::TrailerLf);
         }
         if !is_field_value(&[byte]) {
             return Err(ChunkFault::Trailer);
         }
         trailers.line.push(byte);
-        Ok(State::Trailer)
+        Ok(ChunkState::Trailer)
     }
 
-    fn end_trailer_line(&mut self) -> Result<State, ChunkFault> {
+    fn end_trailer_line(&mut self) -> Result<ChunkState, ChunkFault> {
         let trailers = self.trailers.get_or_insert_default();
         let colon = trailers.line.iter().position(|&byte| byte == b':').ok_or(ChunkFault::Trailer)?;
         let (name, value) = (&trailers.line[..colon], trailers.line[colon + 1..].trim_ascii());
@@ -288,7 +288,7 @@ impl Decoder {
         }
         trailers.fields.push((name.to_vec(), value.to_vec()));
         trailers.line.clear();
-        Ok(State::TrailerStart)
+        Ok(ChunkState::TrailerStart)
     }
 }
 
@@ -359,7 +359,7 @@ mod tests {
 
     /// Feeds `pieces` in order; `Ok(None)` if the body is incomplete after the last.
     fn decode<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Result<Option<Body>, ChunkFault> {
-        let mut decoder = Decoder::new(ChunkLimits::default());
+        let mut decoder = ChunkDecoder::new(ChunkLimits::default());
         let (mut data, mut taken_sum) = (Vec::new(), 0);
         for mut piece in pieces {
             loop {
@@ -367,15 +367,15 @@ mod tests {
                 taken_sum += taken;
                 piece = &piece[taken..];
                 match event {
-                    Event::Data(bytes) => {
+                    ChunkEvent::Data(bytes) => {
                         assert!(!bytes.is_empty());
                         data.extend_from_slice(bytes);
                     }
-                    Event::NeedMore => {
+                    ChunkEvent::NeedMore => {
                         assert!(piece.is_empty());
                         break;
                     }
-                    Event::End => return Ok(Some((data, decoder.take_trailers(), taken_sum))),
+                    ChunkEvent::End => return Ok(Some((data, decoder.take_trailers(), taken_sum))),
                 }
             }
         }
@@ -504,10 +504,10 @@ mod tests {
 
     #[test]
     fn after_the_end_nothing_is_taken() {
-        let mut decoder = Decoder::new(ChunkLimits::default());
-        assert_eq!(decoder.step(b"0\r\n\r\nmore"), Ok((5, Event::End)));
-        assert_eq!(decoder.step(b"more"), Ok((0, Event::End)));
-        assert_eq!(decoder.step(b""), Ok((0, Event::End)));
+        let mut decoder = ChunkDecoder::new(ChunkLimits::default());
+        assert_eq!(decoder.step(b"0\r\n\r\nmore"), Ok((5, ChunkEvent::End)));
+        assert_eq!(decoder.step(b"more"), Ok((0, ChunkEvent::End)));
+        assert_eq!(decoder.step(b""), Ok((0, ChunkEvent::End)));
         assert!(decoder.take_trailers().is_empty());
     }
 
@@ -592,15 +592,16 @@ mod tests {
     #[test]
     fn limits_hold_to_the_byte() {
         let limits = ChunkLimits { extension_bytes_max: 4, trailer_bytes_max: 10, trailer_fields_max: 2 };
-        let end = |text: &'static str| Decoder::new(limits).step(text.as_bytes()).map(|(_, event)| event);
-        assert_eq!(end("0;abc\r\n\r\n"), Ok(Event::End));
+        let end =
+            |text: &'static str| ChunkDecoder::new(limits).step(text.as_bytes()).map(|(_, event)| event);
+        assert_eq!(end("0;abc\r\n\r\n"), Ok(ChunkEvent::End));
         assert_eq!(end("0;abcd\r\n\r\n"), Err(ChunkFault::Extension));
-        assert_eq!(end("0\r\nA:b\r\nC:d\r\n\r\n"), Ok(Event::End));
-        assert_eq!(end("0\r\nA:b\r\nC:de\r\n\r\n"), Ok(Event::End));
+        assert_eq!(end("0\r\nA:b\r\nC:d\r\n\r\n"), Ok(ChunkEvent::End));
+        assert_eq!(end("0\r\nA:b\r\nC:de\r\n\r\n"), Ok(ChunkEvent::End));
         assert_eq!(end("0\r\nA:b\r\nC:dfgh\r\n\r\n"), Err(ChunkFault::TrailersTooLarge));
         assert_eq!(end("0\r\nA:\r\nB:\r\nC:\r\n\r\n"), Err(ChunkFault::TrailersTooLarge));
         assert_eq!(ChunkFault::TrailersTooLarge.status(), Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        assert!(size_of::<Decoder>() <= 40);
+        assert!(size_of::<ChunkDecoder>() <= 40);
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn span(bytes: &[u8], at: u16, length: u16) -> &[u8] {
 }
 
 /// Why a line was not parsed.
-pub(crate) enum Stop {
+pub(crate) enum LineStop {
     /// Valid so far, but incomplete.
     Partial,
     /// The name is invalid.
@@ -153,18 +153,18 @@ impl<'b> FieldLine<'b> {
 
 /// Parses the field line at the start of `text`.
 #[inline(always)]
-pub(crate) fn field_line(text: &[u8]) -> Result<FieldLine<'_>, Stop> {
+pub(crate) fn field_line(text: &[u8]) -> Result<FieldLine<'_>, LineStop> {
     field_line_named(text, skip(text, TOKEN))
 }
 
 /// As [`field_line`], if the end of the name is known.
 #[inline(always)]
-pub(crate) fn field_line_named<'b>(text: &'b [u8], behind_name: &'b [u8]) -> Result<FieldLine<'b>, Stop> {
+pub(crate) fn field_line_named<'b>(text: &'b [u8], behind_name: &'b [u8]) -> Result<FieldLine<'b>, LineStop> {
     let name_bytes = text.len() - behind_name.len();
     let value = match behind_name {
         [b':', value @ ..] if name_bytes > 0 => value,
-        [] => return Err(Stop::Partial),
-        _ => return Err(Stop::Name),
+        [] => return Err(LineStop::Partial),
+        _ => return Err(LineStop::Name),
     };
     // There is nearly always one space before the value, and none after it.
     let value = match value {
@@ -174,8 +174,8 @@ pub(crate) fn field_line_named<'b>(text: &'b [u8], behind_name: &'b [u8]) -> Res
     let end = skip_value(value);
     let next = match end {
         [b'\r', b'\n', next @ ..] => next,
-        [] | [b'\r'] => return Err(Stop::Partial),
-        _ => return Err(Stop::Value),
+        [] | [b'\r'] => return Err(LineStop::Partial),
+        _ => return Err(LineStop::Value),
     };
     let value_bytes = value.len() - end.len();
     let value_bytes = match value.get(value_bytes.wrapping_sub(1)) {

@@ -7,7 +7,7 @@ use crate::field::is_token;
 
 /// What is wrong with the framing of a message: the start of the next one is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FramingFault {
     /// Content-Length is not one number, or is repeated.
     Length,
     /// A Content-Length over 2^63.
@@ -20,17 +20,17 @@ pub(crate) enum Fault {
 
 /// The framing fields of a message, collected while its lines are parsed.
 #[derive(Default)]
-pub(crate) struct Framing {
+pub(crate) struct FramingFields {
     pub(crate) length: Option<u64>,
     pub(crate) chunked: bool,
     close: bool,
     keep_alive: bool,
 }
 
-impl Framing {
+impl FramingFields {
     /// Checks one field; most are skipped by the length of their names, at the cost of one branch.
     #[inline(always)]
-    pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingFault> {
         // Other names of the same length, such as User-Agent, differ in their first letter.
         match (name.len(), name.first()) {
             (10 | 14, Some(b'C' | b'c')) | (17, Some(b'T' | b't')) => self.note_known(name, value),
@@ -40,7 +40,7 @@ impl Framing {
 
     #[inline(never)]
     #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
-    fn note_known(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+    fn note_known(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingFault> {
         match name.len() {
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 for option in value.split(|&byte| byte == b',') {
@@ -51,16 +51,16 @@ impl Framing {
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 if self.length.replace(content_length(value)?).is_some() {
-                    return Err(Fault::Length);
+                    return Err(FramingFault::Length);
                 }
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 if self.chunked {
-                    return Err(Fault::Encoding);
+                    return Err(FramingFault::Encoding);
                 }
                 if !value.eq_ignore_ascii_case(b"chunked") {
                     // A single well-formed coding is merely unsupported; anything else is an attack.
-                    return Err(if is_token(value) { Fault::Coding } else { Fault::Encoding });
+                    return Err(if is_token(value) { FramingFault::Coding } else { FramingFault::Encoding });
                 }
                 self.chunked = true;
             }
@@ -76,13 +76,13 @@ impl Framing {
     }
 }
 
-pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn content_length(value: &[u8]) -> Result<u64, FramingFault> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::Length);
+        return Err(FramingFault::Length);
     }
     value
         .iter()
         .try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
         .filter(|&length| length <= 1 << 63)
-        .ok_or(Fault::LengthTooLarge)
+        .ok_or(FramingFault::LengthTooLarge)
 }

@@ -347,23 +347,23 @@ enum Stop {
     Fault(Fault),
 }
 
-impl From<field::Stop> for Stop {
-    fn from(stop: field::Stop) -> Stop {
+impl From<field::LineStop> for Stop {
+    fn from(stop: field::LineStop) -> Stop {
         match stop {
-            field::Stop::Partial => Stop::Partial,
-            field::Stop::Name => Stop::Fault(Fault::FieldName),
-            field::Stop::Value => Stop::Fault(Fault::FieldValue),
+            field::LineStop::Partial => Stop::Partial,
+            field::LineStop::Name => Stop::Fault(Fault::FieldName),
+            field::LineStop::Value => Stop::Fault(Fault::FieldValue),
         }
     }
 }
 
-impl From<framing::Fault> for Fault {
-    fn from(fault: framing::Fault) -> Fault {
+impl From<framing::FramingFault> for Fault {
+    fn from(fault: framing::FramingFault) -> Fault {
         match fault {
-            framing::Fault::Length => Fault::ContentLength,
-            framing::Fault::LengthTooLarge => Fault::ContentLengthTooLarge,
-            framing::Fault::Encoding => Fault::TransferEncoding,
-            framing::Fault::Coding => Fault::TransferCoding,
+            framing::FramingFault::Length => Fault::ContentLength,
+            framing::FramingFault::LengthTooLarge => Fault::ContentLengthTooLarge,
+            framing::FramingFault::Encoding => Fault::TransferEncoding,
+            framing::FramingFault::Coding => Fault::TransferCoding,
         }
     }
 }
@@ -630,12 +630,16 @@ fn escapes_are_whole(target: &[u8]) -> bool {
 }
 
 /// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which
-/// RFC 3986 allows but no client sends, are rejected.
+/// RFC 3986 allows but no client sends, are rejected, and so are an empty first label and more than one dot at the end.
 pub(crate) fn is_authority(text: &[u8]) -> bool {
     let port = skip(text, HOST);
     match text {
         [b'[', rest @ ..] => is_ip_literal(rest),
-        _ => port.len() < text.len() && is_port(port),
+        [b'.', ..] => false,
+        _ => {
+            let name = &text[..text.len() - port.len()];
+            !name.is_empty() && is_port(port) && !name.ends_with(b"..")
+        }
     }
 }
 
@@ -647,12 +651,15 @@ fn is_ip_literal(rest: &[u8]) -> bool {
     literal.parse::<std::net::Ipv6Addr>().is_ok() && is_port(&rest[end + 1..])
 }
 
-/// Nothing, or a colon and up to five digits.
+/// Nothing, or a colon and a number up to 65535 of at most five digits.
 #[inline]
 fn is_port(text: &[u8]) -> bool {
     match text {
         [] => true,
-        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        [b':', digits @ ..] => {
+            let fits = digits.len() < 5 || (digits.len() == 5 && digits <= b"65535");
+            fits && digits.iter().all(u8::is_ascii_digit)
+        }
         _ => false,
     }
 }
@@ -670,7 +677,7 @@ fn is_host(name: &[u8]) -> bool {
 #[derive(Default)]
 struct Framed {
     host: Option<Field>,
-    framing: framing::Framing,
+    framing: framing::FramingFields,
     expects_continue: bool,
 }
 
@@ -835,6 +842,14 @@ mod tests {
             ("Host: u@a\r\n", Fault::Host),
             ("Host: a%20b\r\n", Fault::Host),
             ("Host: [::1\r\n", Fault::Host),
+            ("Host: a..\r\n", Fault::Host),
+            ("Host: a..:80\r\n", Fault::Host),
+            ("Host: .\r\n", Fault::Host),
+            ("Host: .a\r\n", Fault::Host),
+            ("Host: a:65536\r\n", Fault::Host),
+            ("Host: a:99999\r\n", Fault::Host),
+            ("Host: a:000080\r\n", Fault::Host),
+            ("Host: [::1]:65536\r\n", Fault::Host),
             ("Expect: 200-ok\r\n", Fault::Expectation),
         ] {
             assert_eq!(fault(&format!("GET / HTTP/1.1\r\n{line}\r\n")), expected, "{line:?}");

@@ -5,7 +5,7 @@
 //! version 2   signature (12) · version and command · family and transport · length (2) · addresses · TLVs
 //! ```
 //!
-//! A header that is not exactly as specified is a [`Fault`], and its connection has to be closed: the sender of the
+//! A header that is not exactly as specified is a [`ProxyFault`], and its connection has to be closed: the sender of the
 //! following bytes is unknown.
 //!
 //! # Source
@@ -35,7 +35,7 @@ const CHECKSUM: u8 = 0x03;
 
 /// A version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum ProxyVersion {
     /// A line of text.
     V1,
     /// Binary.
@@ -54,7 +54,7 @@ pub struct Header {
 
 /// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProxyFault {
     /// They start like neither version.
     NoHeader,
     /// A line of version 1 that does not end in time.
@@ -77,20 +77,20 @@ pub enum Fault {
     Checksum,
 }
 
-impl Fault {
+impl ProxyFault {
     /// What is wrong, as text.
     pub fn reason(self) -> &'static str {
         match self {
-            Fault::NoHeader => "the connection does not begin with a PROXY header",
-            Fault::TextTooLong => "the PROXY line has no end within 107 bytes",
-            Fault::Text => "the PROXY line is malformed",
-            Fault::Version => "the PROXY header is of an unknown version",
-            Fault::Command => "the PROXY header has an unknown command",
-            Fault::Family => "the PROXY header has an unknown address family or transport",
-            Fault::BinaryTooLong => "the PROXY header has more than 4096 bytes",
-            Fault::Addresses => "the PROXY header is too short for its addresses",
-            Fault::Tlv => "a TLV of the PROXY header is too long",
-            Fault::Checksum => "the checksum of the PROXY header is wrong",
+            ProxyFault::NoHeader => "the connection does not begin with a PROXY header",
+            ProxyFault::TextTooLong => "the PROXY line has no end within 107 bytes",
+            ProxyFault::Text => "the PROXY line is malformed",
+            ProxyFault::Version => "the PROXY header is of an unknown version",
+            ProxyFault::Command => "the PROXY header has an unknown command",
+            ProxyFault::Family => "the PROXY header has an unknown address family or transport",
+            ProxyFault::BinaryTooLong => "the PROXY header has more than 4096 bytes",
+            ProxyFault::Addresses => "the PROXY header is too short for its addresses",
+            ProxyFault::Tlv => "a TLV of the PROXY header is too long",
+            ProxyFault::Checksum => "the checksum of the PROXY header is wrong",
         }
     }
 }
@@ -100,21 +100,21 @@ impl Fault {
 ///
 /// # Errors
 /// A fault that no further byte could fix.
-pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Header>, ProxyFault> {
     if begins_alike(bytes, TEXT) {
         return if bytes.len() < TEXT.len() { Ok(None) } else { parse_text(bytes) };
     }
     if begins_alike(bytes, SIGNATURE) {
         return if bytes.len() < SIGNATURE.len() { Ok(None) } else { parse_binary(bytes) };
     }
-    Err(Fault::NoHeader)
+    Err(ProxyFault::NoHeader)
 }
 
 /// Writes a header that announces `source` as the client. The proxy's own address is left open.
-pub fn write(version: Version, source: Option<SocketAddr>, out: &mut Vec<u8>) {
+pub fn write(version: ProxyVersion, source: Option<SocketAddr>, out: &mut Vec<u8>) {
     match version {
-        Version::V1 => write_text(source, out),
-        Version::V2 => write_binary(source, out),
+        ProxyVersion::V1 => write_text(source, out),
+        ProxyVersion::V2 => write_binary(source, out),
     }
 }
 
@@ -123,46 +123,46 @@ fn begins_alike(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(one, other)| one == other)
 }
 
-fn parse_text(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+fn parse_text(bytes: &[u8]) -> Result<Option<Header>, ProxyFault> {
     let seen = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let Some(end) = seen.iter().position(|&byte| byte == b'\n') else {
-        return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(Fault::TextTooLong) };
+        return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(ProxyFault::TextTooLong) };
     };
-    let line = seen.get(TEXT.len()..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(Fault::Text)?;
+    let line = seen.get(TEXT.len()..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(ProxyFault::Text)?;
     let header = |source| Ok(Some(Header { source, bytes: end + 1 }));
     // The rest of the line is ignored.
     if let Some(rest) = line.strip_prefix(b"UNKNOWN") {
         let is_word = rest.first().is_none_or(|&byte| byte == b' ');
-        return if is_word && !rest.contains(&b'\r') { header(None) } else { Err(Fault::Text) };
+        return if is_word && !rest.contains(&b'\r') { header(None) } else { Err(ProxyFault::Text) };
     }
-    let line = std::str::from_utf8(line).map_err(|_| Fault::Text)?;
+    let line = std::str::from_utf8(line).map_err(|_| ProxyFault::Text)?;
     let mut words = line.split(' ');
-    let mut word = || words.next().ok_or(Fault::Text);
+    let mut word = || words.next().ok_or(ProxyFault::Text);
     let (family, source, target) = (word()?, word()?, word()?);
     let (source_port, _) = (port(word()?)?, port(word()?)?);
     if words.next().is_some() {
-        return Err(Fault::Text);
+        return Err(ProxyFault::Text);
     }
     let (source, _) = match family {
         "TCP4" => (ip::<Ipv4Addr>(source)?, ip::<Ipv4Addr>(target)?),
         "TCP6" => (ip::<Ipv6Addr>(source)?, ip::<Ipv6Addr>(target)?),
-        _ => return Err(Fault::Text),
+        _ => return Err(ProxyFault::Text),
     };
     header(Some(SocketAddr::new(source, source_port)))
 }
 
 /// An address of this family; std rejects leading zeros.
-fn ip<A: std::str::FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Fault> {
-    text.parse::<A>().map(Into::into).map_err(|_| Fault::Text)
+fn ip<A: std::str::FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, ProxyFault> {
+    text.parse::<A>().map(Into::into).map_err(|_| ProxyFault::Text)
 }
 
 /// A port, without a sign and without leading zeros.
-fn port(text: &str) -> Result<u16, Fault> {
+fn port(text: &str) -> Result<u16, ProxyFault> {
     let is_plain = text == "0" || (text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0'));
-    text.parse().ok().filter(|_| is_plain).ok_or(Fault::Text)
+    text.parse().ok().filter(|_| is_plain).ok_or(ProxyFault::Text)
 }
 
-fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, ProxyFault> {
     let (Some(&version), Some(&family)) = (bytes.get(12), bytes.get(13)) else {
         // The available part is checked, so that an invalid connection is closed as early as possible.
         return bytes.get(12).map_or(Ok(None), |&version| command(version).map(|_| None));
@@ -170,12 +170,12 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Fault> {
     let is_local = command(version)?;
     let (family, transport) = (family >> 4, family & 0xf);
     if !is_local && (family > 3 || transport > 2) {
-        return Err(Fault::Family);
+        return Err(ProxyFault::Family);
     }
     let Some(&[high, low]) = bytes.get(14..BINARY_HEAD_BYTES) else { return Ok(None) };
     let length = BINARY_HEAD_BYTES + usize::from(u16::from_be_bytes([high, low]));
     if length > BINARY_BYTES_MAX {
-        return Err(Fault::BinaryTooLong);
+        return Err(ProxyFault::BinaryTooLong);
     }
     let Some(header) = bytes.get(..length) else { return Ok(None) };
     // A sender that speaks for itself may have put anything there.
@@ -188,33 +188,33 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Fault> {
 }
 
 /// Whether the command is `LOCAL`.
-fn command(byte: u8) -> Result<bool, Fault> {
+fn command(byte: u8) -> Result<bool, ProxyFault> {
     match (byte >> 4, byte & 0xf) {
         (2, 0) => Ok(true),
         (2, 1) => Ok(false),
-        (2, _) => Err(Fault::Command),
-        _ => Err(Fault::Version),
+        (2, _) => Err(ProxyFault::Command),
+        _ => Err(ProxyFault::Version),
     }
 }
 
 /// The source, if it has an address and port that a connection can have, and the length of the addresses.
-fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketAddr>, usize), Fault> {
+fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketAddr>, usize), ProxyFault> {
     let rest = header.get(BINARY_HEAD_BYTES..).unwrap_or_default();
     let is_stream = transport == 1;
     let source = |ip: IpAddr, port: [u8; 2]| is_stream.then(|| SocketAddr::new(ip, u16::from_be_bytes(port)));
     match family {
         1 => {
-            let (block, _) = rest.split_first_chunk::<12>().ok_or(Fault::Addresses)?;
+            let (block, _) = rest.split_first_chunk::<12>().ok_or(ProxyFault::Addresses)?;
             let &[a, b, c, d, _, _, _, _, high, low, ..] = block;
             Ok((source(Ipv4Addr::new(a, b, c, d).into(), [high, low]), block.len()))
         }
         2 => {
-            let (block, _) = rest.split_first_chunk::<36>().ok_or(Fault::Addresses)?;
-            let (ip, ports) = block.split_first_chunk::<16>().ok_or(Fault::Addresses)?;
-            let &[.., high, low, _, _] = ports else { return Err(Fault::Addresses) };
+            let (block, _) = rest.split_first_chunk::<36>().ok_or(ProxyFault::Addresses)?;
+            let (ip, ports) = block.split_first_chunk::<16>().ok_or(ProxyFault::Addresses)?;
+            let &[.., high, low, _, _] = ports else { return Err(ProxyFault::Addresses) };
             Ok((source(Ipv6Addr::from(*ip).into(), [high, low]), block.len()))
         }
-        3 if rest.len() < 216 => Err(Fault::Addresses),
+        3 if rest.len() < 216 => Err(ProxyFault::Addresses),
         3 => Ok((None, 216)),
         // Unspecified: the length of the addresses is unknown, so TLVs cannot be found.
         _ => Ok((None, rest.len())),
@@ -222,17 +222,17 @@ fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketA
 }
 
 /// Walks over the TLVs from `at` on. All are skipped, except the checksum.
-fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Fault> {
+fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), ProxyFault> {
     while at < header.len() {
-        let Some(&[kind, high, low]) = header.get(at..at + 3) else { return Err(Fault::Tlv) };
+        let Some(&[kind, high, low]) = header.get(at..at + 3) else { return Err(ProxyFault::Tlv) };
         let end = at + 3 + usize::from(u16::from_be_bytes([high, low]));
-        let value = header.get(at + 3..end).ok_or(Fault::Tlv)?;
+        let value = header.get(at + 3..end).ok_or(ProxyFault::Tlv)?;
         if kind == CHECKSUM {
-            let value: [u8; 4] = value.try_into().map_err(|_| Fault::Checksum)?;
+            let value: [u8; 4] = value.try_into().map_err(|_| ProxyFault::Checksum)?;
             let before = header.get(..at + 3).unwrap_or_default();
             let behind = header.get(end..).unwrap_or_default();
             if crc32c([before, &[0; 4], behind]) != u32::from_be_bytes(value) {
-                return Err(Fault::Checksum);
+                return Err(ProxyFault::Checksum);
             }
         }
         at = end;

@@ -1,6 +1,6 @@
 //! Response heads against a second parser: httparse parses everything that is accepted here in the same way.
 
-use flatout_wire::answer::{self, Framing};
+use flatout_wire::answer::{self, ResponseFraming};
 use proptest::prelude::*;
 
 const LIMIT: usize = 4 << 10;
@@ -33,7 +33,7 @@ proptest! {
         prop_assert_eq!(other.parse(text.as_bytes()), Ok(httparse::Status::Complete(found.head_bytes)));
         prop_assert_eq!(other.code, Some(found.status.code()));
         let length = other.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
-        if let (Framing::Length(bytes), Some(length), false) = (found.framing, length, found.status.is_bodyless()) {
+        if let (ResponseFraming::Length(bytes), Some(length), false) = (found.framing, length, found.status.is_bodyless()) {
             prop_assert_eq!(bytes.to_string(), String::from_utf8_lossy(length.value).into_owned());
         }
     }

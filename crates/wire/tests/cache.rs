@@ -207,6 +207,7 @@ proptest! {
             request_ms,
             response_ms,
             is_authorized: first.authorized,
+            has_authorization_key: false,
             asks_no_store: first.no_store,
         };
         let status = Status::from_code(origin.status).unwrap();
@@ -262,7 +263,7 @@ proptest! {
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let response_ms = times.made + times.asked_after;
         let now_ms = response_ms + times.used_after;
-        let exchange = Exchange { request_ms: response_ms, response_ms, is_authorized: false, asks_no_store: false };
+        let exchange = Exchange { request_ms: response_ms, response_ms, is_authorized: false, has_authorization_key: false, asks_no_store: false };
         let Ok(kept) = store(Status::from_code(origin.status).unwrap(), fields, &exchange, &Rules::default()) else {
             return Ok(());
         };

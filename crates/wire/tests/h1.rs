@@ -196,11 +196,16 @@ fn respond(server: &mut Server, length: Length) -> String {
 fn server_in(state: &str) -> Server {
     let mut server = match state {
         "Idle" => Server::default(),
-        "Receiving" | "Both" | "Skipping" => server_behind(POST),
+        "Receiving" | "Both" | "Reading" | "Skipping" => server_behind(POST),
         _ => server_behind(GET),
     };
     match state {
         "Both" | "Responding" => ignore(respond(&mut server, Length::Known(2))),
+        "Reading" => {
+            server.keep_body();
+            respond(&mut server, Length::Known(0));
+            assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Body));
+        }
         "Skipping" => {
             respond(&mut server, Length::Known(0));
             assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Skip));
@@ -210,6 +215,31 @@ fn server_in(state: &str) -> Server {
         _ => {}
     }
     server
+}
+
+/// A handler may read the body after its response, until it drops it.
+#[test]
+fn a_kept_body_is_read_after_its_response() {
+    let ended = |head: &[u8], close: bool| {
+        let mut server = server_behind(head);
+        server.keep_body();
+        let mut out = Vec::new();
+        server.respond(Status::OK, Length::Known(0), close, &mut out);
+        (server.end(b"", &mut out), server)
+    };
+    for (close, state) in [(false, Wants::Head), (true, Wants::Nothing)] {
+        let (next, mut server) = ended(POST, close);
+        assert_eq!((next, server.is_reading_on()), (Ok(Next::Body), true));
+        assert_eq!(server.body(b"hel", &mut Vec::new()), Ok((3, Piece::Data(b"hel"))));
+        assert_eq!(server.body(b"lo", &mut Vec::new()), Ok((2, Piece::Data(b"lo"))));
+        assert_eq!(server.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
+        assert_eq!(server.wants(), state);
+        let (_, mut dropped) = ended(POST, close);
+        assert_eq!(dropped.skip_rest(), if close { Next::Close } else { Next::Skip });
+    }
+    // A client that was not told to send its body may never do so.
+    let waits = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    assert_eq!(ended(waits, false).0, Ok(Next::Close));
 }
 
 #[test]
@@ -248,6 +278,7 @@ fn the_server_follows_its_table() {
         ("Awaiting", "! ! ! ! ! ! Awaiting  Responding ! ! ! ! Switched  Awaiting Closed"),
         ("Both", "! ! ! ! Both Responding Both  ! Both Closed Closed Skipping !  Responding Closed"),
         ("Responding", "! ! ! ! ! ! Responding  ! Responding Closed Closed Idle !  Responding Closed"),
+        ("Reading", "! ! ! ! Reading Idle Reading  ! ! ! ! ! !  Closed Closed"),
         ("Skipping", "! ! ! ! Skipping Idle Skipping  ! ! ! ! ! !  Closed Closed"),
         ("Closed", "! ! ! ! ! ! Closed  ! Closed Closed Closed Closed !  Closed Closed"),
         ("Switched", "! ! ! ! ! ! Switched  ! ! ! ! ! !  Switched Closed"),

@@ -2,7 +2,7 @@
 
 use flatout_wire::h2::hpack::{Decoder, encode_field, encode_status};
 use flatout_wire::h2::{
-    BLOCK_FRAMES_MAX, Code, Connection, Event, Fault, Limits, PREFACE, Room, SETTINGS_MAX, StreamId,
+    BLOCK_FRAMES_MAX, Code, Connection, ConnectionFault, Event, Limits, PREFACE, Room, SETTINGS_MAX, StreamId,
 };
 use flatout_wire::{Status, head};
 
@@ -66,7 +66,7 @@ struct Server {
     memory_bytes: usize,
     requests: usize,
     content_bytes: usize,
-    fault: Option<Fault>,
+    fault: Option<ConnectionFault>,
 }
 
 impl Server {
@@ -158,7 +158,7 @@ impl Server {
             self.out.resize(self.out.len() + bytes, 0);
         }
         if self.machine.is_closed() {
-            self.fault.get_or_insert(Fault { code: Code::ENHANCE_YOUR_CALM, reason: "by its own" });
+            self.fault.get_or_insert(ConnectionFault { code: Code::ENHANCE_YOUR_CALM, reason: "by its own" });
         }
     }
 

@@ -27,7 +27,7 @@ const LEFT_TIME: Duration = Duration::from_secs(3600);
 
 /// A challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct PendingChallenge {
     /// The domain being validated.
     pub domain: String,
     /// The challenge's token.
@@ -41,7 +41,7 @@ pub(super) struct Challenges {
     state: State,
     publish: Publish,
     /// The list that was published last.
-    published: Mutex<Vec<Asked>>,
+    published: Mutex<Vec<PendingChallenge>>,
 }
 
 /// A challenge that stays published until this is dropped.
@@ -50,7 +50,7 @@ pub(super) struct Published {
     name: String,
 }
 
-impl Asked {
+impl PendingChallenge {
     /// The certificate for the validation handshake of `tls-alpn-01` (RFC 8737, section 3).
     ///
     /// # Errors
@@ -76,12 +76,16 @@ impl Asked {
         format!("{}\n{}\n", self.domain, self.authorization)
     }
 
-    fn parse(token: &str, text: &str) -> Option<Asked> {
+    fn parse(token: &str, text: &str) -> Option<PendingChallenge> {
         let mut lines = text.lines();
         let domain = super::domain::parse(lines.next()?).ok()?;
         let authorization = lines.next()?;
         let is_whole = is_token(token) && is_authorization(token, authorization) && lines.next().is_none();
-        is_whole.then(|| Asked { domain, token: token.to_owned(), authorization: authorization.to_owned() })
+        is_whole.then(|| PendingChallenge {
+            domain,
+            token: token.to_owned(),
+            authorization: authorization.to_owned(),
+        })
     }
 }
 
@@ -94,7 +98,7 @@ impl Challenges {
     ///
     /// # Errors
     /// An invalid token, or a folder that cannot be written to.
-    pub(super) fn add(self: &Arc<Self>, asked: &Asked) -> Result<Published, String> {
+    pub(super) fn add(self: &Arc<Self>, asked: &PendingChallenge) -> Result<Published, String> {
         // The token becomes a file name.
         if !is_token(&asked.token) || !is_authorization(&asked.token, &asked.authorization) {
             return Err("the CA sent an invalid token".to_owned());
@@ -122,7 +126,7 @@ impl Challenges {
         Ok(())
     }
 
-    fn all(&self) -> Vec<Asked> {
+    fn all(&self) -> Vec<PendingChallenge> {
         let Ok(entries) = fs::read_dir(self.state.path(FOLDER)) else { return Vec::new() };
         let mut all = Vec::new();
         for entry in entries.flatten().take(ASKED_MAX) {
@@ -135,7 +139,7 @@ impl Challenges {
                 continue;
             }
             let text = self.state.read(&name).ok().flatten();
-            all.extend(text.and_then(|text| Asked::parse(&token, &text)));
+            all.extend(text.and_then(|text| PendingChallenge::parse(&token, &text)));
         }
         all.sort_by(|one, other| one.token.cmp(&other.token));
         all
@@ -172,17 +176,21 @@ fn is_authorization(token: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(token: &str) -> Asked {
-        Asked { domain: "a.test".to_owned(), token: token.to_owned(), authorization: format!("{token}.key") }
+    fn asked(token: &str) -> PendingChallenge {
+        PendingChallenge {
+            domain: "a.test".to_owned(),
+            token: token.to_owned(),
+            authorization: format!("{token}.key"),
+        }
     }
 
     #[test]
     fn every_process_serves_challenges_of_the_others() {
         let folder = tempfile::TempDir::new().unwrap();
         let state = State::at(folder.path());
-        let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<PendingChallenge>>> = Arc::default();
         let see = seen.clone();
-        let publish: Publish = Arc::new(move |asked: &[Asked]| {
+        let publish: Publish = Arc::new(move |asked: &[PendingChallenge]| {
             *see.lock().unwrap() = asked.to_vec();
             Ok(())
         });
@@ -204,7 +212,7 @@ mod tests {
         for token in ["", "../x", "a/b", "a b", "a\nb", "a.b", &"a".repeat(129)] {
             assert!(challenges.add(&asked(token)).is_err(), "{token}");
         }
-        let strange = Asked { authorization: "other.key".to_owned(), ..asked("abc") };
+        let strange = PendingChallenge { authorization: "other.key".to_owned(), ..asked("abc") };
         assert!(challenges.add(&strange).is_err());
     }
 

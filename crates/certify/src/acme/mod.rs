@@ -26,7 +26,7 @@ use std::sync::Arc;
 use flatout_tls::Certificate;
 use tokio::sync::{Mutex, watch};
 
-pub use challenges::Asked;
+pub use challenges::PendingChallenge;
 pub use domain::parse as parse_domain;
 pub use schedule::usual as renewal;
 
@@ -42,7 +42,7 @@ pub const DIRECTORY_DEFAULT: &str = "https://acme-v02.api.letsencrypt.org/direct
 pub const DOMAINS_MAX: usize = 100;
 
 /// Which certificates to get, and from which CA.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Plan {
     /// URL of the CA's directory.
     pub directory: String,
@@ -80,7 +80,7 @@ impl fmt::Display for Way {
 }
 
 /// Makes the pending challenges available to the CA.
-pub type Publish = Arc<dyn Fn(&[Asked]) -> Result<(), String> + Send + Sync>;
+pub type Publish = Arc<dyn Fn(&[PendingChallenge]) -> Result<(), String> + Send + Sync>;
 
 /// Gets certificates until it is dropped.
 pub struct Keeper {

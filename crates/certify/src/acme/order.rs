@@ -9,7 +9,7 @@ use instant_acme::{
 use tokio::time::sleep;
 
 use super::Way;
-use super::challenges::{Asked, Published};
+use super::challenges::{PendingChallenge, Published};
 use super::fault::Fault;
 use super::hook::{self, Record, Verb};
 use super::keep::Shared;
@@ -109,7 +109,7 @@ async fn prove(
             shown.records.push(record.clone());
             hook::run(program, Verb::Set, &record).await?;
         } else {
-            let asked = Asked {
+            let asked = PendingChallenge {
                 domain: wanted.domain.to_owned(),
                 token: challenge.token.clone(),
                 authorization: expected.as_str().to_owned(),

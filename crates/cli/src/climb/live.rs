@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use flatout_climb::Halfway;
+use flatout_climb::ClimbProgress;
 use flatout_report::climb::Course;
 use flatout_report::climb::text::finished_line;
 
@@ -21,7 +21,7 @@ impl Screen {
     }
 
     /// Updates the screen before and after a run.
-    pub(crate) fn show(&mut self, live: &Halfway<'_>) {
+    pub(crate) fn show(&mut self, live: &ClimbProgress<'_>) {
         if let Some(finished) = &live.finished {
             return self.write(Some(finished_line(finished)));
         }

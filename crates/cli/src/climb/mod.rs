@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Arg, ArgMatches};
-use flatout_climb::{Ascent, End, Error, Halfway, run as climb};
+use flatout_climb::{ClimbProgress, End, Error, Outcome, run as climb};
 use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
@@ -114,8 +114,8 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
 
 /// Runs a climb with a screen and signal handling.
 fn watched(
-    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Halfway<'_>)) -> Result<Ascent, Error>,
-) -> Result<Ascent, Failure> {
+    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&ClimbProgress<'_>)) -> Result<Outcome, Error>,
+) -> Result<Outcome, Failure> {
     flatout_load::raise_descriptor_limit();
     let stop = stop_at_signals()?;
     let mut screen = Screen::new(std::io::stderr().is_terminal());

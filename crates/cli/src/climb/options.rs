@@ -11,7 +11,7 @@ use flatout_climb::{
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
+use flatout_tune::{Consent, Host, ServerSelector, TAPS, find, quote};
 
 use crate::shared::{Loading, Showing};
 
@@ -136,7 +136,7 @@ impl Options {
             Remote::Tcp(address) => Some(address.port()),
             Remote::Unix(_) => None,
         };
-        let asked = Asked { port, pid: self.pid, device };
+        let asked = ServerSelector { port, pid: self.pid, device };
         Ok(Tuned::new(host, asked, self.state_folder(host), self.accepts_risk))
     }
 

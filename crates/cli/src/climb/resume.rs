@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use flatout_climb::{Ascent, Attempt, Error, Needs, Plan, State, Tuned, Tunings, resume};
+use flatout_climb::{Attempt, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
 use flatout_report::climb::{Climb, from_json, json};
 use flatout_tune::{Host, Session, quote};
 
@@ -90,7 +90,7 @@ pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> 
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     let mut climbed = from_json(&state.found.to_string())
         .map_err(|why| Failure::Usage(format!("{}: {why}", State::path(&folder).display())))?;
-    let before = Ascent { waiting: Some(waiting), next: Vec::new(), ..climbed.outcome };
+    let before = Outcome { waiting: Some(waiting), next: Vec::new(), ..climbed.outcome };
     let resumed = watched(|stop, watch| {
         resume(&plan, &mut tunings, before, stop, watch).map_err(|error| match error {
             Error::Change(why) => Error::Change(format!(

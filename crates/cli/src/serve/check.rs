@@ -5,9 +5,13 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::formatted;
-use flatout_serve::site;
+use flatout_engine::say;
+use flatout_server::Plan;
+use flatout_site::Fault;
+use flatout_site::explain::{Advice, AdviceKind, advice};
 
-use super::{manual, schema, source};
+use super::site::Built;
+use super::{channels, manual, schema, source};
 use crate::command::Command;
 use crate::setting::words;
 use crate::{Failure, print};
@@ -15,7 +19,8 @@ use crate::{Failure, print};
 pub(crate) const CHECK: Command = Command {
     name: "check",
     about: "Check site files",
-    more: "Exit status: 0 if all files are valid, 2 otherwise; the first mistake is shown with its line and column.",
+    more: "Exit status: 0 if all files are valid, 2 otherwise; the first mistake is shown with its line and column. \
+           Notes and warnings explain what a valid file does that may surprise; they do not change the exit status.",
     examples: &[
         ("flatout check site.kdl", "before a reload"),
         ("flatout check --schema > site.schema.json", "the settings as a JSON schema"),
@@ -37,9 +42,19 @@ pub(crate) const CHECK: Command = Command {
             return print(&manual::text());
         }
         for file in words(matches, FILES) {
-            let built = source::built(Path::new(&file)).map_err(Failure::Usage)?;
-            site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
+            let mut built = source::built(Path::new(&file)).map_err(Failure::Usage)?;
+            let checked = built.check().map_err(Failure::Usage)?;
+            for note in notes(&built, checked.plan()).map_err(|fault| Failure::Usage(built.fault(&fault)))? {
+                let _ = writeln!(std::io::stderr(), "{file}:{note}");
+            }
             print(&format!("{file}: valid\n"))?;
+            for warning in channels::warnings(&built, checked.plan()) {
+                print(&format!("{file}: warning: {warning}\n"))?;
+            }
+            // The file may be for another machine, so this is no mistake in it.
+            if let Err(why) = flatout_server::examine(&checked) {
+                say(format_args!("{file}: a server would not start here: {why}"));
+            }
         }
         Ok(())
     },
@@ -60,6 +75,32 @@ pub(crate) const FMT: Command = Command {
     },
     run: fmt,
 };
+
+/// What a reader of a valid file might not expect, each with its line.
+fn notes(built: &Built, plan: &Plan) -> Result<Vec<String>, Fault> {
+    let note = |found: Advice| {
+        let place = |route: usize| built.places.routes.get(found.site)?.get(route);
+        let line = |route: usize| place(route).map_or(0, |at| built.tree.line(at));
+        let routes = &plan.sites.sites.get(found.site)?.routes;
+        let (route, other) = (routes.get(found.route)?, routes.get(found.other)?);
+        let (name, other_name, other_line) = (&route.name, &other.name, line(found.other));
+        let alike = routes.iter().filter(|other| other.path.is_same(&route.path));
+        let methods: Vec<&str> = alike.flat_map(|route| &route.methods).map(String::as_str).collect();
+        let text = match found.kind {
+            AdviceKind::Methods => format!(
+                "route `{name}` serves {} only; other methods get 405 after its rules, and do not go to route \
+                 `{other_name}` on line {other_line}",
+                methods.join(", ")
+            ),
+            AdviceKind::Pattern => format!(
+                "paths below route `{name}` that match `{other_name}` on line {other_line} get the rules of that route, \
+                 which lets in other clients; before-patterns=on keeps them here"
+            ),
+        };
+        Some(format!("{}: note: {text}", line(found.route)))
+    };
+    Ok(advice(&plan.sites)?.into_iter().filter_map(note).collect())
+}
 
 const FILES: &str = "files";
 

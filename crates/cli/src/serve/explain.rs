@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use flatout_serve::proxy::{Address, Upstream};
-use flatout_serve::push::Kind;
-use flatout_serve::site::explain::{Explained, Question, explain};
-use flatout_serve::site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
+use flatout_proxy::{Address, Upstream};
+use flatout_push::Kind;
+use flatout_site::explain::{Explained, Question, explain};
+use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
 
 use super::site::Built;
 use super::source::built;
@@ -60,9 +60,11 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let one = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let question = question(&one(METHOD), &one(URL), &words(matches, "header"), &one("from"));
     let question = question.map_err(Failure::Usage)?;
-    let built = built(std::path::Path::new(&one("config"))).map_err(Failure::Usage)?;
-    let explained = explain(&built.sites, &question).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
-    print(&told(&built, &explained))
+    let mut built = built(std::path::Path::new(&one("config"))).map_err(Failure::Usage)?;
+    let checked = built.check().map_err(Failure::Usage)?;
+    let sites = &checked.plan().sites;
+    let explained = explain(sites, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
+    print(&told(&built, sites, &explained))
 }
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
@@ -97,9 +99,8 @@ impl Told {
     }
 }
 
-fn told(built: &Built, explained: &Explained) -> String {
+fn told(built: &Built, plan: &Plan, explained: &Explained) -> String {
     let mut told = Told::default();
-    let plan = &built.sites;
     let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
     if let Some((at, site)) = site {
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
@@ -118,8 +119,14 @@ fn told(built: &Built, explained: &Explained) -> String {
         }
         (Err(refused), _) => {
             told.line("response", format!("{}: {}", refused.status, refused.reason));
-            if let Some((_, site)) = site {
-                of_rules(&mut told, plan, &site.rules);
+            if let Some((site_at, site)) = site {
+                let route = refused.route.and_then(|at| Some((at, site.routes.get(at)?)));
+                if let Some((at, route)) = route {
+                    let place = built.places.routes.get(site_at).and_then(|routes| routes.get(at));
+                    let line = place.map_or(0, |at| built.tree.line(at));
+                    told.line("rules", format!("of route {}, line {line}, apply first", route.name));
+                }
+                of_rules(&mut told, plan, route.map_or(&site.rules, |(_, route)| &route.rules));
             }
         }
         _ => {}
@@ -155,13 +162,15 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
             if let Some(upstream) = plan.upstreams.get(forward.upstream) {
                 told.line("upstream", of_upstream(upstream));
                 told.line("balance", spoken::balance(&upstream.balance));
+                let whole = upstream.request_time_max.map(|time| format!(", request {}", spoken::time(time)));
                 told.line(
                     "times",
                     format!(
-                        "connect {}, send {}, read {}; {} retries",
+                        "connect {}, send {}, read {}{}; {} retries",
                         spoken::time(upstream.connect_time_max),
                         spoken::time(upstream.send_time_max),
                         spoken::time(upstream.read_time_max),
+                        whole.unwrap_or_default(),
                         upstream.retries_max
                     ),
                 );
@@ -174,6 +183,7 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
                 Kind::Latest => "latest values",
             };
             told.line("channels", format!("{kind}; {} messages or keys are kept", push.history.count));
+            told.line("push group", &push.group);
         }
         Action::Redirect { status, to } => {
             told.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));

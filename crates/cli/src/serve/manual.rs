@@ -22,7 +22,7 @@ pub(super) fn text() -> String {
                 setting.value,
                 "",
                 within,
-                setting.help,
+                &format!("{}{}", setting.help, setting.change.text()),
                 setting.default,
                 setting.keys,
             );

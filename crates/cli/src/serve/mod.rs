@@ -2,17 +2,15 @@
 //!
 //! ```text
 //! flags ─────────────┐
-//! site file ── tree ─┴── site: each setting by the table ──> plans ── start ──> a server
+//! site file ── tree ─┴── site: each setting by the table ──> flatout_server::Plan
 //! ```
 
 mod blocks;
-mod certificates;
+mod channels;
 pub(crate) mod check;
 pub(crate) mod explain;
 mod given;
 mod grammar;
-mod issue;
-mod issuing;
 mod manual;
 mod options;
 mod parse;
@@ -22,27 +20,26 @@ mod routes;
 mod schema;
 mod setting;
 mod settings;
-mod sharing;
 mod site;
 pub(crate) mod source;
-mod start;
 #[cfg(test)]
 mod tests;
 pub(crate) mod upgrade;
 mod welcome;
 mod words;
 
+use std::io::IsTerminal;
+
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
-
-use crate::command::Command;
-use crate::setting::{Shape, flag};
-use crate::{Failure, setting as flags};
-
 use given::Given;
 use setting::Setting;
 use settings::GROUPS;
 use site::Flag;
+
+use crate::command::{Command, VERSION};
+use crate::setting::{Shape, flag};
+use crate::{Failure, setting as flags};
 
 pub(crate) const COMMAND: Command = Command {
     name: "serve",
@@ -66,7 +63,7 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout serve -c site.kdl", "everything in one file; see docs/site-file.md"),
     ],
     arguments,
-    run: |matches| start::run(source::of(matches)?),
+    run,
 };
 
 const FOLDER: &str = "folder";
@@ -98,6 +95,12 @@ fn arguments(command: clap::Command) -> clap::Command {
         }
     }
     command
+}
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let started = flatout_server::start(Box::new(source::of(matches)?), VERSION)?;
+    let is_terminal = std::io::stderr().is_terminal();
+    Ok(started.run(is_terminal.then_some(&welcome::welcome))?)
 }
 
 /// A setting as a flag.

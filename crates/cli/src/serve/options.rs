@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use flatout_bus as bus;
+use flatout_cache as cache;
+use flatout_compress::Compress;
 use flatout_engine::tls::ServerPlan;
 use flatout_engine::{Address as Listen, Plan, ProxyProtocol};
-use flatout_serve::bus;
-use flatout_serve::compress::Compress;
-use flatout_serve::log::{self, Condition, Format};
-use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
-use flatout_serve::push;
-use flatout_serve::site::plan::{
-    AddressFrom, BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust,
-    VARIABLES, Variable,
+use flatout_files as files;
+use flatout_observe::log::{self, Condition, Format};
+use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
+use flatout_push as push;
+use flatout_server::Issue;
+use flatout_site::plan::{
+    AddressFrom, BadTemplate, Cached, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template,
+    Trust, VARIABLES, Variable,
 };
-use flatout_serve::{cache, files};
-
-use super::issue::Issue;
 
 /// The options of one level: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub(super) struct Options {
     /// How long a 200 without its own lifetime is fresh; without this setting nothing is cached.
     pub(super) cache_time: Option<Duration>,
     /// How responses are cached, if they are.
-    pub(super) caching: cache::Rules,
+    pub(super) caching: Cached,
     /// Without codings, nothing is compressed.
     pub(super) compress: Compress,
     /// The folder that file names are relative to: that of the site file.
@@ -167,7 +167,7 @@ impl Options {
             cache_dir: None,
             cache_size: 10 << 30,
             cache_time: None,
-            caching: cache::Rules::default(),
+            caching: Cached::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },
             base: base.to_owned(),
             begun: Vec::new(),

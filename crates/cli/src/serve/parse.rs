@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flatout_serve::compress::{Compress, Level};
-use flatout_serve::proxy::{Address, Server};
-use flatout_serve::site::plan::{Host, Peers};
+use flatout_compress::{Compress, Level};
+use flatout_proxy::{Address, Server};
+use flatout_site::plan::{Host, Peers};
 
 use crate::value::{number, time};
 
@@ -81,6 +81,22 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
     }
     let name = name.to_ascii_lowercase();
     Ok(if text.starts_with("*.") { Host::Below(name) } else { Host::Exact(name) })
+}
+
+/// A protocol that may be tunnelled, in lower case.
+pub(super) fn upgrade(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    let carries_requests = ["h2", "http", "tls"].iter().any(|start| name.starts_with(start));
+    let is_name =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/+".contains(&byte));
+    match is_name {
+        _ if carries_requests => Err(format!(
+            "got `{text}`, need a protocol such as websocket: requests in a tunnel of {text} would get past all rules"
+        )),
+        _ if name == "on" || name == "off" => Err(format!("`{text}` stands alone")),
+        true => Ok(name),
+        false => Err(format!("got `{text}`, need the name of a protocol such as websocket, or off")),
+    }
 }
 
 /// A count per time: `100/s`, `30/m`, `5/10s`.

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, ValueHint};
+use flatout_admin as admin;
+use flatout_cache::{Purge, PurgeScope};
 use flatout_engine::Address;
-use flatout_serve::admin;
-use flatout_serve::cache::{Purge, What};
 
-use super::source::built;
+use super::source::checked;
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -53,19 +53,19 @@ pub(crate) const COMMAND: Command = Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let text = |name| matches.get_one::<String>(name).cloned();
-    let what = match (text("url"), text("prefix"), text("tag")) {
-        (Some(url), _, _) => What::Url(url),
-        (_, Some(url), _) => What::Prefix(url),
-        (_, _, Some(tag)) => What::Tag(tag),
-        _ => What::All,
+    let scope = match (text("url"), text("prefix"), text("tag")) {
+        (Some(url), _, _) => PurgeScope::Url(url),
+        (_, Some(url), _) => PurgeScope::Prefix(url),
+        (_, _, Some(tag)) => PurgeScope::Tag(tag),
+        _ => PurgeScope::All,
     };
-    let purge = Purge { what, is_soft: matches.get_flag("soft") }.to_text();
+    let purge = Purge { scope, is_soft: matches.get_flag("soft") }.to_text();
     Purge::from_text(&purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
     let given = text("admin").map(|text| text.parse::<Address>()).transpose();
     let mut admin = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
     if let (None, Some(file)) = (&admin, text("config")) {
-        let built = built(Path::new(&file)).map_err(Failure::Usage)?;
-        admin = built.admin.into_iter().next();
+        let checked = checked(Path::new(&file)).map_err(Failure::Usage)?;
+        admin = checked.plan().admin.first().cloned();
     }
     let Some(address) = admin else {
         return Err(Failure::Usage(

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, ValueHint};
+use flatout_admin as admin;
 use flatout_engine::Address;
 use flatout_owner::{Here, Listening};
-use flatout_serve::{admin, site};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::source::built;
+use super::source::checked;
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -44,10 +44,9 @@ pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) 
     let given = given.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
     let (mut admin, mut listens) = (given, Vec::new());
     if let Some(file) = matches.get_one::<String>("config") {
-        let built = built(Path::new(file)).map_err(Failure::Usage)?;
-        site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
-        admin = admin.or(built.admin.into_iter().next());
-        listens = built.server.listen;
+        let checked = checked(Path::new(file)).map_err(Failure::Usage)?;
+        admin = admin.or(checked.plan().admin.first().cloned());
+        listens.clone_from(&checked.plan().server.listen);
     }
     match admin {
         Some(address) => match admin::ask(&address, path, b"") {
@@ -61,8 +60,6 @@ pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) 
 
 /// Signals the flatout process that listens at one of these addresses: the file may add new ones.
 fn send(listens: &[Address], signal: Signal, wish: &str) -> Result<(), Failure> {
-    let usual: Option<Address> = super::settings::LISTEN_DEFAULT.parse().ok();
-    let listens = if listens.is_empty() { usual.as_slice() } else { listens };
     let ports = listens.iter().filter_map(|address| match address {
         Address::Tcp(address) => Some(address.port()).filter(|port| *port > 0),
         Address::Unix(_) => None,

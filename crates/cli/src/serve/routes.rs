@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
-use flatout_serve::cache::Rules;
-use flatout_serve::files;
-use flatout_serve::proxy::Forward;
-use flatout_serve::site::plan::{Action, PathMatch, Plan, Route, Site};
+use flatout_files as files;
+use flatout_proxy::Forward;
+use flatout_site::plan::{Action, PathMatch, Plan, Route, Site};
 
 use super::blocks::ACTIONS;
+use super::channels;
 use super::given::{Given, place};
 use super::options::{Level, Options};
 use super::parse;
@@ -88,6 +89,14 @@ impl Sites {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
             return Err(reader.tree.mistake(&hosts.at, message));
         }
+        for (route, at) in site.routes.iter_mut().zip(&places) {
+            if let Action::Push(plan) = &mut route.action
+                && plan.group.is_empty()
+            {
+                plan.group = channels::own_group(&site.name, route.path.text())
+                    .map_err(|message| reader.tree.mistake(at, message))?;
+            }
+        }
         self.plan.sites.push(site);
         self.places.sites.push(hosts.at);
         self.places.routes.push(places);
@@ -116,9 +125,9 @@ impl Sites {
         route.rewrites = options.rewrites;
         route.rules = options.rules;
         route.rules.cache = options.cache_time.map(|time| {
-            let mut caching = options.caching;
-            caching.valid.extend(Rules::fresh(time).valid);
-            caching
+            let mut cached = options.caching;
+            cached.rules.valid.extend(Rules::fresh(time).valid);
+            cached
         });
         route.rules.compress = Some(options.compress).filter(|compress| !compress.levels.is_empty());
         if let (Some(root), false) = (options.try_files, matches!(route.action, Action::Files(_))) {
@@ -152,7 +161,7 @@ impl Sites {
                 let upstream = options.upstream_of(given.text()).map_err(at)?;
                 Action::Proxy(Forward { upstream, ..options.forward.clone() })
             }
-            "push" => Action::Push(options.push.clone()),
+            "push" => Action::Push(Box::new(options.push.clone())),
             "redirect" => {
                 let status = given.read("status", |text| parse::status(text, 301..=308));
                 let status = status.and_then(|status| match status.unwrap_or(302) {

@@ -31,7 +31,11 @@ fn of_scope(scope: usize) -> Value {
         let word = word(setting.value, setting.keys, None);
         properties.insert(
             setting.name.to_owned(),
-            told(listed(word, setting.is_list), setting.help, setting.default),
+            told(
+                listed(word, setting.is_list),
+                &format!("{}{}", setting.help, setting.change.text()),
+                setting.default,
+            ),
         );
     }
     json!({ "type": "object", "properties": properties, "additionalProperties": false })

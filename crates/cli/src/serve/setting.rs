@@ -2,6 +2,7 @@
 //! from this table.
 
 use flatout_config::parts;
+use flatout_server::Plan;
 
 use super::given::{Given, Refused};
 use super::options::Options;
@@ -26,6 +27,39 @@ pub(crate) struct Setting {
     pub(super) is_spread: bool,
     /// Parses the given values into the options.
     pub(super) set: fn(&mut Options, &Given) -> Result<(), Refused>,
+    /// What a reload does with a change of it.
+    pub(super) change: Change,
+}
+
+/// What a reload does with a change of a setting.
+#[derive(Clone, Copy)]
+pub(super) enum Change {
+    /// It applies the change.
+    Live,
+    /// It applies the change, but refuses to add the first one and to remove the last one. The value in a plan differs in
+    /// these cases.
+    NotFirstNorLast(fn(&Plan) -> String),
+    /// It refuses the change. The value in a plan is compared with that of the start.
+    Restart(fn(&Plan) -> String),
+}
+
+impl Change {
+    /// What must not differ after a reload.
+    pub(super) fn needs_restart(self) -> Option<fn(&Plan) -> String> {
+        match self {
+            Change::Live => None,
+            Change::NotFirstNorLast(value) | Change::Restart(value) => Some(value),
+        }
+    }
+
+    /// The same for a manual; empty if it applies the change.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Change::Live => "",
+            Change::NotFirstNorLast(_) => "; adding the first or removing the last needs a restart",
+            Change::Restart(_) => "; a change needs a restart",
+        }
+    }
 }
 
 /// A `name=value` key.
@@ -61,6 +95,7 @@ pub(super) const SERVERS: Setting = Setting {
     is_list: false,
     is_spread: false,
     set: |_, _| Ok(()),
+    change: Change::Live,
 };
 
 /// Defaults for a setting of sites, and of the server for its sites.

@@ -2,36 +2,26 @@
 
 use std::ops::Range;
 
+use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree};
-use flatout_engine::tls::ServerPlan;
-use flatout_serve::cache::DiskPlan;
-use flatout_serve::site::plan::{Map, Plan};
-use flatout_serve::site::{Fault, Place};
-use flatout_serve::{bus, log, push};
+use flatout_observe::log;
+use flatout_server::Checked;
+use flatout_server::Invalid;
+use flatout_server::Plan;
+use flatout_site::plan::Map;
+use flatout_site::{Fault, Place};
 
 use super::blocks::ACTIONS;
 use super::given::{Given, place};
-use super::issue::Issue;
 use super::options::{Level, Options};
 use super::parse;
 use super::routes::{Hosts, Sites};
 use super::setting::{Setting, Stands};
-use super::settings::find;
+use super::settings::{all, find};
 
-/// The plans from a site file, or from flags alone.
+/// The plan from a site file, or from flags alone, and where its parts are in the file.
 pub(super) struct Built {
-    pub(super) server: flatout_engine::Plan,
-    pub(super) secure: ServerPlan,
-    pub(super) issue: Issue,
-    pub(super) https_redirect: bool,
-    pub(super) sites: Plan,
-    pub(super) push: push::Limits,
-    pub(super) bus: Option<bus::Plan>,
-    pub(super) logs: Vec<log::Plan>,
-    pub(super) admin: Vec<flatout_engine::Address>,
-    pub(super) admin_public: bool,
-    /// It was built from flags alone, so it cannot change.
-    pub(super) is_of_flags: bool,
+    pub(super) plan: Plan,
     /// The parsed file.
     pub(super) tree: Tree,
     pub(super) places: Places,
@@ -45,6 +35,17 @@ pub(super) struct Places {
 }
 
 impl Built {
+    /// Takes the plan, if it is valid.
+    ///
+    /// # Errors
+    /// The first mistake, with its position if it has one.
+    pub(super) fn check(&mut self) -> Result<Checked, String> {
+        std::mem::take(&mut self.plan).check().map_err(|invalid| match invalid {
+            Invalid::Sites(fault) => self.fault(&fault),
+            Invalid::Setting(message) => message,
+        })
+    }
+
     /// A fault of the plan, with its position.
     pub(super) fn fault(&self, fault: &Fault) -> String {
         let nth = |name: &str, at: usize| {
@@ -114,10 +115,10 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
         let message = "nothing is served; add files, proxy, push, redirect, respond, a route or a site";
         return Err(shown(tree.mistake(&(0..0), message)));
     }
-    Ok(finish(top, sites, logs, tree))
+    finish(top, sites, logs, tree)
 }
 
-fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built {
+fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
     let Sites { plan: mut sites, places } = sites;
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
@@ -127,21 +128,25 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.trust = top.trust;
     sites.cache = top.cache;
     sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
-    Built {
+    let mut plan = Plan {
         server: top.server,
         secure: top.secure,
         https_redirect: top.https_redirect.unwrap_or(!top.issue.domains.is_empty()),
         issue: top.issue,
+        state: None,
         sites,
         push: top.push_limits,
         bus: top.bus,
         logs,
         admin: top.admin,
         admin_public: top.admin_public,
-        is_of_flags: false,
-        tree,
-        places,
-    }
+        is_constant: false,
+        restart: Vec::new(),
+    };
+    plan.complete()?;
+    plan.restart =
+        all().filter_map(|setting| Some((setting.name, (setting.change.needs_restart()?)(&plan)))).collect();
+    Ok(Built { plan, tree, places })
 }
 
 /// Reads nodes of a tree.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use flatout_config::{SITE_FILE, Source, Tree, quoted, read_tree};
 use flatout_import::compare::Ask;
-use flatout_serve::site::plan::{Action, Host, PathMatch};
+use flatout_server::Checked;
+use flatout_site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
 use super::site::{Built, Flag, build};
@@ -18,7 +19,7 @@ const DIR_DEFAULT: &str = ".";
 /// A file that can be read again, and flags that do not change.
 pub(super) struct Origin {
     /// The site file.
-    pub(super) file: Option<PathBuf>,
+    file: Option<PathBuf>,
     /// The text that flags form in place of a file.
     text: String,
     flags: Vec<Flag>,
@@ -61,8 +62,18 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     Ok(Origin { file, text, flags })
 }
 
+impl flatout_server::Source for Origin {
+    fn checked(&self) -> Result<Checked, String> {
+        self.read()?.check()
+    }
+
+    fn name(&self) -> Option<String> {
+        self.file.as_ref().map(|file| file.display().to_string())
+    }
+}
+
 impl Origin {
-    /// Reads it; this can be repeated.
+    /// Reads it.
     ///
     /// # Errors
     /// The first mistake in it, formatted.
@@ -76,14 +87,20 @@ impl Origin {
                 let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
                 let tree = source.and_then(|source| read_tree(source, &grammar()));
                 let tree = tree.map_err(|mistake| mistake.to_string())?;
-                let built = build(tree, Path::new(""), &self.flags)?;
-                Ok(Built { is_of_flags: true, ..built })
+                let mut built = build(tree, Path::new(""), &self.flags)?;
+                built.plan.is_constant = true;
+                Ok(built)
             }
         }
     }
 }
 
-/// The plans from the file at `path`, without flags.
+/// The checked plan from the file at `path`, without flags.
+pub(super) fn checked(path: &Path) -> Result<Checked, String> {
+    built(path)?.check()
+}
+
+/// The plan from the file at `path`, without flags.
 pub(super) fn built(path: &Path) -> Result<Built, String> {
     build(tree(path)?, folder_of(path), &[])
 }
@@ -99,7 +116,7 @@ pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
 pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
     let built = built(path)?;
     let mut found = Vec::new();
-    for site in &built.sites.sites {
+    for site in &built.plan.sites.sites {
         let name = site.hosts.iter().find_map(|known| match known {
             Host::Exact(name) => Some(name.clone()),
             Host::Below(name) => Some(format!("x.{name}")),
@@ -123,7 +140,7 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
             let (PathMatch::Prefix { path, .. }, Action::Files(folder)) = (&route.path, &route.action) else {
                 continue;
             };
-            let Some(folder) = built.sites.folders.get(*folder) else { continue };
+            let Some(folder) = built.plan.sites.folders.get(*folder) else { continue };
             // If a prefix is removed, files are below it.
             let is_taken_off = !route.rewrites.is_empty();
             for file in files_below(&folder.root, count_max) {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
 use flatout_engine::ProxyProtocol;
-use flatout_serve::site::plan::{Action, AddressFrom, PathMatch, PathPolicy};
+use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy};
 
 use super::grammar::grammar;
 use super::options::Options;
@@ -36,26 +36,26 @@ fn the_example_has_everything() {
         let has = |end| EXAMPLE.contains(&format!("{}{end}", block.name));
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
-    let [org, com, shop, rest] = &built.sites.sites[..] else { panic!() };
+    let [org, com, shop, rest] = &built.plan.sites.sites[..] else { panic!() };
     assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (9, 1, "*"));
     assert_eq!(org.rules.error_pages.len(), 2);
     let api = &org.routes[1];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
     assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 2), "both levels");
     let Action::Proxy(forward) = &api.action else { panic!() };
-    let upstream = &built.sites.upstreams[forward.upstream];
+    let upstream = &built.plan.sites.upstreams[forward.upstream];
     assert_eq!((upstream.name.as_str(), upstream.servers.len(), upstream.idle_max), ("api", 3, 64));
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[2].paths, PathPolicy::Strict);
-    assert_eq!(built.sites.upstreams.len(), 3, "one has no name of its own");
+    assert_eq!(built.plan.sites.upstreams.len(), 3, "one has no name of its own");
     let Action::Files(folder) = org.routes[8].action else { panic!() };
-    let folder = &built.sites.folders[folder];
+    let folder = &built.plan.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
     assert!(shop.routes[0].rules.maintenance.is_none());
-    assert_eq!(built.logs.len(), 2);
-    assert_eq!((built.logs[0].site, built.logs[1].site), (None, Some(0)));
-    assert_eq!(built.logs[1].path, Path::new("/srv/log/example.org.log"));
+    assert_eq!(built.plan.logs.len(), 2);
+    assert_eq!((built.plan.logs[0].site, built.plan.logs[1].site), (None, Some(0)));
+    assert_eq!(built.plan.logs[1].path, Path::new("/srv/log/example.org.log"));
     let source = Source::new("a.kdl", EXAMPLE.as_bytes().to_vec(), &SITE_FILE).unwrap();
     assert_eq!(formatted(&source).unwrap(), EXAMPLE, "flatout fmt docs/site.kdl");
 }
@@ -64,28 +64,31 @@ fn the_example_has_everything() {
 fn flags_are_a_short_file() {
     let built =
         flags(&["--head-bytes=1KiB", "--listen", ":1", "--listen", "unix:/a", "--spa", "a b"]).unwrap();
-    assert_eq!((built.server.limits.head_bytes_max, built.server.listen.len()), (1024, 2));
-    assert!(built.sites.folders[0].spa && built.sites.folders[0].root == Path::new("a b"));
-    assert_eq!(built.sites.sites[0].routes[0].path, PathMatch::prefix("/"));
-    assert!(!flags(&["--spa=off"]).unwrap().sites.folders[0].spa);
+    assert_eq!((built.plan.server.limits.head_bytes_max, built.plan.server.listen.len()), (1024, 2));
+    assert!(built.plan.sites.folders[0].spa && built.plan.sites.folders[0].root == Path::new("a b"));
+    assert_eq!(built.plan.sites.sites[0].routes[0].path, PathMatch::prefix("/"));
+    assert!(!flags(&["--spa=off"]).unwrap().plan.sites.folders[0].spa);
 
     let built =
         flags(&["--to", "unix:/a", "--to", "http://b:80", "--balance", "hash key=path", "--retries", "0"])
             .unwrap();
-    let upstream = &built.sites.upstreams[0];
+    let upstream = &built.plan.sites.upstreams[0];
     assert_eq!((upstream.servers.len(), upstream.retries_max), (2, 0));
     assert_eq!(format!("{:?}", upstream.balance), "Hash(Path)");
-    assert!(built.sites.folders.is_empty());
+    assert!(built.plan.sites.folders.is_empty());
 
     let built =
         flags(&["./public", "--to", "127.0.0.1:1", "--rate-limit", "5/s burst=2 key=everyone"]).unwrap();
-    assert_eq!(built.sites.sites[0].routes[0].try_files, Some(0));
-    assert_eq!((built.sites.rates[0].requests, built.sites.sites[0].routes[0].rules.rates[0].burst), (5, 2));
+    assert_eq!(built.plan.sites.sites[0].routes[0].try_files, Some(0));
+    assert_eq!(
+        (built.plan.sites.rates[0].requests, built.plan.sites.sites[0].routes[0].rules.rates[0].burst),
+        (5, 2)
+    );
     let built =
         flags(&["--response-header", "set X-A \"b c\"", "--trusted-proxies", "10.0.0.0/8 unix"]).unwrap();
-    assert_eq!(built.sites.trust.proxies.len(), 2);
+    assert_eq!(built.plan.sites.trust.proxies.len(), 2);
     assert_eq!(
-        format!("{:?}", built.sites.sites[0].rules.response_fields[0].change),
+        format!("{:?}", built.plan.sites.sites[0].rules.response_fields[0].change),
         "Set(Template([Text(\"b c\")]))"
     );
 }
@@ -98,11 +101,11 @@ fn flags_go_before_the_file() {
     std::fs::write(&file, "workers 2\nlisten 1\nindex a\nbasic-auth X file=users\nsite a { files public; }\nsite b { files public; index b; }").unwrap();
     let name = file.display().to_string();
     let built = flags(&["-c", &name, "--workers", "3", "--listen", "2", "--index", "c"]).unwrap();
-    assert_eq!((built.server.workers, built.server.listen.len()), (Some(3), 1));
+    assert_eq!((built.plan.server.workers, built.plan.server.listen.len()), (Some(3), 1));
     let folders: Vec<_> =
-        built.sites.folders.iter().map(|plan| (plan.root.clone(), plan.index.as_str())).collect();
+        built.plan.sites.folders.iter().map(|plan| (plan.root.clone(), plan.index.as_str())).collect();
     assert_eq!(folders, [(folder.join("public"), "c"), (folder.join("public"), "b")]);
-    let auth = built.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
+    let auth = built.plan.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
     assert_eq!(auth.user_file.as_deref(), Some(folder.join("users").as_path()));
     for (arguments, expected) in [
         (&["-c", &name, "x"][..], "leave out DIR, --to and --push"),
@@ -200,8 +203,8 @@ fn listeners_expect_the_proxy_protocol_where_it_is_said() {
         ),
     ] {
         let built = read(&text).unwrap();
-        assert_eq!(built.server.proxy_protocol, expected, "{text}");
-        let is_from_header = built.sites.trust.from == AddressFrom::ProxyProtocol;
+        assert_eq!(built.plan.server.proxy_protocol, expected, "{text}");
+        let is_from_header = built.plan.sites.trust.from == AddressFrom::ProxyProtocol;
         assert_eq!(
             is_from_header,
             expected != ProxyProtocol::Nowhere,
@@ -209,7 +212,7 @@ fn listeners_expect_the_proxy_protocol_where_it_is_said() {
         );
     }
     let given = flags(&["--listen", ":80 proxy-protocol=on", "--trusted-proxies", "10.0.0.0/8"]).unwrap();
-    assert_eq!(given.server.proxy_protocol, ProxyProtocol::At(vec![address(":80")]));
+    assert_eq!(given.plan.server.proxy_protocol, ProxyProtocol::At(vec![address(":80")]));
 }
 
 /// No two settings have the same name, and no setting has the name of a block.

@@ -3,21 +3,15 @@
 use std::io::Write;
 
 use flatout_engine::Address;
+use flatout_files::Site;
 use flatout_report::unit::{bytes, count};
-use flatout_serve::files::Site;
-use flatout_serve::site::Sites;
+use flatout_server::Welcome;
 
-use super::site::Built;
 use crate::command::VERSION;
 
 /// Prints it to stderr.
-pub(super) fn welcome(
-    built: &Built,
-    sites: &Sites,
-    workers: usize,
-    (addresses, secure): (&[Address], &[String]),
-    admin: &[Address],
-) {
+pub(super) fn welcome(started: &Welcome<'_>) {
+    let Welcome { plan, sites, workers_count, addresses, urls, admin } = started;
     let shown = |(address, secure): (&Address, &String)| match secure.starts_with("https:") {
         true => url(address).replacen("http:", "https:", 1).replacen(
             "https://localhost:443/",
@@ -26,18 +20,18 @@ pub(super) fn welcome(
         ),
         false => url(address),
     };
-    let urls = addresses.iter().zip(secure).map(|both| ("URL", shown(both)));
+    let urls = addresses.iter().zip(*urls).map(|both| ("URL", shown(both)));
     let mut lines: Vec<(&str, String)> =
         urls.chain(admin.iter().map(|address| ("admin", url(address)))).collect();
     let names: Vec<&str> =
-        built.sites.sites.iter().map(|site| site.name.as_str()).filter(|name| *name != "*").collect();
+        plan.sites.sites.iter().map(|site| site.name.as_str()).filter(|name| *name != "*").collect();
     if !names.is_empty() {
         lines.push(("sites", names.join(" ")));
     }
-    for upstream in &built.sites.upstreams {
+    for upstream in &plan.sites.upstreams {
         lines.push(("upstream", format!("{}, {} servers", upstream.name, upstream.servers.len())));
     }
-    for folder in &built.sites.folders {
+    for folder in &plan.sites.folders {
         let path = std::path::absolute(&folder.root).unwrap_or_else(|_| folder.root.clone());
         lines.push(("folder", path.display().to_string()));
     }
@@ -46,7 +40,7 @@ pub(super) fn welcome(
         let (files, memory) = (sum(|site| site.files_count() as u64), sum(Site::memory_bytes));
         lines.push(("files", format!("{}, {} in memory", count(files), bytes(memory as f64))));
     }
-    lines.push(("workers", workers.to_string()));
+    lines.push(("workers", workers_count.to_string()));
     lines.push(("stop", "Ctrl-C".to_owned()));
     let text: String = lines.iter().map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
     // A closed terminal is no reason not to serve.

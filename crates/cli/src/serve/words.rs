@@ -3,10 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flatout_serve::proxy::{Balance, Key};
-use flatout_serve::site::plan::{
-    Access, Limited, Peers, Piece, Plan, Template, VARIABLES, Variable, Verdict,
-};
+use flatout_proxy::{Balance, Key};
+use flatout_site::plan::{Access, Limited, Peers, Piece, Plan, Template, VARIABLES, Variable, Verdict};
 
 /// `500ms`, `10s`, `1m 30s`.
 pub(super) fn time(time: Duration) -> String {

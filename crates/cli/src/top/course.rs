@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use flatout_admin::{About, Event, Frame};
 use flatout_report::unit::{bytes, count, time};
-use flatout_serve::admin::{About, Event, Frame};
 
 /// Seconds that are kept: more than any terminal is wide.
 const SECONDS_MAX: usize = 1000;
@@ -77,7 +77,7 @@ pub(super) fn latency(us: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flatout_serve::admin::Start;
+    use flatout_admin::Start;
 
     #[test]
     fn seconds_are_kept_within_their_limit() {

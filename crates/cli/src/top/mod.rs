@@ -7,8 +7,8 @@ mod view;
 use std::io::ErrorKind;
 
 use clap::{Arg, ArgMatches, ValueHint};
+use flatout_admin::{Event, Watch};
 use flatout_engine::Address;
-use flatout_serve::admin::{Event, Watch};
 
 use crate::command::{Command, with};
 use crate::setting::{Group, Setting, fill};

@@ -1,7 +1,7 @@
 //! Draws the screen of a running server, without access to the terminal.
 
+use flatout_admin::{Bus, Frame as Second, Push};
 use flatout_report::unit::{bytes, count};
-use flatout_serve::admin::{Bus, Frame as Second, Push};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -268,7 +268,7 @@ fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
 
 #[cfg(test)]
 mod tests {
-    use flatout_serve::admin::{About, Event, Start, Upstream, UpstreamServer, Worker};
+    use flatout_admin::{About, Event, Start, Upstream, UpstreamServer, Worker};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -10,8 +10,8 @@ use clap::{Arg, ArgMatches};
 use flatout_config::closest;
 use flatout_engine::say;
 use flatout_tune::{
-    About, Asked, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, Session, TUNINGS, Tuning,
-    counts, plan, script, survey, survey_since,
+    About, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, ServerSelector, Session,
+    TUNINGS, Tuning, counts, plan, script, survey, survey_since,
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub(crate) const NAMES: (&str, &str) = ("tune", "names");
 /// The options.
 #[derive(Default)]
 struct Options {
-    asked: Asked,
+    asked: ServerSelector,
     json: bool,
     all: bool,
     watch: Option<Duration>,

@@ -119,7 +119,7 @@ fn low_risk(advised: usize, possible: usize) -> String {
     match (advised + possible, possible) {
         (0, _) => "make all low-risk changes: none here".to_owned(),
         (all, 0) => format!("make all low-risk changes: {all}"),
-        (all, possible) => format!("make all low-risk changes: {all} ({possible} merely possible)"),
+        (all, possible) => format!("make all {all} low-risk changes ({possible} merely possible)"),
     }
 }
 
@@ -316,13 +316,13 @@ fn hanging(heading: &str, indent: usize, text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flatout_tune::{Asked, Host, Served, survey};
+    use flatout_tune::{Host, Served, ServerSelector, survey};
 
     /// On the current machine: no line is wider than the terminal, and nothing is shortened without one.
     #[test]
     fn the_screen_fits_the_terminal() {
         let host = Host::live();
-        let Ok(served) = Served::find(&host, &Asked::default()) else { return };
+        let Ok(served) = Served::find(&host, &ServerSelector::default()) else { return };
         let findings = survey(&host, &served);
         for width in [80, 100, 120, 200] {
             for all in [false, true] {
@@ -352,7 +352,7 @@ mod tests {
     fn changes_without_evidence_are_counted_apart() {
         assert_eq!(low_risk(0, 0), "make all low-risk changes: none here");
         assert_eq!(low_risk(2, 0), "make all low-risk changes: 2");
-        assert_eq!(low_risk(2, 9), "make all low-risk changes: 11 (9 merely possible)");
+        assert_eq!(low_risk(2, 9), "make all 11 low-risk changes (9 merely possible)");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatout_lane::clock::Ticks;
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
@@ -14,7 +15,7 @@ use tokio::task::AbortHandle;
 use super::guest::GuestKey;
 use super::intake::{Intake, Whole};
 use super::pipes::PooledPipe;
-use crate::service::{BodyFault, Filter, Response};
+use crate::service::{BodyFault, Filter, Response, Takeover};
 
 /// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
@@ -23,12 +24,14 @@ pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
 pub(crate) struct Exchange {
     /// Its connection.
     pub(crate) connection: Key,
+    /// When the head of its request arrived; set by the lane.
+    pub(crate) began: Ticks,
     /// Its body, until it is complete or no longer needed.
     pub(crate) intake: Option<Intake>,
     /// The first item that is not framed yet: usually the only one, so that no queue has to be allocated.
-    next: Option<Said>,
+    next: Option<Outgoing>,
     /// Further items.
-    others: VecDeque<Said>,
+    others: VecDeque<Outgoing>,
     /// Memory of both.
     outbox_bytes: u64,
     /// Framed bytes that the socket has not accepted.
@@ -56,7 +59,7 @@ pub(crate) struct Exchange {
 }
 
 /// An item given to an exchange.
-pub(crate) enum Said {
+pub(crate) enum Outgoing {
     Answer(Box<Response>),
     Inform(Status, Vec<u8>),
     Data(Bytes),
@@ -67,22 +70,25 @@ pub(crate) enum Said {
     /// The body cannot be finished.
     Cut,
     /// The owner has left the stream; data already pushed is still sent.
-    Left,
+    Abandon,
+    /// The connection leaves the lane without a response; the code that takes it over gets these bytes first.
+    Leave(Takeover, Vec<u8>),
     /// Set the time after which the connection ends if its peer acknowledges nothing (`TCP_USER_TIMEOUT`).
     GiveUpAfter(Duration),
 }
 
-impl Said {
+impl Outgoing {
     /// Its memory while it waits: pieces may be as small as a byte.
     fn bytes(&self) -> u64 {
         let carried = match self {
-            Said::Data(bytes) => bytes.len(),
-            Said::Pipe(pipe) => pipe.bytes(),
-            Said::Inform(_, fields) => fields.len(),
-            Said::End(trailers) => trailers.len(),
-            Said::Answer(_) | Said::Cut | Said::Left | Said::GiveUpAfter(_) => 0,
+            Outgoing::Data(bytes) => bytes.len(),
+            Outgoing::Pipe(pipe) => pipe.bytes(),
+            Outgoing::Inform(_, fields) => fields.len(),
+            Outgoing::End(trailers) => trailers.len(),
+            Outgoing::Leave(_, head) => head.len(),
+            Outgoing::Answer(_) | Outgoing::Cut | Outgoing::Abandon | Outgoing::GiveUpAfter(_) => 0,
         };
-        (size_of::<Said>() + carried) as u64
+        (size_of::<Outgoing>() + carried) as u64
     }
 }
 
@@ -100,6 +106,7 @@ impl Exchange {
     fn new(connection: Key, intake: Option<Intake>, is_called: bool) -> Exchange {
         Exchange {
             connection,
+            began: 0,
             intake,
             next: None,
             others: VecDeque::new(),
@@ -135,7 +142,7 @@ impl Exchange {
     }
 
     /// Adds an item to be framed.
-    pub(crate) fn say(&mut self, said: Said) {
+    pub(crate) fn say(&mut self, said: Outgoing) {
         self.outbox_bytes += said.bytes();
         match self.next {
             None => self.next = Some(said),
@@ -144,7 +151,7 @@ impl Exchange {
     }
 
     /// Takes the first item.
-    pub(crate) fn hear(&mut self) -> Option<Said> {
+    pub(crate) fn hear(&mut self) -> Option<Outgoing> {
         let said = self.next.take()?;
         self.next = self.others.pop_front();
         self.outbox_bytes -= said.bytes();
@@ -173,9 +180,22 @@ impl Exchange {
         }
     }
 
+    /// Its response was sent, and its body is still being read: returns the task and the guest, which have nothing left to do.
+    pub(crate) fn end_response(&mut self) -> (Option<AbortHandle>, Option<GuestKey>) {
+        if let Some(room) = self.room.take() {
+            room.wake();
+        }
+        (self.task.take(), self.guest.take())
+    }
+
     /// Whether the producer of the body may continue.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox_bytes + self.unsent_bytes < self.outbox_bytes_max
+    }
+
+    /// Memory of what was given to it and is not framed.
+    pub(crate) fn outbox_bytes(&self) -> u64 {
+        self.outbox_bytes
     }
 
     /// How many bytes more of the body may wait.

@@ -48,7 +48,7 @@ pub enum GuestEvent {
 
 /// A guest's entry.
 pub(crate) struct Guest {
-    pub(crate) link: Link,
+    pub(crate) link: GuestTransport,
     pub(crate) owner: Rc<dyn Guests>,
     pub(crate) tag: u64,
     pub(crate) deadline: Option<Ticks>,
@@ -58,7 +58,7 @@ pub(crate) struct Guest {
 const _: () = assert!(size_of::<Guest>() <= 48);
 
 /// What a guest's bytes go over.
-pub(crate) enum Link {
+pub(crate) enum GuestTransport {
     Socket(Transport),
     Stream(StreamLink),
 }
@@ -81,12 +81,12 @@ impl StreamLink {
     }
 }
 
-impl Link {
+impl GuestTransport {
     /// The socket, where it is one.
     pub(crate) fn transport(&mut self) -> Option<&mut Transport> {
         match self {
-            Link::Socket(transport) => Some(transport),
-            Link::Stream(_) => None,
+            GuestTransport::Socket(transport) => Some(transport),
+            GuestTransport::Stream(_) => None,
         }
     }
 }

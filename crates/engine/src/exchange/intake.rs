@@ -43,6 +43,8 @@ pub(crate) struct Pulled {
     has_ended: bool,
     /// Bytes above which the client is held back.
     bytes_max: usize,
+    /// The client waits for 100, and nobody has pulled so far.
+    is_unwanted: bool,
 }
 
 /// A request that waits for its body: its head, and its body so far.
@@ -91,7 +93,7 @@ impl Memory {
     }
 
     /// Takes more, if the server has it.
-    fn grow(&mut self, bytes: u64) -> bool {
+    pub(super) fn grow(&mut self, bytes: u64) -> bool {
         let taken = self.all.fetch_add(bytes, Ordering::Relaxed);
         if taken.saturating_add(bytes) > self.bytes_max {
             self.all.fetch_sub(bytes, Ordering::Relaxed);
@@ -134,6 +136,29 @@ impl Intake {
         Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(pulled) }
     }
 
+    /// Receives nothing until the body is first read or pulled: the client waits for 100.
+    pub(crate) fn wait(&mut self) {
+        match &mut self.sink {
+            Sink::Stream(sender) => sender.wait(),
+            Sink::Pull(pulled) => pulled.is_unwanted = true,
+            Sink::Whole(_) => {}
+        }
+    }
+
+    /// Whether nobody has read or pulled the body for which the client [waits](Intake::wait).
+    pub(crate) fn is_unwanted(&self) -> bool {
+        match &self.sink {
+            Sink::Stream(sender) => sender.is_unwanted(),
+            Sink::Pull(pulled) => pulled.is_unwanted,
+            Sink::Whole(_) => false,
+        }
+    }
+
+    /// Whether somebody holds the body to read it, also after the response.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(&self.sink, Sink::Stream(sender) if !sender.reader_gone())
+    }
+
     /// Whether it only holds data that was not pulled yet.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(&self.sink, Sink::Pull(pulled) if pulled.has_ended)
@@ -151,7 +176,7 @@ impl Intake {
     pub(crate) fn is_paused(&self) -> bool {
         match &self.sink {
             Sink::Stream(sender) => sender.is_full(),
-            Sink::Pull(pulled) => pulled.is_paused,
+            Sink::Pull(pulled) => pulled.is_paused || pulled.is_unwanted,
             Sink::Whole(_) => false,
         }
     }
@@ -261,6 +286,12 @@ impl Pulled {
         !self.pieces.is_empty() && !std::mem::replace(&mut self.is_told, true)
     }
 
+    /// The same for a consumer that was not notified before, whoever else was.
+    pub(crate) fn is_news_to_another(&mut self) -> bool {
+        self.is_told = false;
+        self.has_news()
+    }
+
     /// Copies pending data into `buffer`, as a receive from a socket does. Also returns whether the client
     /// may continue to send. After a short copy, the consumer is notified of the next data.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> (Moved, bool) {
@@ -289,6 +320,11 @@ impl Pulled {
         (moved, goes_on)
     }
 
+    /// Whether something waits to be pulled, or the client waits for that.
+    pub(crate) fn awaits_pull(&self) -> bool {
+        self.is_unwanted || !self.pieces.is_empty()
+    }
+
     /// Whether nothing but the end waits.
     pub(crate) fn is_at_end(&self) -> bool {
         matches!(self.pieces.front(), Some(Pull::End(_) | Pull::Fault(_)))
@@ -296,9 +332,10 @@ impl Pulled {
 
     /// The next piece, and whether the client may continue to send.
     pub(crate) fn next(&mut self) -> (Pull, bool) {
+        let is_first = std::mem::take(&mut self.is_unwanted);
         let Some(piece) = self.pieces.pop_front() else {
             self.is_told = false;
-            return (Pull::Later, false);
+            return (Pull::Later, is_first);
         };
         self.bytes -= match &piece {
             Pull::Data(bytes) => PIECE_BYTES + bytes.len(),

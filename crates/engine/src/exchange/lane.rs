@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,12 +19,13 @@ use flatout_tls::{Channel, Shake};
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 
-use super::entry::{Exchange, Said};
-use super::guest::{Guest, GuestEvent, GuestKey, Guests, Link};
-use super::intake::Intake;
+use super::entry::{Exchange, Outgoing};
+use super::guest::{Guest, GuestEvent, GuestKey, GuestTransport, Guests};
+use super::intake::{Intake, Memory};
 use super::pipes::{Pipes, PooledPipe};
 use super::seats::Seats;
-use crate::service::{BodyFault, BoxError, ExchangeKey, Filter, Response, Seat};
+use crate::plan::Limits;
+use crate::service::{BodyFault, BoxError, ConnectionPermit, ExchangeKey, Filter, Response, Takeover};
 use crate::transport::Transport;
 
 /// Bytes of the buffer that all guests of a worker share.
@@ -48,10 +51,24 @@ pub(super) struct Inner {
     responses: RefCell<Vec<Box<Response>>>,
     /// When the turn started.
     now: Cell<clock::Ticks>,
-    /// Guests to call again.
-    again: RefCell<Vec<Key>>,
+    /// Guests to call in the next turn, and with what.
+    again: RefCell<Vec<(Key, GuestEvent)>>,
     seats: Rc<Seats>,
+    /// Memory of all collected request bodies of the server, and its limit.
+    bodies: RefCell<(Arc<AtomicU64>, u64)>,
+    /// The server's limit for one request body.
+    body_bytes_max: Cell<u64>,
     set: Set,
+}
+
+/// Memory for a request body, released when it is dropped.
+pub struct BodyMemory(Memory);
+
+impl BodyMemory {
+    /// Takes this many bytes more. Returns whether the server had them.
+    pub fn grow(&mut self, bytes: u64) -> bool {
+        self.0.grow(bytes)
+    }
 }
 
 /// The result of pushing a piece of a body.
@@ -94,6 +111,8 @@ impl Lane {
             now: Cell::new(clock::now().ticks),
             again: RefCell::default(),
             seats: Rc::default(),
+            bodies: RefCell::new((Arc::default(), u64::MAX)),
+            body_bytes_max: Cell::new(u64::MAX),
             set,
         }))
     }
@@ -105,7 +124,7 @@ impl Lane {
         if let Some(filter) = response.take_filter() {
             self.set_filter(key.0, filter);
         }
-        self.say(key, Said::Answer(response))
+        self.say(key, Outgoing::Answer(response))
     }
 
     /// Filters everything that is pushed to an exchange. The filter of a second response is ignored, like the
@@ -161,7 +180,7 @@ impl Lane {
     /// waiting.
     pub fn inform(&self, key: ExchangeKey, status: Status, fields: &[u8]) -> bool {
         match self.with(key.0, |exchange| exchange.has_room()) {
-            Some(true) => self.say(key, Said::Inform(status, fields.to_vec())),
+            Some(true) => self.say(key, Outgoing::Inform(status, fields.to_vec())),
             has_room => has_room.is_some(),
         }
     }
@@ -178,7 +197,7 @@ impl Lane {
             return Push::Taken;
         }
         if exchange.filter.is_none() {
-            exchange.say(Said::Data(bytes));
+            exchange.say(Outgoing::Data(bytes));
             self.list(key.0, exchange);
             return Push::Taken;
         }
@@ -193,7 +212,7 @@ impl Lane {
 
     fn say_data(&self, key: ExchangeKey, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.say(key, Said::Data(bytes));
+            self.say(key, Outgoing::Data(bytes));
         }
     }
 
@@ -209,7 +228,7 @@ impl Lane {
             return Err(pipe);
         }
         if pipe.bytes() > 0 {
-            exchange.say(Said::Pipe(pipe));
+            exchange.say(Outgoing::Pipe(pipe));
             self.list(key.0, exchange);
         }
         Ok(Push::Taken)
@@ -222,6 +241,22 @@ impl Lane {
             exchange.was_refused |= !exchange.has_room();
             exchange.has_room()
         })
+    }
+
+    /// Asks for a notice to the attached guest when the client has taken more, also if there is room now.
+    pub fn tell_of_room(&self, key: ExchangeKey) {
+        self.with(key.0, |exchange| exchange.was_refused = true);
+    }
+
+    /// Memory of the response that the client has not taken.
+    pub fn unsent_bytes(&self, key: ExchangeKey) -> usize {
+        let unsent = self.with(key.0, |exchange| exchange.outbox_bytes() + exchange.unsent_bytes);
+        unsent.map_or(0, |unsent| usize::try_from(unsent).unwrap_or(usize::MAX))
+    }
+
+    /// The client's connection: requests with the same number share it. `None` if the exchange has ended.
+    pub fn connection(&self, key: ExchangeKey) -> Option<u64> {
+        self.with(key.0, |exchange| exchange.connection.to_u64())
     }
 
     /// Whether the request still waits for its response.
@@ -257,18 +292,65 @@ impl Lane {
             Some(Err(_)) => return self.cut(key),
             None => {}
         }
-        self.say(key, Said::End(trailers.to_vec()))
+        self.say(key, Outgoing::End(trailers.to_vec()))
     }
 
     /// Aborts such a body: the client sees that it is incomplete.
     pub fn cut(&self, key: ExchangeKey) -> bool {
-        self.say(key, Said::Cut)
+        self.say(key, Outgoing::Cut)
     }
 
-    /// Attaches a guest: it is notified when the exchange has room again, and when it has ended.
+    /// Takes the connection of a parked request without a body out of the lane, as
+    /// [`Reply::Leave`](crate::Reply::Leave) does. `head` is the request's head, which the code that takes over gets again.
+    /// A stream of HTTP/2 cannot leave, and is reset. Returns whether the exchange still exists.
+    pub fn take_over(&self, key: ExchangeKey, head: &[u8], takeover: Takeover) -> bool {
+        self.say(key, Outgoing::Leave(takeover, head.to_vec()))
+    }
+
+    /// Reserves memory for a request body that is collected by a service, from that of all bodies
+    /// ([`Limits::bodies_memory_max`](crate::Limits::bodies_memory_max)).
+    pub fn body_memory(&self) -> BodyMemory {
+        let (all, bytes_max) = &*self.0.bodies.borrow();
+        BodyMemory(Memory::none(all.clone(), *bytes_max))
+    }
+
+    /// The server's limit for one request body ([`Limits::body_bytes_max`](crate::Limits::body_bytes_max)), as it is now.
+    pub fn body_bytes_max(&self) -> u64 {
+        self.0.body_bytes_max.get()
+    }
+
+    /// Sets the limits of request bodies, and the memory of all.
+    pub(crate) fn set_body_limits(&self, all: Arc<AtomicU64>, limits: &Limits) {
+        *self.0.bodies.borrow_mut() = (all, limits.bodies_memory_max);
+        self.0.body_bytes_max.set(limits.body_bytes_max);
+    }
+
+    /// Attaches a guest: it is notified when the exchange has room again, when there is body data to pull or a client
+    /// that waits for someone to want its body, also if that was so before, and when the exchange has ended. Returns
+    /// whether the exchange still exists.
     pub fn attach(&self, key: ExchangeKey, guest: GuestKey) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
-        exchanges.get_mut(key.0).map(|exchange| exchange.guest = Some(guest)).is_some()
+        let Some(exchange) = exchanges.get_mut(key.0) else { return false };
+        exchange.guest = Some(guest);
+        // Nothing else reports data that came while the request waited, or whose notice another guest got.
+        if let Some(pulled) = exchange.intake.as_mut().and_then(Intake::pulled)
+            && (pulled.is_news_to_another() || pulled.awaits_pull())
+        {
+            self.0.again.borrow_mut().push((guest.0, GuestEvent::Body(key)));
+        }
+        true
+    }
+
+    /// Whether a request's body is [pulled](crate::BodyPlan::Pull), or was: then it is not part of the request.
+    pub fn is_pulled(&self, key: ExchangeKey) -> bool {
+        let is_pulled = |exchange: &mut Exchange| exchange.intake.as_mut().and_then(Intake::pulled).is_some();
+        self.with(key.0, is_pulled).unwrap_or(false)
+    }
+
+    /// The time since the head of a request arrived, within an eighth of a second.
+    pub fn age(&self, key: ExchangeKey) -> Duration {
+        let began = self.with(key.0, |exchange| exchange.began);
+        began.map_or(Duration::ZERO, |began| clock::TICK * self.0.now.get().saturating_sub(began))
     }
 
     /// Undoes [`Lane::attach`]: for a guest that is done with the exchange before it ends.
@@ -301,7 +383,8 @@ impl Lane {
         tag: u64,
     ) -> io::Result<GuestKey> {
         let mut guests = self.0.guests.borrow_mut();
-        let key = guests.insert(Guest { link: Link::Socket(transport), owner, tag, deadline: None });
+        let key =
+            guests.insert(Guest { link: GuestTransport::Socket(transport), owner, tag, deadline: None });
         let added = match guests.get_mut(key).and_then(|guest| guest.link.transport()) {
             Some(transport) => transport.watch(&self.0.set, Token::Guest(key)),
             None => Ok(()),
@@ -330,7 +413,7 @@ impl Lane {
     /// from now on.
     pub fn remove(&self, guest: GuestKey) {
         let removed = self.0.guests.borrow_mut().remove(guest.0);
-        if let Some(Guest { link: Link::Stream(stream), .. }) = &removed {
+        if let Some(Guest { link: GuestTransport::Stream(stream), .. }) = &removed {
             self.leave(stream.key());
         }
         // Outside of the borrow: an owner's own end may come by.
@@ -346,7 +429,7 @@ impl Lane {
         drop(guests);
         // Outside of the borrow: dropping the owner may call the lane.
         drop(owner);
-        let Link::Socket(transport) = link else { return None };
+        let GuestTransport::Socket(transport) = link else { return None };
         // Another process may keep the socket open: then closing it here would not remove it from epoll.
         transport.unwatch(&self.0.set);
         match transport {
@@ -357,7 +440,7 @@ impl Lane {
 
     /// A seat for a connection that another process has accepted: while the seat exists, the connection counts among
     /// this server's. It does not count towards the limit per client address.
-    pub fn seat(&self) -> Seat {
+    pub fn seat(&self) -> ConnectionPermit {
         self.0.seats.coming()
     }
 
@@ -369,7 +452,7 @@ impl Lane {
     /// Calls the guest's owner again with [`GuestEvent::Again`](super::GuestEvent::Again), after everything that is
     /// ready now: for one that has used up its turn.
     pub fn call_again(&self, guest: GuestKey) {
-        self.0.again.borrow_mut().push(guest.0);
+        self.0.again.borrow_mut().push((guest.0, GuestEvent::Again));
     }
 
     /// Calls the guest's owner when this much time has passed, within a second; `None` removes the deadline.
@@ -385,8 +468,8 @@ impl Lane {
     /// Why there is no connection.
     pub fn outcome(&self, guest: GuestKey) -> io::Result<()> {
         match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &guest.link) {
-            Some(Link::Socket(transport)) => transport.outcome(),
-            Some(Link::Stream(_)) => Ok(()),
+            Some(GuestTransport::Socket(transport)) => transport.outcome(),
+            Some(GuestTransport::Stream(_)) => Ok(()),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -394,12 +477,12 @@ impl Lane {
     /// Receives from a guest's socket. One system call.
     pub fn receive(&self, guest: GuestKey, buffer: &mut [u8]) -> Moved {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => {
+            Some(GuestTransport::Socket(transport)) => {
                 let moved = transport.receive(buffer);
                 self.note_end(guest, transport, moved);
                 return moved;
             }
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return Moved::Broken,
         };
         self.receive_from(guest, stream.key(), buffer)
@@ -422,8 +505,8 @@ impl Lane {
     /// Sends to a guest's socket. One system call.
     pub fn send(&self, guest: GuestKey, bytes: &[u8]) -> Moved {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => return transport.send(bytes),
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Socket(transport)) => return transport.send(bytes),
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return Moved::Broken,
         };
         self.send_to(stream.key(), bytes.len(), |count| {
@@ -434,8 +517,8 @@ impl Lane {
     /// The same with bytes that others are sent too: a stream keeps what waits without a copy.
     pub fn send_shared(&self, guest: GuestKey, bytes: &Bytes) -> Moved {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => return transport.send(bytes),
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Socket(transport)) => return transport.send(bytes),
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return Moved::Broken,
         };
         self.send_to(stream.key(), bytes.len(), |count| bytes.slice(..count))
@@ -444,8 +527,8 @@ impl Lane {
     /// Sends slices to a guest's socket. One system call.
     pub fn send_slices(&self, guest: GuestKey, slices: &[IoSlice<'_>]) -> Moved {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => return transport.send_slices(slices, false),
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Socket(transport)) => return transport.send_slices(slices, false),
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return Moved::Broken,
         };
         let whole = Bytes::from(slices.iter().map(|slice| &**slice).collect::<Vec<&[u8]>>().concat());
@@ -472,22 +555,22 @@ impl Lane {
     /// Shuts down the sending side of a guest's socket.
     pub fn shut_down(&self, guest: GuestKey) {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => return transport.shut_down(),
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Socket(transport)) => return transport.shut_down(),
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return,
         };
-        self.say(stream.key(), Said::End(Vec::new()));
+        self.say(stream.key(), Outgoing::End(Vec::new()));
     }
 
     /// Ends the connection of a guest if its peer acknowledges nothing for this time (`TCP_USER_TIMEOUT`).
     /// One system call.
     pub fn give_up_after(&self, guest: GuestKey, time: Duration) {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
-            Some(Link::Socket(transport)) => return transport.give_up_after(time),
-            Some(Link::Stream(stream)) => *stream,
+            Some(GuestTransport::Socket(transport)) => return transport.give_up_after(time),
+            Some(GuestTransport::Stream(stream)) => *stream,
             None => return,
         };
-        self.say(stream.key(), Said::GiveUpAfter(time));
+        self.say(stream.key(), Outgoing::GiveUpAfter(time));
     }
 
     /// A receive buffer that all guests of this worker share; its content is undefined.
@@ -519,7 +602,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn say(&self, key: ExchangeKey, said: Said) -> bool {
+    pub(super) fn say(&self, key: ExchangeKey, said: Outgoing) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return false };
         exchange.say(said);
@@ -534,7 +617,8 @@ impl Lane {
     }
 
     /// Creates an exchange for a request of this connection.
-    pub(crate) fn open(&self, exchange: Exchange) -> Key {
+    pub(crate) fn open(&self, mut exchange: Exchange) -> Key {
+        exchange.began = self.0.now.get();
         self.0.exchanges.borrow_mut().insert(exchange)
     }
 
@@ -567,7 +651,7 @@ impl Lane {
         let guest = guests.get_mut(key)?;
         let event = match (&mut guest.link, event) {
             // Of a connection that was not made, the kernel knows why.
-            (Link::Socket(transport), GuestEvent::Socket(ready))
+            (GuestTransport::Socket(transport), GuestEvent::Socket(ready))
                 if transport.is_shaking() && !ready.broken() =>
             {
                 match transport.shake() {
@@ -576,10 +660,10 @@ impl Lane {
                     Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
                 }
             }
-            (Link::Socket(transport), GuestEvent::Again) if transport.holds_end() => {
+            (GuestTransport::Socket(transport), GuestEvent::Again) if transport.holds_end() => {
                 GuestEvent::Socket(Ready::end(key.to_u64()))
             }
-            (Link::Stream(stream), event) => self.as_of_socket(key, stream.key(), event),
+            (GuestTransport::Stream(stream), event) => self.as_of_socket(key, stream.key(), event),
             (_, event) => event,
         };
         Some((guest.owner.clone(), guest.tag, event))
@@ -588,18 +672,14 @@ impl Lane {
     /// Guests in one of `slices` slices of the table whose deadline has passed; each is returned once.
     pub(crate) fn overdue(&self, now: clock::Ticks, slice: usize, slices: usize, into: &mut Vec<Key>) {
         let mut guests = self.0.guests.borrow_mut();
-        let slots = guests.slots();
-        let mut slot = guests.skip_empty(slots * slice / slices);
-        while slot < slots * (slice + 1) / slices {
-            if let Some((key, guest)) = guests.slot(slot)
-                && guest.deadline.is_some_and(|deadline| deadline <= now)
-            {
+        let mut cursor = guests.slice(slice, slices);
+        while let Some((key, guest)) = cursor.next(&guests) {
+            if guest.deadline.is_some_and(|deadline| deadline <= now) {
                 into.push(key);
                 if let Some(guest) = guests.get_mut(key) {
                     guest.deadline = None;
                 }
             }
-            slot = guests.skip_empty(slot + 1);
         }
     }
 
@@ -616,8 +696,8 @@ impl Lane {
         self.0.now.set(now);
     }
 
-    /// Guests to call again.
-    pub(crate) fn take_again(&self) -> Vec<Key> {
+    /// Guests to call, and with what.
+    pub(crate) fn take_again(&self) -> Vec<(Key, GuestEvent)> {
         self.0.again.take()
     }
 
@@ -628,8 +708,7 @@ impl Lane {
 
     /// All guests.
     pub(crate) fn guests(&self) -> Vec<Key> {
-        let guests = self.0.guests.borrow();
-        (0..guests.slots()).filter_map(|slot| guests.slot(slot).map(|(key, _)| key)).collect()
+        self.0.guests.borrow().iter().map(|(key, _)| key).collect()
     }
 
     /// How many guests there are.

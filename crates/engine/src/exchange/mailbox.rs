@@ -20,23 +20,23 @@ const JOBS_MAX: usize = 16 << 10;
 
 /// Sends jobs to one worker from any thread. Cheap to clone.
 #[derive(Clone)]
-pub struct Mailbox(Arc<Shared>);
+pub struct Mailbox(Arc<MailboxInner>);
 
-struct Shared {
-    state: Mutex<State>,
+struct MailboxInner {
+    state: Mutex<MailboxState>,
     wake: Wake,
 }
 
 #[derive(Default)]
-struct State {
+struct MailboxState {
     mail: VecDeque<Mail>,
     jobs_count: usize,
     /// The worker has ended: nobody reads new messages.
     is_closed: bool,
 }
 
-/// A message to a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
-/// connection, and one `Again` for each guest.
+/// A message to a worker. Besides jobs, which are limited, at most three `ReadOn` wait for each
+/// request (wanted, caught up, dropped), one `Warm` for each connection, and one `Again` for each guest.
 pub(crate) enum Mail {
     /// Stop accepting; finish pending work until the deadline.
     Drain(Duration),
@@ -55,13 +55,13 @@ pub(crate) enum Mail {
     /// Call this guest's owner.
     Again(GuestKey),
     /// Run this on the worker.
-    Run(Job),
+    Run(LaneJob),
 }
 
 /// A worker's number, and copies of its listening sockets with their listeners' numbers.
 pub(crate) type WorkerSockets = (usize, io::Result<Vec<(u32, OwnedFd)>>);
 
-type Job = Box<dyn FnOnce(&Lane) + Send>;
+type LaneJob = Box<dyn FnOnce(&Lane) + Send>;
 
 /// The worker has not kept up with its jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl std::error::Error for MailboxFull {}
 
 impl Mailbox {
     pub(crate) fn new() -> io::Result<Mailbox> {
-        Ok(Mailbox(Arc::new(Shared { state: Mutex::default(), wake: Wake::new()? })))
+        Ok(Mailbox(Arc::new(MailboxInner { state: Mutex::default(), wake: Wake::new()? })))
     }
 
     /// Runs `job` on the worker, within its next turn: there it may respond by key, push into bodies, register
@@ -106,7 +106,7 @@ impl Mailbox {
         self.deliver(self.0.lock(), mail);
     }
 
-    fn deliver(&self, mut state: std::sync::MutexGuard<'_, State>, mail: Mail) {
+    fn deliver(&self, mut state: std::sync::MutexGuard<'_, MailboxState>, mail: Mail) {
         if state.is_closed {
             drop(state);
             return drop(mail);
@@ -143,8 +143,8 @@ impl Mailbox {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+impl MailboxInner {
+    fn lock(&self) -> std::sync::MutexGuard<'_, MailboxState> {
         // Every change under the lock is a single step, so a panic leaves it consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -22,10 +22,10 @@ mod seats;
 mod streams;
 mod tasks;
 
-pub(crate) use entry::{Exchange, Said};
+pub(crate) use entry::{Exchange, Outgoing};
 pub use guest::{GuestEvent, GuestKey, Guests};
 pub(crate) use intake::{Fed, Intake, Memory, Whole};
-pub use lane::{Lane, Pull, Push};
+pub use lane::{BodyMemory, Lane, Pull, Push};
 pub(crate) use mailbox::{Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};

@@ -85,7 +85,7 @@ struct Way {
 
 /// The result of moving bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Went {
+enum RelayProgress {
     Waits,
     More,
     Broken,
@@ -104,15 +104,15 @@ impl Way {
         }
     }
 
-    fn go(&mut self, lane: &Lane) -> Went {
+    fn go(&mut self, lane: &Lane) -> RelayProgress {
         for _ in 0..MOVES_PER_CALL {
             if self.is_over || (self.is_full && !self.held.is_empty()) {
-                return Went::Waits;
+                return RelayProgress::Waits;
             }
             if !self.held.is_empty() {
                 let held = std::mem::take(&mut self.held);
                 if !self.send(lane, &held) {
-                    return Went::Broken;
+                    return RelayProgress::Broken;
                 }
             } else if self.has_ended {
                 lane.shut_down(self.to);
@@ -123,17 +123,17 @@ impl Way {
                     Moved::Bytes(0) => self.has_ended = true,
                     Moved::Bytes(count) => {
                         if !self.send(lane, buffer.get(..count).unwrap_or_default()) {
-                            return Went::Broken;
+                            return RelayProgress::Broken;
                         }
                     }
                     Moved::WouldBlock => self.is_readable = false,
-                    Moved::Broken => return Went::Broken,
+                    Moved::Broken => return RelayProgress::Broken,
                 }
             } else {
-                return Went::Waits;
+                return RelayProgress::Waits;
             }
         }
-        Went::More
+        RelayProgress::More
     }
 
     /// Sends bytes, and holds what is not accepted. Returns whether the receiver is still open.
@@ -167,11 +167,11 @@ impl Guests for Relay {
         // One side is closed in both directions, and all that it sent was passed on.
         let is_left = is_gone && if tag == OUTER { ways.inward.is_over } else { ways.outward.is_over };
         let is_over = ways.inward.is_over && ways.outward.is_over;
-        if is_over || is_left || went.contains(&Went::Broken) {
+        if is_over || is_left || went.contains(&RelayProgress::Broken) {
             self.lane.remove(ways.inward.from);
             self.lane.remove(ways.inward.to);
             *state = None;
-        } else if went.contains(&Went::More) {
+        } else if went.contains(&RelayProgress::More) {
             self.lane.call_again(ways.inward.from);
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::service::Seat;
+use crate::service::ConnectionPermit;
 use crate::shared::Prefix;
 
 /// The seats of one worker.
@@ -29,9 +29,9 @@ impl Seats {
     }
 
     /// A seat for a connection that another process has accepted.
-    pub(crate) fn coming(self: &Rc<Self>) -> Seat {
+    pub(crate) fn coming(self: &Rc<Self>) -> ConnectionPermit {
         self.came.set(self.came.get() + 1);
-        Seat(self.leaving(None))
+        ConnectionPermit(self.leaving(None))
     }
 
     /// Whether connections have come or ended since the last check.

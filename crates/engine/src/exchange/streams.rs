@@ -14,8 +14,8 @@ use flatout_lane::poll::Ready;
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 
-use super::entry::Said;
-use super::guest::{Guest, GuestEvent, GuestKey, Guests, Link, StreamLink};
+use super::entry::Outgoing;
+use super::guest::{Guest, GuestEvent, GuestKey, GuestTransport, Guests, StreamLink};
 use super::intake::Intake;
 use super::lane::Lane;
 use crate::service::{Carried, Carrier, ExchangeKey};
@@ -33,7 +33,7 @@ impl Lane {
             Carried::Stream(stream) => stream,
         };
         let key = stream.keep().filter(|key| self.is_open(*key)).ok_or(io::ErrorKind::NotConnected)?;
-        let link = Link::Stream(StreamLink::new(key));
+        let link = GuestTransport::Stream(StreamLink::new(key));
         let guest = GuestKey(self.0.guests.borrow_mut().insert(Guest { link, owner, tag, deadline: None }));
         self.attach(key, guest);
         self.call_again(guest);
@@ -43,7 +43,7 @@ impl Lane {
     /// The owner leaves a stream.
     pub(crate) fn leave(&self, key: ExchangeKey) {
         self.detach(key);
-        self.say(key, Said::Left);
+        self.say(key, Outgoing::Abandon);
     }
 
     /// Sends up to `bytes` bytes, as many as there is room for. `piece` returns that many.
@@ -60,7 +60,7 @@ impl Lane {
         if count == 0 {
             return if bytes == 0 { Moved::Bytes(0) } else { Moved::WouldBlock };
         }
-        exchange.say(Said::Data(piece(count)));
+        exchange.say(Outgoing::Data(piece(count)));
         self.list(key.0, exchange);
         Moved::Bytes(count)
     }

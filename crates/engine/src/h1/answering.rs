@@ -6,10 +6,10 @@ use flatout_wire::h1::{Next, Refusal, Wants};
 
 use super::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, Step};
 use crate::connection::Connection;
-use crate::exchange::{Exchange, GuestEvent, Said, spawn_body, spawn_response};
+use crate::exchange::{Exchange, GuestEvent, Outgoing, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output};
 use crate::record::Record;
-use crate::service::{Body, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
+use crate::service::{Body, BodyFault, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
 
 impl Serving {
     /// Handles the reply of the service: a response, or how it will be made.
@@ -161,11 +161,22 @@ impl Serving {
                 .length_left()
                 .is_some_and(|left| left > u64::from(flatout_wire::h1::DISCARD_BYTES_MAX))
             && !matches!(response.body(), Body::Stream(_) | Body::Pushed)
+            && !self.is_body_held(connection)
     }
 
-    /// A response has ended, and its exchange.
+    /// A response has ended, and its exchange, unless somebody reads the rest of the request's body.
     #[inline]
-    fn over(&mut self, connection: &mut Connection, next: Next) {
+    pub(super) fn over(&mut self, connection: &mut Connection, mut next: Next) {
+        if next == Next::Body {
+            if self.is_body_held(connection) {
+                self.begin_window(connection);
+                self.end_response(connection.exchange);
+                self.close_open(connection);
+                return;
+            }
+            next = connection.machine.skip_rest();
+        }
+        self.spoil_body(connection, BodyFault::Responded);
         self.close_exchange(connection);
         if !self.wants_ended && next == Next::Request {
             return;
@@ -173,6 +184,26 @@ impl Serving {
         self.close_open(connection);
         if next == Next::Skip {
             self.begin_window(connection);
+        }
+    }
+
+    /// The response of an exchange was sent, and its request's body is still read.
+    pub(crate) fn end_response(&mut self, exchange: Option<Key>) {
+        let Some(key) = exchange else { return };
+        let (task, guest) = self.lane.with(key, Exchange::end_response).unwrap_or_default();
+        if let Some(task) = task {
+            task.abort();
+        }
+        if let Some(guest) = guest {
+            self.notices.push((guest, GuestEvent::Gone(ExchangeKey(key))));
+        }
+    }
+
+    /// Reports to the reader of the current request's body, if it is incomplete, why it ends.
+    #[inline]
+    pub(super) fn spoil_body(&self, connection: &Connection, fault: BodyFault) {
+        if let Some(exchange) = connection.exchange {
+            self.lane.with(exchange, |exchange| exchange.spoil_body(fault));
         }
     }
 
@@ -228,33 +259,36 @@ impl Serving {
             connection.exchange.and_then(|key| self.lane.with(key, |it| std::mem::take(&mut it.reads_on)));
         if reads_on == Some(true) {
             self.begin_window(connection);
+            if self.proceeds(connection) {
+                connection.machine.proceed(self.output.bytes());
+            }
         }
         while let Some(exchange) = connection.exchange {
             let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() else {
                 break;
             };
             match said {
-                Said::Answer(mut response) if connection.machine.owes_response() => {
+                Outgoing::Answer(mut response) if connection.machine.owes_response() => {
                     self.respond(key, connection, &mut response);
                     self.lane.give_back(response);
                 }
-                Said::Answer(_) => {}
-                Said::Inform(status, fields) => {
+                Outgoing::Answer(_) => {}
+                Outgoing::Inform(status, fields) => {
                     connection.machine.inform(status, &fields, self.output.bytes());
                 }
-                Said::Data(bytes) => {
+                Outgoing::Data(bytes) => {
                     let count = bytes.len();
                     if !self.say_data(connection, count, |output| output.add(bytes)) {
                         return self.break_off(key, connection, records_at);
                     }
                 }
-                Said::Pipe(pipe) => {
+                Outgoing::Pipe(pipe) => {
                     let count = pipe.bytes();
                     if !self.say_data(connection, count, |output| output.add_pipe(pipe)) {
                         return self.break_off(key, connection, records_at);
                     }
                 }
-                Said::End(trailers) if connection.machine.is_responding() => {
+                Outgoing::End(trailers) if connection.machine.is_responding() => {
                     let before = self.output.len();
                     // Shorter than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
@@ -263,10 +297,18 @@ impl Serving {
                     self.note_sent(connection, before);
                     self.over(connection, next);
                 }
-                Said::End(_) => {}
+                Outgoing::End(_) => {}
+                Outgoing::Leave(takeover, head) => {
+                    if connection.machine.owes_response() {
+                        connection.work().held.splice(..0, head);
+                        self.leave(connection, takeover);
+                    }
+                }
+                // The response has ended before.
+                Outgoing::Cut if connection.machine.is_reading_on() => {}
                 // A connection that leaves HTTP has no exchange: only streams of HTTP/2 are left.
-                Said::Cut | Said::Left => return self.break_off(key, connection, records_at),
-                Said::GiveUpAfter(time) => connection.transport.give_up_after(time),
+                Outgoing::Cut | Outgoing::Abandon => return self.break_off(key, connection, records_at),
+                Outgoing::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {

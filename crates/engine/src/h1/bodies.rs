@@ -183,6 +183,10 @@ impl Serving {
         let whole = self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten();
         match whole {
             Some((whole, trailers)) => self.whole_request(key, connection, &whole, &trailers, nothing_behind),
+            // It was read after its response.
+            None if !connection.machine.owes_response() && !connection.machine.is_responding() => {
+                self.close_exchange(connection);
+            }
             None => self.tell_of_body_of(connection),
         }
         Step::Used(used)

@@ -11,7 +11,7 @@ use flatout_wire::h1::{Refusal, Wants};
 use super::{Fate, Sending, Serving};
 use crate::connection::Connection;
 use crate::record::Record;
-use crate::service::Outcome;
+use crate::service::{BodyFault, Outcome};
 
 /// Bytes discarded after the last response, so that the client can read it before the connection is reset.
 const LINGER_BYTES_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).unwrap();
@@ -148,6 +148,7 @@ impl Serving {
 
     /// The connection is gone: its pending work is dropped.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
+        self.spoil_body(connection, why_incomplete(outcome));
         self.close_exchange(connection);
         if let Some(mut session) = connection.take_session() {
             self.end_streams(&mut session, outcome);
@@ -172,6 +173,16 @@ impl Serving {
     /// Drops what was encoded for a connection that is gone.
     pub(crate) fn forget_output(&mut self) {
         self.output.forget();
+    }
+}
+
+/// What the reader of a body learns when its connection or stream ends like this.
+pub(crate) fn why_incomplete(outcome: Outcome) -> BodyFault {
+    match outcome {
+        Outcome::TimedOut => BodyFault::TooSlow,
+        Outcome::Stopped => BodyFault::Stopped,
+        Outcome::Sent => BodyFault::Responded,
+        Outcome::ClientGone | Outcome::Refused | Outcome::Failed | Outcome::Taken => BodyFault::Aborted,
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) enum Sending {
 }
 
 /// Responses that wait in the output for the end of the stage.
-pub(crate) struct Left {
+pub(crate) struct Staged {
     pub(crate) key: Key,
     pub(crate) span: Range<usize>,
     /// Their records, among the stage's.
@@ -121,7 +121,7 @@ pub(crate) struct Serving {
     pub(crate) response: Response,
     pub(crate) fields: Vec<Field>,
     pub(crate) path: Vec<u8>,
-    pub(crate) left: Vec<Left>,
+    pub(crate) staged: Vec<Staged>,
     /// Records of requests that ended in this stage.
     pub(crate) records: Vec<Record>,
     /// Requests that a new connection may send.
@@ -141,6 +141,7 @@ impl Serving {
         mailbox: Mailbox,
         shared: &Shared,
     ) -> Serving {
+        lane.set_body_limits(shared.bodies_bytes(), &limits);
         Serving {
             wants_ended: service.wants_ended(),
             path_form: service.path_form(),
@@ -169,7 +170,7 @@ impl Serving {
             response: Response::new(),
             fields: Vec::new(),
             path: Vec::new(),
-            left: Vec::with_capacity(STAGE_SOCKETS),
+            staged: Vec::with_capacity(STAGE_SOCKETS),
             records: Vec::new(),
             room: h2::Room::default(),
             has_open: false,
@@ -183,6 +184,7 @@ impl Serving {
         self.head_ticks = clock::ticks(limits.head_time_max);
         self.window_ticks = clock::ticks(limits.rate_window);
         self.requests_max = limits.requests_per_connection_max.unwrap_or(u32::MAX);
+        self.lane.set_body_limits(self.bodies_bytes.clone(), &limits);
         self.limits = limits;
         self.prelude = Prelude::new(server_name);
         self.prelude.follow(self.now.unix_seconds);

@@ -158,7 +158,36 @@ impl Serving {
             return self.read_on_h2(key, connection);
         }
         self.begin_window(connection);
+        if connection.machine.is_reading_on() && !self.is_body_held(connection) {
+            // It was dropped after the response.
+            let next = connection.machine.skip_rest();
+            self.over(connection, next);
+            match self.settle(connection) {
+                Fate::Keep => {}
+                fate => return fate,
+            }
+        }
+        if self.proceeds(connection) {
+            let records_at = self.records.len();
+            connection.machine.proceed(self.output.bytes());
+            match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
+                Fate::Keep => {}
+                fate => return fate,
+            }
+        }
         self.resume(key, connection)
+    }
+
+    /// Whether to send 100: the body is wanted, and nothing of it has come.
+    pub(super) fn proceeds(&self, connection: &Connection) -> bool {
+        connection.machine.awaits_100()
+            && !connection.is_holding()
+            && self.with_intake(connection, |intake| !intake.is_unwanted()).unwrap_or(false)
+    }
+
+    /// Whether somebody still reads the body of the current request, also after its response.
+    pub(super) fn is_body_held(&self, connection: &Connection) -> bool {
+        self.with_intake(connection, |intake| intake.is_held()).unwrap_or(false)
     }
 
     /// Whether more input could be used now.

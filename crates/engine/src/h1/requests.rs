@@ -77,7 +77,7 @@ impl Serving {
                     connection.machine.give_up();
                     return self.refuse(connection, refusal, end - at);
                 }
-                Ok(BodyPlan::None) => match skip_body(&mut connection.machine, rest) {
+                Ok(BodyPlan::None | BodyPlan::Refused) => match skip_body(&mut connection.machine, rest) {
                     Ok(skipped) => (RequestBody::NONE, head.len() + skipped),
                     Err(refusal) => return self.refuse(connection, refusal, end - at),
                 },
@@ -99,19 +99,14 @@ impl Serving {
                     let (sender, stream) =
                         stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
                     let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake);
-                    if rest.is_empty() {
-                        connection.machine.proceed(self.output.bytes());
-                    }
+                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
+                    connection.machine.keep_body();
                     (RequestBody::Stream(stream), head.len())
                 }
                 Ok(BodyPlan::Pull { bytes_max }) => {
                     let exchange = self.lane.open(Exchange::called(key));
                     let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake);
-                    if rest.is_empty() {
-                        connection.machine.proceed(self.output.bytes());
-                    }
+                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
                     (RequestBody::NONE, head.len())
                 }
             },
@@ -125,7 +120,7 @@ impl Serving {
             connection.deadline = self.now.ticks + self.window_ticks;
             connection.work().judged_at = self.now.ticks;
         }
-        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
+        let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer;
         let tls = connection.transport.secured().map(Tls::of);
         let request =
@@ -168,7 +163,7 @@ impl Serving {
         let Ok(Some(head)) = head::parse(&whole.head, fields, head_limits) else { return };
         let Some(path) = normal_path(&head, *path_form, path) else { return };
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
-        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
+        let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
         let tls = connection.transport.secured().map(Tls::of);
         let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
@@ -194,13 +189,13 @@ impl Serving {
 pub(crate) const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
 
 /// Creates the exchange of the current request, if its service asks for it.
-pub(crate) struct Seat<'a> {
+pub(crate) struct Parker<'a> {
     pub(crate) lane: &'a Lane,
     pub(crate) connection: Key,
     pub(crate) exchange: Cell<Option<Key>>,
 }
 
-impl Parking for Seat<'_> {
+impl Parking for Parker<'_> {
     fn park(&self) -> ExchangeKey {
         let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
         self.exchange.set(Some(key));
@@ -225,6 +220,7 @@ pub(crate) fn plan_body(
     let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
     let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
     let bytes_max = match plan {
+        BodyPlan::Refused => return Ok(plan),
         BodyPlan::None => None,
         BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } | BodyPlan::Pull { bytes_max } => {
             bytes_max
@@ -237,8 +233,12 @@ pub(crate) fn plan_body(
     }
 }
 
-/// Passes a body on while the service handles the request.
-fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, intake: Intake) {
+/// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is first
+/// wanted, unless it has begun to send it.
+fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, mut intake: Intake, nothing_came: bool) {
+    if nothing_came && connection.machine.awaits_100() {
+        intake.wait();
+    }
     lane.with(exchange, |exchange| exchange.intake = Some(intake));
     connection.exchange = Some(exchange);
 }

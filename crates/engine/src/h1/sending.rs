@@ -4,7 +4,7 @@ use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_wire::h1::Wants;
 
-use super::{Fate, Left, Sending, Serving};
+use super::{Fate, Sending, Serving, Staged};
 use crate::connection::Connection;
 use crate::exchange::GuestEvent;
 use crate::output::{Drained, Piece};
@@ -99,10 +99,10 @@ impl Serving {
             connection.machine.is_idle() && connection.exchange.is_none() && !connection.is_sending();
         if sending == Sending::Staged
             && is_plain
-            && let Some(span) = self.output.leave()
+            && let Some(span) = self.output.stage()
         {
             connection.rest();
-            self.left.push(Left { key, span, records: records_at..self.records.len() });
+            self.staged.push(Staged { key, span, records: records_at..self.records.len() });
             return Fate::Keep;
         }
         match self.flush(key, connection, records_at) {
@@ -160,14 +160,14 @@ impl Serving {
 
     /// Sends the output that a connection left during the stage.
     #[inline]
-    pub(crate) fn send_left(&mut self, left: &Left, connection: &mut Connection) -> Fate {
-        let (drained, rest) = self.output.send_left(left.span.clone(), &mut connection.transport);
+    pub(crate) fn flush_staged(&mut self, staged: &Staged, connection: &mut Connection) -> Fate {
+        let (drained, rest) = self.output.send_span(staged.span.clone(), &mut connection.transport);
         if let Some(rest) = rest {
             connection.work().queue.push(Piece::Bytes(rest));
             self.begin_window(connection);
         }
         if self.wants_ended && drained != Drained::All {
-            self.end_left(left, connection, drained);
+            self.end_staged(staged, connection, drained);
         }
         match drained {
             Drained::Broken => Fate::Close(Outcome::ClientGone),
@@ -179,8 +179,8 @@ impl Serving {
 
     /// The kernel has not accepted all of this connection's output: its requests end with another outcome, or later.
     #[cold]
-    fn end_left(&mut self, left: &Left, connection: &mut Connection, drained: Drained) {
-        let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
+    fn end_staged(&mut self, staged: &Staged, connection: &mut Connection, drained: Drained) {
+        let records = self.records.get_mut(staged.records.clone()).unwrap_or_default();
         match drained {
             Drained::All => {}
             Drained::Broken => {
@@ -195,15 +195,15 @@ impl Serving {
 
     /// The connection of this output is gone.
     #[cold]
-    pub(crate) fn forget_left(&mut self, left: &Left) {
-        let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
+    pub(crate) fn forget_staged(&mut self, staged: &Staged) {
+        let records = self.records.get_mut(staged.records.clone()).unwrap_or_default();
         records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
     }
 
     /// Ends a stage: everything was sent.
     #[inline]
     pub(crate) fn clear_stage(&mut self) {
-        self.left.clear();
+        self.staged.clear();
         if !self.records.is_empty() {
             self.end_records();
         }

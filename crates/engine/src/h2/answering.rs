@@ -11,11 +11,12 @@ use tokio::task::spawn_local;
 
 use super::Session;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, Said, spawn_body, spawn_response};
+use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
+use crate::h1::ending::why_incomplete;
 use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Content, Piece};
 use crate::record::Record;
-use crate::service::{Carrier, ExchangeKey, Outcome, Response, Seat, Taken, Takeover};
+use crate::service::{Carrier, ConnectionPermit, ExchangeKey, Outcome, Response, Taken, Takeover};
 
 impl Serving {
     /// Starts the task that makes a response.
@@ -133,7 +134,7 @@ impl Serving {
             read: Bytes::new(),
             peer: session.peer.address(),
             is_direct: false,
-            seat: Seat::none(),
+            seat: ConnectionPermit::none(),
         };
         spawn_local(async move { takeover(taken).await });
     }
@@ -205,43 +206,53 @@ impl Serving {
         stream.has_moved = true;
         let reads_on = self.lane.with(exchange, |exchange| std::mem::take(&mut exchange.reads_on));
         if reads_on == Some(true) {
+            self.proceed_h2(session, id);
             self.give_credit(session, id);
         }
         while let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() {
             match said {
-                Said::Answer(mut response) => {
+                Outgoing::Answer(mut response) => {
                     if session.machine.owes_response(id) {
                         let record = session.stream(id).and_then(|stream| stream.record.take());
                         self.respond_with(session, id, &mut response, record);
                     }
                     self.lane.give_back(response);
                 }
-                Said::Inform(status, fields) => {
+                Outgoing::Inform(status, fields) => {
                     let encode = |block: &mut Vec<u8>| {
                         encode_status(status, block);
                         encode_lines(&fields, block);
                     };
                     session.machine.inform(id, encode, self.output.bytes());
                 }
-                Said::Data(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
-                Said::Pipe(mut pipe) => {
+                Outgoing::Data(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
+                Outgoing::Pipe(mut pipe) => {
                     // Frames separate its parts, so it cannot be spliced from socket to socket.
                     match pipe.take_bytes() {
                         Some(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
                         None => self.break_off_h2(session, id),
                     }
                 }
-                Said::End(trailers) => {
+                Outgoing::End(trailers) => {
                     if session.machine.is_responding(id) {
                         session.enter(id).end = Some(trailers);
                         self.wait_or_end(session, id);
                     }
                 }
-                Said::Cut => self.break_off_h2(session, id),
-                Said::Left => self.left(session, id),
-                Said::GiveUpAfter(time) => connection.transport.give_up_after(time),
+                // The response has ended before.
+                Outgoing::Cut if session.reads_on(id) => {}
+                Outgoing::Cut => self.break_off_h2(session, id),
+                Outgoing::Abandon => self.left(session, id),
+                Outgoing::Leave(..) => self.refuse_to_leave(session, id),
+                Outgoing::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
         }
+    }
+
+    /// A stream cannot be handed over like a connection: it ends without a response.
+    pub(super) fn refuse_to_leave(&mut self, session: &mut Session, id: StreamId) {
+        session.machine.reset(id, Code::CANCEL, self.output.bytes());
+        self.stream_over(session, id, Outcome::Failed);
     }
 
     /// The owner has left a stream: it ends after the data already pushed.
@@ -276,13 +287,23 @@ impl Serving {
         }
     }
 
-    /// Removes a stream that has ended, for whatever reason.
+    /// Removes a stream that has ended, for whatever reason. If its response was sent and somebody still reads its
+    /// request's body, only its response has ended.
     pub(super) fn stream_over(&mut self, session: &mut Session, id: StreamId, outcome: Outcome) {
-        if let Some(stream) = session.take(id) {
+        if let Some(mut stream) = session.take(id) {
+            let is_awaited = outcome == Outcome::Sent && !stream.waits && !stream.is_websocket;
+            if is_awaited && self.is_held(stream.exchange) && session.machine.awaits_content(id) {
+                self.end_response(stream.exchange);
+                self.records.extend(stream.record.take());
+                stream.memory_bytes = 0;
+                stream.reads_on = true;
+                return session.put(id, stream);
+            }
             if stream.unread_bytes > 0 {
                 session.machine.consumed(id, stream.unread_bytes, self.output.bytes());
             }
             if let Some(exchange) = stream.exchange {
+                self.lane.with(exchange, |exchange| exchange.spoil_body(why_incomplete(outcome)));
                 self.end_exchange(exchange);
             }
             if let Some(mut record) = stream.record {

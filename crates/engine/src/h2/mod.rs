@@ -82,6 +82,10 @@ struct Stream {
     is_websocket: bool,
     /// The end of the response was framed, and the client's end is still awaited.
     has_ended: bool,
+    /// The response was sent, and the request's body is still read.
+    reads_on: bool,
+    /// The client waits for 100.
+    waits: bool,
     /// The owner has left the WebSocket.
     is_left: bool,
     /// It was left when the rate was last judged.
@@ -150,6 +154,18 @@ impl Session {
         self.waiting_bytes -= stream.memory_bytes;
         self.websockets -= u32::from(stream.is_websocket);
         Some(stream)
+    }
+
+    /// Returns a stream to the table; it has nothing left to send.
+    fn put(&mut self, id: StreamId, stream: Box<Stream>) {
+        if let Err(at) = self.find(id) {
+            self.streams.insert(at, (id, stream));
+        }
+    }
+
+    /// Whether the response of a stream was sent, and its request's body is still read.
+    fn reads_on(&mut self, id: StreamId) -> bool {
+        self.stream(id).is_some_and(|stream| stream.reads_on)
     }
 
     /// Queues content to be sent.

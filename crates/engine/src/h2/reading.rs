@@ -6,8 +6,9 @@ use flatout_wire::h1::{Refusal, Trailers};
 use flatout_wire::h2::{Event, StreamId};
 
 use super::Session;
-use super::requests::Asked;
+use super::requests::H2Request;
 use crate::connection::Connection;
+use crate::exchange::Intake;
 use crate::h1::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Serving};
 use crate::service::{BodyFault, Outcome};
 
@@ -18,7 +19,7 @@ const READS_PER_TURN: usize = 8;
 const EVENTS_PER_LOOK: usize = 16;
 
 /// The result of receiving.
-enum Took {
+enum Received {
     /// There was nothing to take.
     Nothing,
     /// Something; there may be more.
@@ -81,7 +82,7 @@ impl Serving {
         for _ in 0..READS_PER_TURN {
             let records_at = self.records.len();
             let took = self.take_in(key, connection, session);
-            if matches!(took, Took::Gone) {
+            if matches!(took, Received::Gone) {
                 return Fate::Close(Outcome::ClientGone);
             }
             // A new connection may still begin.
@@ -97,7 +98,7 @@ impl Serving {
             if connection.is_sending() || connection.lingering.is_some() {
                 return Fate::Keep;
             }
-            if matches!(took, Took::Nothing) && !had_output {
+            if matches!(took, Received::Nothing) && !had_output {
                 return Fate::Keep;
             }
             if self.is_over_budget() {
@@ -108,14 +109,14 @@ impl Serving {
     }
 
     /// Receives from the socket, as long as the output is not too large.
-    fn take_in(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Took {
+    fn take_in(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Received {
         let held = self.take_held(connection);
         let mut end = held;
         if connection.readable && held < READ_BYTES {
             let room = self.read.get_mut(held..).unwrap_or_default();
             let room_bytes = room.len();
             match connection.transport.receive(room) {
-                Moved::Bytes(0) | Moved::Broken => return Took::Gone,
+                Moved::Bytes(0) | Moved::Broken => return Received::Gone,
                 Moved::Bytes(read) => {
                     connection.readable =
                         read == room_bytes || connection.read_closed || connection.transport.holds_end();
@@ -125,7 +126,7 @@ impl Serving {
             }
         }
         if end == 0 {
-            return Took::Nothing;
+            return Received::Nothing;
         }
         // Events borrow the bytes, and heads the room: both are moved out while the service is called.
         let (read, mut room) = (std::mem::take(&mut self.read), std::mem::take(&mut self.room));
@@ -155,7 +156,7 @@ impl Serving {
         }
         (self.read, self.room) = (read, room);
         self.hold(connection, at, end);
-        if at > 0 { Took::Some } else { Took::Nothing }
+        if at > 0 { Received::Some } else { Received::Nothing }
     }
 
     fn serve_event(
@@ -167,7 +168,7 @@ impl Serving {
     ) {
         match event {
             Event::Request { stream, head, is_whole, is_websocket } => {
-                let asked = Asked { head: &head, is_whole, is_websocket };
+                let asked = H2Request { head: &head, is_whole, is_websocket };
                 self.request_h2(key, connection, session, stream, asked);
             }
             Event::Refused { stream, fault } => {
@@ -198,6 +199,7 @@ impl Serving {
             record.ended.received_bytes += bytes.len() as u64;
         }
         stream.unread_bytes += bytes.len();
+        stream.waits = false;
         let Some(exchange) = stream.exchange else { return self.give_credit(session, id) };
         let fed = self.lane.with(exchange, |exchange| {
             let intake = exchange.intake.as_mut()?;
@@ -228,6 +230,7 @@ impl Serving {
                 let record = session.stream(id).and_then(|stream| stream.record.take());
                 self.refuse_h2(session, id, refusal, record);
             }
+            _ if session.reads_on(id) => self.stream_over(session, id, Outcome::Sent),
             // The rest of the body must not delay the response.
             _ => self.give_credit(session, id),
         }
@@ -246,7 +249,9 @@ impl Serving {
             Some((whole, trailers)) => {
                 self.whole_request_h2(key, connection, session, id, exchange, &whole, &trailers);
             }
-            None if session.is_lingering(id) => self.stream_over(session, id, Outcome::Sent),
+            None if session.is_lingering(id) || session.reads_on(id) => {
+                self.stream_over(session, id, Outcome::Sent)
+            }
             None => self.tell_of_body(exchange),
         }
     }
@@ -266,9 +271,36 @@ impl Serving {
     /// Readers of bodies have caught up.
     pub(crate) fn read_on_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
         self.with_session(connection, |serving, connection, session| {
+            let records_at = serving.records.len();
+            serving.notice_readers(session);
             serving.give_all_credit(session);
+            if connection.is_sending() {
+                // What was encoded now is queued behind the rest: it must not stay for the next connection.
+                return serving.send_visit(key, connection, session, records_at);
+            }
             serving.take_turns(key, connection, session)
         })
+    }
+
+    /// Readers of bodies want the first byte, or have dropped a body whose response was sent.
+    fn notice_readers(&mut self, session: &mut Session) {
+        // From the last: one that ends moves those behind it.
+        for at in (0..session.streams.len()).rev() {
+            let Some((id, stream)) = session.streams.get(at).map(|(id, stream)| (*id, stream)) else {
+                continue;
+            };
+            if stream.waits {
+                self.proceed_h2(session, id);
+            } else if stream.reads_on && !self.is_held(stream.exchange) {
+                self.stream_over(session, id, Outcome::Sent);
+            }
+        }
+    }
+
+    /// Whether somebody holds the body of an exchange's request.
+    pub(super) fn is_held(&self, exchange: Option<Key>) -> bool {
+        let is_held = |key| self.lane.with(key, |it| it.intake.as_ref().is_some_and(Intake::is_held));
+        exchange.and_then(is_held).unwrap_or(false)
     }
 
     pub(super) fn give_all_credit(&mut self, session: &mut Session) {

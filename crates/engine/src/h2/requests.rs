@@ -12,13 +12,13 @@ use super::{Session, UNREAD_BYTES_MAX, WAITING_BYTES_MAX};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Intake, Memory, Whole};
 use crate::h1::Serving;
-use crate::h1::requests::{BAD_PATH, Seat, call, length_of, normal_path, plan_body, read_on};
+use crate::h1::requests::{BAD_PATH, Parker, call, length_of, normal_path, plan_body, read_on};
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
 
 /// A request whose head has come.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a, 'b> {
+pub(super) struct H2Request<'a, 'b> {
     pub(super) head: &'a Head<'b>,
     /// Nothing follows the head.
     pub(super) is_whole: bool,
@@ -34,7 +34,7 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        asked: Asked<'_, '_>,
+        asked: H2Request<'_, '_>,
     ) {
         let head = asked.head;
         if session.waiting_bytes > WAITING_BYTES_MAX {
@@ -64,11 +64,11 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        asked: Asked<'_, '_>,
+        asked: H2Request<'_, '_>,
         path: &[u8],
         record: Option<Record>,
     ) {
-        let Asked { head, is_whole, is_websocket } = asked;
+        let H2Request { head, is_whole, is_websocket } = asked;
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
         let mut exchange = None;
@@ -79,7 +79,7 @@ impl Serving {
             let bytes_max = self.limits.body_bytes_max;
             match plan_body(&*self.service, &self.limits, head, path) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),
-                Ok(BodyPlan::None) => {}
+                Ok(BodyPlan::None | BodyPlan::Refused) => {}
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
                     let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
                     let bytes_max = own.unwrap_or(bytes_max);
@@ -87,28 +87,27 @@ impl Serving {
                     let exchange = self.lane.open(Exchange::collecting(key, intake).of_stream(id));
                     let stream = session.enter(id);
                     (stream.exchange, stream.record) = (Some(exchange), record);
-                    return self.proceed_h2(session, id, head);
+                    stream.waits = head.expects_continue;
+                    return self.proceed_h2(session, id);
                 }
                 Ok(BodyPlan::Stream { bytes_max: own }) => {
                     let opened = self.lane.open(Exchange::called(key).of_stream(id));
                     let resume = read_on(self.mailbox.clone(), opened);
                     let (sender, stream) = stream_with(length_of(head.framing), UNREAD_BYTES_MAX, resume);
                     let intake = Intake::stream(sender, own.unwrap_or(bytes_max));
-                    self.lane.with(opened, |exchange| exchange.intake = Some(intake));
+                    self.hand_on_h2(session, id, opened, intake, head);
                     exchange = Some(opened);
                     body = RequestBody::Stream(stream);
-                    self.proceed_h2(session, id, head);
                 }
                 Ok(BodyPlan::Pull { bytes_max: own }) => {
                     let opened = self.lane.open(Exchange::called(key).of_stream(id));
                     let intake = Intake::pull_with(own.unwrap_or(bytes_max), UNREAD_BYTES_MAX);
-                    self.lane.with(opened, |exchange| exchange.intake = Some(intake));
+                    self.hand_on_h2(session, id, opened, intake, head);
                     exchange = Some(opened);
-                    self.proceed_h2(session, id, head);
                 }
             }
         }
-        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
+        let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
         let peer = connection.peer.address();
         let tls = connection.transport.secured().map(Tls::of);
         let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
@@ -117,8 +116,31 @@ impl Serving {
         self.replied_h2(key, session, id, reply, exchange, record);
     }
 
-    fn proceed_h2(&mut self, session: &mut Session, id: StreamId, head: &Head<'_>) {
+    /// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is
+    /// first wanted.
+    fn hand_on_h2(
+        &self,
+        session: &mut Session,
+        id: StreamId,
+        exchange: Key,
+        mut intake: Intake,
+        head: &Head<'_>,
+    ) {
         if head.expects_continue {
+            intake.wait();
+            session.enter(id).waits = true;
+        }
+        self.lane.with(exchange, |exchange| exchange.intake = Some(intake));
+    }
+
+    /// Sends 100 to a client that waits for it, if the body is wanted.
+    pub(super) fn proceed_h2(&mut self, session: &mut Session, id: StreamId) {
+        let Some(stream) = session.stream(id).filter(|stream| stream.waits) else { return };
+        let is_unwanted = stream.exchange.and_then(|exchange| {
+            self.lane.with(exchange, |it| it.intake.as_ref().is_none_or(Intake::is_unwanted))
+        });
+        if is_unwanted == Some(false) {
+            stream.waits = false;
             let encode = |block: &mut Vec<u8>| encode_status(Status::CONTINUE, block);
             session.machine.inform(id, encode, self.output.bytes());
         }
@@ -147,7 +169,7 @@ impl Serving {
             && let Some(path) = normal_path(&head, self.path_form, &mut scratch)
         {
             let body = RequestBody::Whole { bytes: &whole.body, trailers };
-            let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
+            let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
             let peer = connection.peer.address();
             let tls = connection.transport.secured().map(Tls::of);
             let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
@@ -183,11 +205,7 @@ impl Serving {
             }
             Reply::Later(future) => self.run_response(exchange, future),
             Reply::Parked => {}
-            // A stream cannot be handed over like a connection: it ends without a response.
-            Reply::Leave(_) => {
-                session.machine.reset(id, Code::CANCEL, self.output.bytes());
-                self.stream_over(session, id, Outcome::Failed);
-            }
+            Reply::Leave(_) => self.refuse_to_leave(session, id),
         }
     }
 

@@ -114,15 +114,18 @@ impl Output {
             machine.inform(Status::EARLY_HINTS, response.hints(), &mut self.bytes);
         }
         let trailers = response.trailers().to_vec();
-        let status = response.status();
         let body = response.take_body();
+        let status = match body {
+            Body::Take(_) => response.status(),
+            _ => response.final_status(),
+        };
         let length = match &body {
             _ if !trailers.is_empty() => Length::Unknown,
             Body::Stream(body) => response.length_of_stream(body).map_or(Length::Unknown, Length::Known),
             Body::Pushed => response.declared_length().map_or(Length::Unknown, Length::Known),
             body => said_length(response, length_of(body)),
         };
-        prelude.write(response, &mut self.bytes);
+        prelude.write_other(status, response, &mut self.bytes);
         response.write_fields(&mut self.bytes);
         if let Body::Take(takeover) = body {
             // The rest of the request's body would be taken for the other protocol.

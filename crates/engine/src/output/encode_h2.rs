@@ -141,7 +141,8 @@ impl Output {
         ends: bool,
         prelude: &Prelude,
     ) -> bool {
-        let status = response.status();
+        let is_bodyless = response.status().is_bodyless();
+        let status = if is_bodyless { response.final_status() } else { response.status() };
         let encode = |block: &mut Vec<u8>| {
             encode_status(status, block);
             prelude.write_h2(response, block);
@@ -150,7 +151,7 @@ impl Output {
                 encode_field(b"content-length", itoa::Buffer::new().format(bytes).as_bytes(), block);
             }
         };
-        let ends = ends || status.is_bodyless();
+        let ends = ends || is_bodyless;
         let follows = machine.respond(stream, length, ends, encode, &mut self.bytes);
         self.head_ends_at = self.len();
         follows

@@ -128,7 +128,7 @@ impl Output {
     /// Leaves the span of the current connection in the buffer, to be sent at the end of the stage. `None` if part of
     /// it is not in the buffer.
     #[inline]
-    pub(crate) fn leave(&mut self) -> Option<Range<usize>> {
+    pub(crate) fn stage(&mut self) -> Option<Range<usize>> {
         if !self.cuts.is_empty() {
             return None;
         }
@@ -139,7 +139,7 @@ impl Output {
 
     /// Sends a span that was left; bytes that the socket does not accept are queued. Costs one system call.
     #[inline]
-    pub(crate) fn send_left(
+    pub(crate) fn send_span(
         &self,
         span: Range<usize>,
         transport: &mut Transport,
@@ -182,7 +182,7 @@ impl Output {
         if has_queue || !self.cuts.is_empty() {
             return None;
         }
-        let sent = self.send_left(self.start..self.bytes.len(), transport);
+        let sent = self.send_span(self.start..self.bytes.len(), transport);
         self.bytes.truncate(self.start);
         Some(sent)
     }

@@ -64,12 +64,13 @@ impl Prelude {
         if response.status() == Status::OK && response.own_prelude() == (false, false) {
             return out.extend_from_slice(&self.ok);
         }
-        self.write_other(response, out);
+        self.write_other(response.final_status(), response, out);
     }
 
+    /// The same with another status line.
     #[inline(never)]
-    fn write_other(&self, response: &Response, out: &mut Vec<u8>) {
-        write_status_line(response.status(), out);
+    pub(crate) fn write_other(&self, status: Status, response: &Response, out: &mut Vec<u8>) {
+        write_status_line(status, out);
         let lines = self.ok.get(self.lines_at..).unwrap_or_default();
         match response.own_prelude() {
             (false, false) => out.extend_from_slice(lines),

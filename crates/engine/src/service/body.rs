@@ -120,7 +120,7 @@ pub struct Taken {
     pub is_direct: bool,
     /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: code that
     /// keeps the socket longer than that future keeps this too.
-    pub seat: Seat,
+    pub seat: ConnectionPermit,
 }
 
 /// What carries the bytes of a connection that has left HTTP: a socket, or a stream of HTTP/2. A guest of the lane takes either as it is
@@ -184,11 +184,13 @@ impl Drop for LeftStream {
 }
 
 /// Counts a connection that has left the lane, for as long as it lives.
-pub struct Seat(#[expect(dead_code, reason = "it is there to be dropped")] pub(crate) Rc<dyn Any>);
+pub struct ConnectionPermit(
+    #[expect(dead_code, reason = "it is there to be dropped")] pub(crate) Rc<dyn Any>,
+);
 
-impl Seat {
-    /// A seat without effect, for tests of takeovers.
-    pub fn none() -> Seat {
-        Seat(Rc::new(()))
+impl ConnectionPermit {
+    /// A permit without effect, for tests of takeovers.
+    pub fn none() -> ConnectionPermit {
+        ConnectionPermit(Rc::new(()))
     }
 }

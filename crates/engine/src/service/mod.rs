@@ -1,6 +1,7 @@
 //! The interface between the engine and the code that handles requests.
 
 mod body;
+mod collect;
 mod ended;
 mod key;
 mod request;
@@ -15,7 +16,10 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 pub(crate) use body::Carried;
-pub use body::{Body, BoxBody, BoxError, Carrier, FileRange, Filter, Part, Seat, Taken, Takeover, Witness};
+pub use body::{
+    Body, BoxBody, BoxError, Carrier, ConnectionPermit, FileRange, Filter, Part, Taken, Takeover, Witness,
+};
+pub use collect::{Collected, collect};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;
@@ -122,6 +126,9 @@ pub enum BodyPlan {
     /// Not at all: [`Service::call`] is called at once, without a body. A small rest is skipped after the response;
     /// if more is to come, the response is the connection's last.
     None,
+    /// As `None`, however long it is: the service refuses the request. A declared length above the server's limit gets
+    /// the engine's 413 with every other plan that sets no limit of its own.
+    Refused,
     /// Collected first; [`Service::call`] is called when it is complete. Above `bytes_max` (`None`: the server's
     /// limit) the response is 413 and the service is not called.
     Whole {

@@ -98,6 +98,13 @@ impl Response {
         self
     }
 
+    /// The status to send if nothing takes the connection over: a client takes 1xx for an interim response, and waits for
+    /// another one.
+    #[inline]
+    pub(crate) fn final_status(&self) -> Status {
+        if self.status.code() < 200 { Status::INTERNAL_SERVER_ERROR } else { self.status }
+    }
+
     /// Adds a field line. `Content-Length` and `Transfer-Encoding` are written by the engine and ignored here (see
     /// [`Response::declare_length`]); `Connection: close` closes after the response, other connection options are
     /// ignored.

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
-use flatout_wire::websocket::{Fault, TAIL};
+use flatout_wire::websocket::{FrameFault, TAIL};
 
 /// A compromise: other connections wait while a message is compressed.
 const LEVEL: u32 = 4;
@@ -52,7 +52,7 @@ fn write_compressed(compressor: &mut Compress, message: &[u8], out: &mut Vec<u8>
 ///
 /// # Errors
 /// It is malformed, or longer than `bytes_max` bytes.
-pub fn decompress(message: &[u8], bytes_max: u64, out: &mut Vec<u8>) -> Result<(), Fault> {
+pub fn decompress(message: &[u8], bytes_max: u64, out: &mut Vec<u8>) -> Result<(), FrameFault> {
     DECOMPRESS.with_borrow_mut(|decompressor| {
         let decompressor = decompressor.get_or_insert_with(|| Decompress::new(false));
         decompressor.reset(false);
@@ -72,26 +72,26 @@ fn write_decompressed(
     bytes_max: u64,
     at: usize,
     out: &mut Vec<u8>,
-) -> Result<Status, Fault> {
+) -> Result<Status, FrameFault> {
     loop {
         out.reserve(STEP_BYTES);
         let before = decompressor.total_in();
         let status = decompressor.decompress_vec(input, out, FlushDecompress::Sync);
-        let status = status.map_err(|_| Fault::Compressed)?;
+        let status = status.map_err(|_| FrameFault::Compressed)?;
         let used = (decompressor.total_in() - before) as usize;
         input = input.get(used..).unwrap_or_default();
         if (out.len() - at) as u64 > bytes_max {
-            return Err(Fault::MessageTooLarge);
+            return Err(FrameFault::MessageTooLarge);
         }
         // A message may contain a final block: then one empty byte follows it (RFC 7692 section 7.2.3.4).
         if status == Status::StreamEnd {
-            return if input.len() <= 1 || input == TAIL { Ok(status) } else { Err(Fault::Compressed) };
+            return if input.len() <= 1 || input == TAIL { Ok(status) } else { Err(FrameFault::Compressed) };
         }
         if input.is_empty() && out.len() < out.capacity() {
             return Ok(status);
         }
         if used == 0 && out.len() < out.capacity() {
-            return Err(Fault::Compressed);
+            return Err(FrameFault::Compressed);
         }
     }
 }
@@ -142,12 +142,12 @@ mod tests {
         assert!(compress(&vec![0; 8 << 20], &mut bomb));
         assert!(bomb.len() < 16 << 10);
         let mut out = Vec::new();
-        assert_eq!(decompress(&bomb, 1 << 20, &mut out), Err(Fault::MessageTooLarge));
+        assert_eq!(decompress(&bomb, 1 << 20, &mut out), Err(FrameFault::MessageTooLarge));
         assert!(out.len() < (1 << 20) + 2 * (1 << 20), "{}", out.len());
-        assert_eq!(decompress(&[0xff; 10], 100, &mut Vec::new()), Err(Fault::Compressed));
+        assert_eq!(decompress(&[0xff; 10], 100, &mut Vec::new()), Err(FrameFault::Compressed));
         // Nothing may follow the end of a stream.
         let behind = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 1, 2, 3, 4, 5];
-        assert_eq!(decompress(&behind, 100, &mut Vec::new()), Err(Fault::Compressed));
+        assert_eq!(decompress(&behind, 100, &mut Vec::new()), Err(FrameFault::Compressed));
         // An earlier error does not affect the next message.
         there_and_back(&b"hello ".repeat(10));
     }

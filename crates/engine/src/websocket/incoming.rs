@@ -1,6 +1,6 @@
 //! Input of one WebSocket: pieces become messages.
 
-use flatout_wire::websocket::{Event, Fault, Kind, Limits, Reader, Role};
+use flatout_wire::websocket::{FrameFault, MessageKind, MessageLimits, Reader, ReaderEvent, Role};
 
 use super::deflate::decompress;
 use super::socket::Message;
@@ -11,7 +11,7 @@ const MESSAGE_BYTES_KEPT: usize = 4 << 10;
 /// One connection's input.
 pub(super) struct Incoming {
     reader: Reader,
-    limits: Limits,
+    limits: MessageLimits,
     /// The start of a frame header or of a control frame.
     pub(super) held: Vec<u8>,
     /// The current message, if it comes in several pieces.
@@ -21,7 +21,7 @@ pub(super) struct Incoming {
 }
 
 /// A parsed item.
-pub(super) enum Said<'b> {
+pub(super) enum IncomingItem<'b> {
     Message(Message<'b>),
     Ping(&'b [u8]),
     Pong,
@@ -30,7 +30,7 @@ pub(super) enum Said<'b> {
 }
 
 impl Incoming {
-    pub(super) fn new(limits: Limits, may_compress: bool) -> Incoming {
+    pub(super) fn new(limits: MessageLimits, may_compress: bool) -> Incoming {
         Incoming {
             reader: Reader::new(Role::Server, may_compress),
             limits,
@@ -44,21 +44,21 @@ impl Incoming {
     pub(super) fn read(
         &mut self,
         bytes: &mut [u8],
-        mut hear: impl FnMut(Said<'_>) -> bool,
-    ) -> Result<(), Fault> {
+        mut hear: impl FnMut(IncomingItem<'_>) -> bool,
+    ) -> Result<(), FrameFault> {
         self.held.clear();
         let mut rest = bytes;
         loop {
             let (used, event) = self.reader.step(rest, &self.limits)?;
             let goes_on = match event {
-                Event::NeedMore => {
+                ReaderEvent::NeedMore => {
                     self.held.extend_from_slice(rest.get(used..).unwrap_or_default());
                     return Ok(());
                 }
-                Event::Ping(payload) => hear(Said::Ping(payload)),
-                Event::Pong(_) => hear(Said::Pong),
-                Event::Close(close) => hear(Said::Close(close.code)),
-                Event::Data { kind, bytes, is_compressed, is_last } => {
+                ReaderEvent::Ping(payload) => hear(IncomingItem::Ping(payload)),
+                ReaderEvent::Pong(_) => hear(IncomingItem::Pong),
+                ReaderEvent::Close(close) => hear(IncomingItem::Close(close.code)),
+                ReaderEvent::Data { kind, bytes, is_compressed, is_last } => {
                     if !is_last || !self.message.is_empty() {
                         self.message.extend_from_slice(bytes);
                     }
@@ -102,13 +102,13 @@ impl Incoming {
 }
 
 fn whole(
-    kind: Kind,
+    kind: MessageKind,
     is_compressed: bool,
     message: &[u8],
-    limits: &Limits,
+    limits: &MessageLimits,
     plain: &mut Vec<u8>,
-    hear: &mut impl FnMut(Said<'_>) -> bool,
-) -> Result<bool, Fault> {
+    hear: &mut impl FnMut(IncomingItem<'_>) -> bool,
+) -> Result<bool, FrameFault> {
     let bytes = if is_compressed {
         plain.clear();
         decompress(message, limits.message_bytes_max, plain)?;
@@ -117,10 +117,10 @@ fn whole(
         message
     };
     let message = match kind {
-        Kind::Text => Message::Text(std::str::from_utf8(bytes).map_err(|_| Fault::Utf8)?),
-        Kind::Binary => Message::Binary(bytes),
+        MessageKind::Text => Message::Text(std::str::from_utf8(bytes).map_err(|_| FrameFault::Utf8)?),
+        MessageKind::Binary => Message::Binary(bytes),
     };
-    Ok(hear(Said::Message(message)))
+    Ok(hear(IncomingItem::Message(message)))
 }
 
 #[cfg(test)]
@@ -137,13 +137,13 @@ mod tests {
         }
         bytes[0] &= 0x7f;
         bytes[8] &= 0x7f;
-        let mut incoming = Incoming::new(Limits::default(), false);
+        let mut incoming = Incoming::new(MessageLimits::default(), false);
         let mut heard = Vec::new();
         for byte in bytes {
             let mut held = std::mem::take(&mut incoming.held);
             held.push(byte);
-            let hear = |said: Said<'_>| {
-                let Said::Message(Message::Text(text)) = said else { panic!("no text") };
+            let hear = |said: IncomingItem<'_>| {
+                let IncomingItem::Message(Message::Text(text)) = said else { panic!("no text") };
                 heard.push(text.to_owned());
                 true
             };

@@ -1,7 +1,7 @@
 //! WebSockets: connections that have left HTTP and stay in the lane.
 //!
 //! ```text
-//! Asked::of(head) ──> accept: 101, Body::Take ──> Socket::open ──> guest ── ready ──> Reader ──> handler
+//! UpgradeOffer::of(head) ──> accept: 101, Body::Take ──> Socket::open ──> guest ── ready ──> Reader ──> handler
 //!                                                                    ^                              │
 //!                                                                    └──────── Socket::send <───────┘
 //! ```
@@ -16,7 +16,7 @@ mod socket;
 use std::time::Duration;
 
 use flatout_wire::Status;
-use flatout_wire::websocket::{Asked, Limits};
+use flatout_wire::websocket::{MessageLimits, UpgradeOffer};
 
 use crate::exchange::Lane;
 use crate::service::{Body, Response};
@@ -36,7 +36,7 @@ pub use socket::{Message, Socket};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebSocketPlan {
     /// Limits of the input.
-    pub limits: Limits,
+    pub limits: MessageLimits,
     /// Unsent bytes above which nothing more is read from the client.
     pub unsent_bytes_full: usize,
     /// Unsent bytes above which the connection is closed: its client does not read. Over HTTP/2, each stream that is a
@@ -52,7 +52,7 @@ pub struct WebSocketPlan {
 impl Default for WebSocketPlan {
     fn default() -> Self {
         WebSocketPlan {
-            limits: Limits::default(),
+            limits: MessageLimits::default(),
             unsent_bytes_full: 256 << 10,
             unsent_bytes_max: 16 << 20,
             heartbeat: Duration::from_secs(30),
@@ -64,7 +64,7 @@ impl Default for WebSocketPlan {
 /// Responds to a WebSocket request, or refuses it: writes the whole response. `handler` is called with each message,
 /// on the worker's thread.
 pub fn upgrade(
-    asked: Result<Asked, flatout_wire::websocket::Refusal>,
+    asked: Result<UpgradeOffer, flatout_wire::websocket::UpgradeRefusal>,
     plan: &WebSocketPlan,
     lane: &Lane,
     handler: impl Fn(&Socket, Message<'_>) + 'static,
@@ -86,7 +86,7 @@ pub fn upgrade(
 }
 
 /// Writes the head of an accepting response; the body has to be a [`Body::Take`].
-pub fn accept(asked: &Asked, response: &mut Response) {
+pub fn accept(asked: &UpgradeOffer, response: &mut Response) {
     response.set_status(Status::SWITCHING_PROTOCOLS);
     response.header("Upgrade", "websocket");
     if let Some(accept) = &asked.accept {
@@ -98,9 +98,9 @@ pub fn accept(asked: &Asked, response: &mut Response) {
 }
 
 /// Writes a refusing response.
-pub fn refuse(refusal: flatout_wire::websocket::Refusal, response: &mut Response) {
+pub fn refuse(refusal: flatout_wire::websocket::UpgradeRefusal, response: &mut Response) {
     response.set_status(refusal.status());
-    if refusal == flatout_wire::websocket::Refusal::Version {
+    if refusal == flatout_wire::websocket::UpgradeRefusal::Version {
         response.header("Sec-WebSocket-Version", "13");
     }
     response.header("Content-Type", "text/plain; charset=utf-8");

@@ -9,9 +9,9 @@ use flatout_wire::websocket::{Deflate, Opcode, close_payload, write_frame};
 
 use super::WebSocketPlan;
 use super::deflate::compress;
-use super::incoming::{Incoming, Said};
+use super::incoming::{Incoming, IncomingItem};
 use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
-use crate::service::{Seat, Taken};
+use crate::service::{ConnectionPermit, Taken};
 
 /// How long a closed connection is still read, so that a reset does not discard what was sent last.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
@@ -68,38 +68,38 @@ pub enum Message<'b> {
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Socket(Rc<Inner>);
+pub struct Socket(Rc<SocketInner>);
 
 type Handler = Box<dyn Fn(&Socket, Message<'_>)>;
 
-struct Inner {
+struct SocketInner {
     lane: Lane,
     plan: WebSocketPlan,
     deflate: Option<Deflate>,
     handler: Handler,
     incoming: RefCell<Incoming>,
-    outgoing: RefCell<Outgoing>,
+    outgoing: RefCell<OutgoingFrames>,
     /// Its input is being parsed: messages are sent when that is done.
     is_reading: Cell<bool>,
 }
 
-struct Outgoing {
+struct OutgoingFrames {
     guest: Option<GuestKey>,
     /// Counts the connection.
-    seat: Option<Seat>,
+    seat: Option<ConnectionPermit>,
     unsent: Vec<u8>,
     /// Bytes of it that were sent.
     sent_bytes: usize,
     /// There may be data to receive.
     is_readable: bool,
-    state: State,
+    state: SocketPhase,
     /// Something was received since the deadline was set.
     was_heard: bool,
     was_pinged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SocketPhase {
     Open,
     /// A close frame was queued; nothing follows it.
     Closing,
@@ -131,7 +131,7 @@ impl Socket {
 
     /// Whether messages can still be sent.
     pub fn is_open(&self) -> bool {
-        self.0.outgoing.borrow().state == State::Open
+        self.0.outgoing.borrow().state == SocketPhase::Open
     }
 
     /// Whether both are the same connection.
@@ -150,17 +150,17 @@ impl Socket {
         let Taken { carrier, read, seat, .. } = taken;
         let mut incoming = Incoming::new(plan.limits, deflate.is_some());
         incoming.held.extend_from_slice(&read);
-        let outgoing = Outgoing {
+        let outgoing = OutgoingFrames {
             guest: None,
             seat: Some(seat),
             unsent: Vec::new(),
             sent_bytes: 0,
             is_readable: true,
-            state: State::Open,
+            state: SocketPhase::Open,
             was_heard: true,
             was_pinged: false,
         };
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(SocketInner {
             lane: lane.clone(),
             plan,
             deflate,
@@ -177,16 +177,16 @@ impl Socket {
 
     fn say(&self, opcode: Opcode, is_compressed: bool, payload: &[u8]) {
         let mut outgoing = self.0.outgoing.borrow_mut();
-        if outgoing.state != State::Open {
+        if outgoing.state != SocketPhase::Open {
             return;
         }
         write_frame(opcode, is_compressed, payload, None, &mut outgoing.unsent);
         if opcode == Opcode::Close {
-            outgoing.state = State::Closing;
+            outgoing.state = SocketPhase::Closing;
         }
         if outgoing.unsent.len() - outgoing.sent_bytes > self.0.plan.unsent_bytes_max {
             // The client does not read, so it would not get a close frame either.
-            outgoing.state = State::Gone;
+            outgoing.state = SocketPhase::Gone;
         }
         drop(outgoing);
         if !self.0.is_reading.get() {
@@ -198,12 +198,12 @@ impl Socket {
     fn flush(&self) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         let Some(guest) = outgoing.guest else { return };
-        while outgoing.state != State::Gone && outgoing.sent_bytes < outgoing.unsent.len() {
+        while outgoing.state != SocketPhase::Gone && outgoing.sent_bytes < outgoing.unsent.len() {
             let rest = outgoing.unsent.get(outgoing.sent_bytes..).unwrap_or_default();
             match self.0.lane.send(guest, rest) {
                 Moved::Bytes(sent) => outgoing.sent_bytes += sent,
                 Moved::WouldBlock => return,
-                Moved::Broken => outgoing.state = State::Gone,
+                Moved::Broken => outgoing.state = SocketPhase::Gone,
             }
         }
         outgoing.sent_bytes = 0;
@@ -212,13 +212,13 @@ impl Socket {
             outgoing.unsent = Vec::new();
         }
         match outgoing.state {
-            State::Open | State::Lingering => {}
-            State::Closing => {
-                outgoing.state = State::Lingering;
+            SocketPhase::Open | SocketPhase::Lingering => {}
+            SocketPhase::Closing => {
+                outgoing.state = SocketPhase::Lingering;
                 self.0.lane.shut_down(guest);
                 self.0.lane.set_deadline(guest, Some(LINGER_TIME_MAX));
             }
-            State::Gone => {
+            SocketPhase::Gone => {
                 drop(outgoing);
                 self.end();
             }
@@ -228,7 +228,7 @@ impl Socket {
     /// Releases everything.
     fn end(&self) {
         let mut outgoing = self.0.outgoing.borrow_mut();
-        outgoing.state = State::Gone;
+        outgoing.state = SocketPhase::Gone;
         outgoing.unsent = Vec::new();
         let (guest, seat) = (outgoing.guest.take(), outgoing.seat.take());
         drop(outgoing);
@@ -245,7 +245,7 @@ impl Socket {
             let Some(guest) = outgoing.guest else { return };
             let is_full = outgoing.unsent.len() - outgoing.sent_bytes >= self.0.plan.unsent_bytes_full;
             let state = outgoing.state;
-            if !outgoing.is_readable || (is_full && state == State::Open) {
+            if !outgoing.is_readable || (is_full && state == SocketPhase::Open) {
                 return;
             }
             drop(outgoing);
@@ -265,7 +265,7 @@ impl Socket {
     }
 
     /// One receive, and its result.
-    fn receive(&self, guest: GuestKey, state: State) -> Moved {
+    fn receive(&self, guest: GuestKey, state: SocketPhase) -> Moved {
         let mut buffer = self.0.lane.buffer();
         let mut incoming = self.0.incoming.borrow_mut();
         let held = incoming.held.len();
@@ -283,7 +283,7 @@ impl Socket {
             Moved::Bytes(came) => came,
             Moved::WouldBlock => 0,
         };
-        if state != State::Open {
+        if state != SocketPhase::Open {
             incoming.held.clear();
             return moved;
         }
@@ -303,12 +303,12 @@ impl Socket {
         Moved::Bytes(behind.len())
     }
 
-    fn hear(&self, said: Said<'_>) -> bool {
+    fn hear(&self, said: IncomingItem<'_>) -> bool {
         match said {
-            Said::Message(message) => (self.0.handler)(self, message),
-            Said::Ping(payload) => self.say(Opcode::Pong, false, payload),
-            Said::Pong => {}
-            Said::Close(code) => {
+            IncomingItem::Message(message) => (self.0.handler)(self, message),
+            IncomingItem::Ping(payload) => self.say(Opcode::Pong, false, payload),
+            IncomingItem::Pong => {}
+            IncomingItem::Close(code) => {
                 let payload = code.map_or_else(Vec::new, |code| close_payload(code, ""));
                 self.say(Opcode::Close, false, &payload);
             }
@@ -320,7 +320,7 @@ impl Socket {
     fn look(&self, guest: GuestKey) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         let was_heard = std::mem::take(&mut outgoing.was_heard);
-        if outgoing.state != State::Open || (!was_heard && outgoing.was_pinged) {
+        if outgoing.state != SocketPhase::Open || (!was_heard && outgoing.was_pinged) {
             drop(outgoing);
             return self.end();
         }

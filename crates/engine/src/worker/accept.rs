@@ -10,9 +10,9 @@ use flatout_lane::listener::refuse_new;
 use flatout_lane::poll::Token;
 use flatout_lane::socket::{self, Accepted};
 
-use super::Worker;
+use super::WorkerLoop;
 use crate::connection::Connection;
-use crate::listening::{Listener, ListenersChange, NewLimits};
+use crate::listening::{Listener, ListenersChange, NewLimits, Start};
 use crate::service::Outcome;
 use crate::shared::Prefix;
 use crate::transport::Transport;
@@ -24,7 +24,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// and established connections must not be reset.
 pub(crate) const GOING_TIME: Duration = Duration::from_secs(1);
 
-impl Worker {
+impl WorkerLoop {
     /// Accepts from all listeners.
     pub(super) fn accept_all(&mut self) {
         for index in 0..self.listeners.len() {
@@ -44,9 +44,9 @@ impl Worker {
             if !self.shared.has_room() {
                 return self.pause_accepting();
             }
-            let (is_secure, has_proxy_header) = (listener.is_secure, listener.has_proxy_header);
+            let start = listener.start;
             match socket::accept(listener.socket.as_fd()) {
-                Accepted::Connection(socket, peer) => self.admit(socket, peer, is_secure, has_proxy_header),
+                Accepted::Connection(socket, peer) => self.admit(socket, peer, start),
                 Accepted::Empty => return,
                 Accepted::Aborted => {}
                 Accepted::Exhausted(error) => {
@@ -60,7 +60,8 @@ impl Worker {
         self.accept_again = true;
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, is_secure: bool, has_proxy_header: bool) {
+    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
+        let Start { is_secure, has_proxy_header } = start;
         if has_proxy_header && !self.admits_proxy(peer) {
             return;
         }
@@ -70,13 +71,12 @@ impl Worker {
             return;
         }
         self.accepted_count += 1;
-        let acceptor = self.acceptor.as_ref().filter(|_| is_secure && !has_proxy_header);
-        let (transport, deadline) = match acceptor {
-            None => (Transport::plain(socket), self.serving.idle_deadline()),
-            Some(acceptor) => match acceptor.accept(socket) {
-                Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
-                // The plan was checked when it was opened, so this is out of memory or a bug.
-                Err(_) => return self.shared.release(client.map(Prefix::of)),
+        let (transport, deadline) = match is_secure && !has_proxy_header {
+            false => (Transport::plain(socket), self.serving.idle_deadline()),
+            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket)) {
+                Some(Ok(channel)) => (Transport::tls(channel), self.serving.handshake_deadline()),
+                // The plan was checked when it was opened, so this is out of memory or a bug. Never serve it without TLS.
+                Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },
         };
         let mut connection = Connection::new(transport, client, deadline, self.requests_max);
@@ -125,9 +125,7 @@ impl Worker {
             return;
         }
         for listener in &mut self.listeners {
-            if let Some((_, is_proxied)) = change.proxied.iter().find(|(id, _)| *id == listener.id) {
-                listener.has_proxy_header = *is_proxied;
-            }
+            change.alter(listener);
             if change.removed.contains(&listener.id) {
                 // If this fails, it is closed nevertheless.
                 let _ = refuse_new(listener.socket.as_fd());

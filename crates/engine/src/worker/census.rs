@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use flatout_wire::h1::Wants;
 
-use super::Worker;
+use super::WorkerLoop;
 use crate::connection::Connection;
 use crate::h1::Serving;
 
@@ -62,22 +62,18 @@ impl State {
 #[derive(Debug, Default)]
 pub(super) struct Census([usize; State::ALL.len()]);
 
-impl Worker {
+impl WorkerLoop {
     /// Counts the connections of one slice of the table, if requested; after the last slice the counts are published.
     pub(super) fn count_states(&mut self, slice: usize, slices: usize) {
         if slice == 0 && self.stats.is_asked.swap(false, Ordering::Relaxed) {
             self.census = Some(Census::default());
         }
         let Some(census) = &mut self.census else { return };
-        let slots = self.connections.slots();
-        let mut slot = self.connections.skip_empty(slots * slice / slices);
-        while slot < slots * (slice + 1) / slices {
-            if let Some((_, connection)) = self.connections.slot(slot)
-                && let Some(count) = census.0.get_mut(State::of(connection) as usize)
-            {
+        let mut cursor = self.connections.slice(slice, slices);
+        while let Some((_, connection)) = cursor.next(&self.connections) {
+            if let Some(count) = census.0.get_mut(State::of(connection) as usize) {
                 *count += 1;
             }
-            slot = self.connections.skip_empty(slot + 1);
         }
         if slice + 1 < slices {
             return;
@@ -86,7 +82,7 @@ impl Worker {
         for (stat, count) in self.stats.states.iter().zip(census.0) {
             stat.store(count, Ordering::Relaxed);
         }
-        let memory = slots * size_of::<Connection>() + self.serving.memory_bytes();
+        let memory = self.connections.slots() * size_of::<Connection>() + self.serving.memory_bytes();
         self.stats.memory_bytes.store(memory, Ordering::Relaxed);
     }
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use flatout_lane::clock::Ticks;
 use flatout_lane::poll::Poll;
-use flatout_lane::slab::{Key, Slab};
+use flatout_lane::slab::{Cursor, Key, Slab};
 use flatout_tls::Acceptor;
 use tokio::task::spawn_local;
 
@@ -31,7 +31,7 @@ use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::h1::{Fate, Serving};
 use crate::listening::Listener;
 use crate::plan::Limits;
-use crate::service::{Outcome, Seat, Taken, Takeover};
+use crate::service::{ConnectionPermit, Outcome, Taken, Takeover};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
 
@@ -54,7 +54,7 @@ pub(crate) struct Setup {
 }
 
 /// A worker's state, owned by its loop.
-struct Worker {
+struct WorkerLoop {
     poll: Poll,
     /// Events that were taken and not served yet.
     events: Range<usize>,
@@ -83,7 +83,7 @@ struct Worker {
     requests_max: u32,
     drain_deadline: Option<Ticks>,
     /// The slot of the next connection to notify of the drain.
-    drain_slot: Option<usize>,
+    drain_cursor: Option<Cursor>,
     /// Guests to notify of the drain.
     draining_guests: Vec<Key>,
     sweep_slice: usize,
@@ -93,7 +93,7 @@ struct Worker {
     ended: bool,
 }
 
-impl Worker {
+impl WorkerLoop {
     /// Accesses a connection, if it still exists.
     #[inline]
     fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) {
@@ -154,7 +154,7 @@ impl Worker {
                 Err(_) => return,
             },
         };
-        let seat = Seat(leaving.clone());
+        let seat = ConnectionPermit(leaving.clone());
         let taken = Taken { carrier: socket.into(), read: read.into(), peer, is_direct, seat };
         spawn_local(async move {
             let _leaving = leaving;
@@ -204,10 +204,9 @@ impl Worker {
 
     /// Ends everything that is left: every request is reported.
     fn end(&mut self) {
-        for slot in 0..self.connections.slots() {
-            if let Some((key, _)) = self.connections.slot(slot) {
-                self.close(key, Outcome::Stopped);
-            }
+        let mut cursor = Cursor::default();
+        while let Some((key, _)) = cursor.next(&self.connections) {
+            self.close(key, Outcome::Stopped);
         }
         self.mailbox.close();
     }
@@ -218,7 +217,7 @@ impl Worker {
 }
 
 /// However the worker ends: its guests and tasks may hold the lane, which must not hold them in turn.
-impl Drop for Worker {
+impl Drop for WorkerLoop {
     fn drop(&mut self) {
         self.serving.lane.clear();
     }

@@ -12,13 +12,13 @@ use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
 
-use super::Worker;
+use super::WorkerLoop;
 use crate::connection::{Connection, Peer, Proxied};
 use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
 use crate::transport::Transport;
 
-impl Worker {
+impl WorkerLoop {
     /// Whether to accept a connection of such a listener; otherwise it has to be closed.
     pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let is_believed = self.serving.believes_proxy(peer);

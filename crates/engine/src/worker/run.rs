@@ -21,7 +21,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::turn::TURN_NS_MAX;
-use super::{Setup, Worker};
+use super::{Setup, WorkerLoop};
 use crate::exchange::{Lane, Worker as Place};
 use crate::h1::{STAGE_SOCKETS, Serving};
 use crate::service::Service;
@@ -36,7 +36,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
     // The worker limits tasks by its own rule, once per turn: the runtime's rule would interrupt a turn.
     runtime.block_on(tokio::task::coop::unconstrained(async move {
         let entered = local.enter();
-        let worker = Worker::new(setup, make)?;
+        let worker = WorkerLoop::new(setup, make)?;
         let watched = worker.poll.watched()?;
         let sleep = Box::pin(sleep_until(Instant::now()));
         let mut main = Main { worker, watched, sleep, metrics: Handle::current().metrics() };
@@ -48,7 +48,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
 
 /// A worker and its means of waiting.
 struct Main {
-    worker: Worker,
+    worker: WorkerLoop,
     watched: AsyncFd<OwnedFd>,
     sleep: Pin<Box<Sleep>>,
     metrics: RuntimeMetrics,
@@ -115,15 +115,15 @@ impl Main {
     }
 }
 
-impl Worker {
-    fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<Worker> {
+impl WorkerLoop {
+    fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<WorkerLoop> {
         let poll = Poll::new()?;
         setup.mailbox.watch(poll.set())?;
         let lane = Lane::new(poll.set().clone());
         let Setup { index, count, draining, .. } = setup;
         let mailbox = setup.mailbox.clone();
         let service = make(Place { index, count, draining, lane: lane.clone(), mailbox });
-        let mut worker = Worker {
+        let mut worker = WorkerLoop {
             poll,
             events: 0..0,
             listeners: setup.listeners,
@@ -149,7 +149,7 @@ impl Worker {
             shared: setup.shared,
             stats: setup.stats,
             drain_deadline: None,
-            drain_slot: None,
+            drain_cursor: None,
             draining_guests: Vec::new(),
             sweep_slice: 0,
             census: None,

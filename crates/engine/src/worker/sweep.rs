@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use flatout_lane::clock::{self, Ticks};
+use flatout_lane::slab::Cursor;
 
-use super::Worker;
+use super::WorkerLoop;
 use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
 use crate::h1::Fate;
@@ -14,28 +15,26 @@ use crate::service::Outcome;
 /// second.
 const SWEEP_SLICES: usize = 8;
 
-impl Worker {
+impl WorkerLoop {
     /// Ends what is overdue in one slice of the table.
     pub(super) fn sweep(&mut self) {
         let now = self.serving.now.ticks;
-        let slots = self.connections.slots();
         let slice = self.sweep_slice;
         if self.census.is_some() || self.stats.is_asked.load(Ordering::Relaxed) {
             self.count_states(slice, SWEEP_SLICES);
         }
         self.sweep_slice = (slice + 1) % SWEEP_SLICES;
-        let mut slot = self.connections.skip_empty(slots * slice / SWEEP_SLICES);
-        while slot < slots * (slice + 1) / SWEEP_SLICES {
-            let due = self.connections.slot(slot).filter(|(_, connection)| connection.deadline <= now);
-            if let Some((key, connection)) = due {
-                let awaits_proxy_header = connection.awaits_proxy_header();
-                self.serving.begin();
-                if awaits_proxy_header {
-                    self.refuse_proxy(key, "its PROXY header did not arrive in time");
-                }
-                self.with(key, |serving, connection| serving.expire(key, connection));
+        let mut cursor = self.connections.slice(slice, SWEEP_SLICES);
+        while let Some((key, connection)) = cursor.next(&self.connections) {
+            if connection.deadline > now {
+                continue;
             }
-            slot = self.connections.skip_empty(slot + 1);
+            let awaits_proxy_header = connection.awaits_proxy_header();
+            self.serving.begin();
+            if awaits_proxy_header {
+                self.refuse_proxy(key, "its PROXY header did not arrive in time");
+            }
+            self.with(key, |serving, connection| serving.expire(key, connection));
         }
         self.feed_starved();
         let mut overdue = Vec::new();
@@ -71,7 +70,7 @@ impl Worker {
         self.listeners.clear();
         self.drain_deadline = Some(self.serving.now.ticks + time_max);
         self.serving.draining = true;
-        self.drain_slot = Some(0);
+        self.drain_cursor = Some(Cursor::default());
         self.end_if_drained();
     }
 
@@ -79,8 +78,8 @@ impl Worker {
     /// before it is notified announces its end in that response.
     pub(super) fn tell_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
-        let mut slot = self.connections.skip_empty(self.drain_slot.take().unwrap_or(0));
-        while let Some((key, connection)) = self.connections.slot(slot) {
+        let mut cursor = self.drain_cursor.take().unwrap_or_default();
+        while let Some((key, connection)) = cursor.next(&self.connections) {
             let awaits_proxy_header = connection.awaits_proxy_header();
             self.serving.begin();
             if awaits_proxy_header && !self.read_proxy_header(key) {
@@ -94,9 +93,8 @@ impl Worker {
                     fate => fate,
                 }
             });
-            slot = self.connections.skip_empty(slot + 1);
             if clock::nanoseconds() > ends_ns {
-                self.drain_slot = Some(slot);
+                self.drain_cursor = Some(cursor);
                 return;
             }
         }

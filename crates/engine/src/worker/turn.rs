@@ -9,7 +9,7 @@ use flatout_lane::poll::{Ready, Token};
 use flatout_lane::slab::Key;
 use flatout_wire::h1::Wants;
 
-use super::Worker;
+use super::WorkerLoop;
 use crate::exchange::{GuestEvent, GuestKey, Mail};
 use crate::h1::{Fate, STAGE_SOCKETS};
 use crate::service::Outcome;
@@ -20,7 +20,7 @@ pub(super) const TURN_NS_MAX: u64 = 500_000;
 /// Connections of a stage that are served between two clock readings.
 const SERVED_PER_LOOK: usize = 4;
 
-impl Worker {
+impl WorkerLoop {
     /// Handles the events that were taken, and connections with more work than fitted their last turn.
     pub(super) fn turn(&mut self) {
         let mut began_ns = self.serving.tick();
@@ -46,7 +46,7 @@ impl Worker {
     pub(super) fn has_more_than_events(&self) -> bool {
         self.accept_again
             || self.has_mail
-            || self.drain_slot.is_some()
+            || self.drain_cursor.is_some()
             || !self.draining_guests.is_empty()
             || !self.again.is_empty()
             || self.serving.lane.has_again()
@@ -63,11 +63,11 @@ impl Worker {
                 fate => self.apply(key, fate),
             }
             if slice % SERVED_PER_LOOK == SERVED_PER_LOOK - 1 && self.serving.is_over_budget() {
-                self.send_left();
+                self.flush_stage();
                 self.serving.begin();
             }
         }
-        self.send_left();
+        self.flush_stage();
         if !self.single.is_empty() {
             self.serve_singles();
         }
@@ -138,19 +138,19 @@ impl Worker {
         }
     }
 
-    fn send_left(&mut self) {
-        let left = std::mem::take(&mut self.serving.left);
-        for left in &left {
-            let Some(connection) = self.connections.get_mut(left.key) else {
-                self.serving.forget_left(left);
+    fn flush_stage(&mut self) {
+        let staged = std::mem::take(&mut self.serving.staged);
+        for response in &staged {
+            let Some(connection) = self.connections.get_mut(response.key) else {
+                self.serving.forget_staged(response);
                 continue;
             };
-            match self.serving.send_left(left, connection) {
+            match self.serving.flush_staged(response, connection) {
                 Fate::Keep => {}
-                fate => self.apply(left.key, fate),
+                fate => self.apply(response.key, fate),
             }
         }
-        self.serving.left = left;
+        self.serving.staged = staged;
         self.serving.clear_stage();
     }
 
@@ -184,7 +184,7 @@ impl Worker {
         if self.has_mail {
             self.read_mail();
         }
-        if self.drain_slot.is_some() {
+        if self.drain_cursor.is_some() {
             self.tell_of_drain();
         }
         if !self.draining_guests.is_empty() {
@@ -193,8 +193,8 @@ impl Worker {
         if std::mem::take(&mut self.accept_again) {
             self.accept_all();
         }
-        for key in self.serving.lane.take_again() {
-            self.call_guest(GuestKey(key), GuestEvent::Again);
+        for (key, event) in self.serving.lane.take_again() {
+            self.call_guest(GuestKey(key), event);
         }
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut keys = std::mem::take(&mut self.again).into_iter();

@@ -1,6 +1,6 @@
 //! Frames of a WebSocket's client.
 
-use flatout_wire::websocket::{Event, Opcode, Reader, Role, write_frame};
+use flatout_wire::websocket::{Opcode, Reader, ReaderEvent, Role, write_frame};
 
 pub(crate) fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -16,16 +16,16 @@ pub(crate) fn frames(bytes: &[u8]) -> Vec<String> {
         let (used, event) = reader.step(&mut bytes[at..], &Default::default()).unwrap();
         at += used;
         match event {
-            Event::NeedMore => return said,
-            Event::Data { bytes, is_last, .. } => {
+            ReaderEvent::NeedMore => return said,
+            ReaderEvent::Data { bytes, is_last, .. } => {
                 message.push_str(str::from_utf8(bytes).unwrap());
                 if is_last {
                     said.push(std::mem::take(&mut message));
                 }
             }
-            Event::Ping(_) => said.push("ping".to_owned()),
-            Event::Pong(_) => said.push("pong".to_owned()),
-            Event::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
+            ReaderEvent::Ping(_) => said.push("ping".to_owned()),
+            ReaderEvent::Pong(_) => said.push("pong".to_owned()),
+            ReaderEvent::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
         }
     }
 }

@@ -93,6 +93,13 @@ impl H2Client {
         stream
     }
 
+    /// Starts a request whose body is sent with `say` and `end`.
+    pub(crate) fn begin(&mut self, method: Method, path: &str, fields: &[(&str, &str)]) -> StreamId {
+        let stream = self.ask(method, path, fields, Some(b""));
+        self.tunnels.insert(stream);
+        stream
+    }
+
     /// Begins a WebSocket (RFC 8441), once the server has offered that.
     pub(crate) fn websocket(&mut self, path: &str, fields: &[(&str, &str)]) -> StreamId {
         self.until(|client| client.machine.can_connect_protocol());
@@ -105,6 +112,13 @@ impl H2Client {
         };
         let stream = self.machine.ask(asking, encode, &mut self.out).expect("a stream");
         self.got.insert(stream, Got::default());
+        self.tunnels.insert(stream);
+        stream
+    }
+
+    /// Starts a request whose body is sent later; [`H2Client::end`] ends it.
+    pub(crate) fn upload(&mut self, method: Method, path: &str, fields: &[(&str, &str)]) -> StreamId {
+        let stream = self.ask(method, path, fields, Some(b""));
         self.tunnels.insert(stream);
         stream
     }
@@ -211,8 +225,11 @@ impl H2Client {
     }
 
     fn over(&mut self, stream: StreamId) {
-        self.sending.remove(&stream);
-        self.machine.release(stream, &mut self.out);
+        // The body of its request may still be sent.
+        if !self.tunnels.contains(&stream) {
+            self.sending.remove(&stream);
+            self.machine.release(stream, &mut self.out);
+        }
     }
 
     /// Continues until `is_done`.

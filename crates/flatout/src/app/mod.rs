@@ -64,7 +64,7 @@ pub struct App {
     #[cfg(feature = "openapi")]
     pub(crate) documents: Vec<Arc<crate::openapi::Document>>,
     pub(crate) path_form: PathForm,
-    plan: Plan,
+    pub(crate) plan: Plan,
     wrap: Option<Wrap>,
     #[cfg(feature = "admin")]
     admin: Option<crate::Admin>,
@@ -307,8 +307,8 @@ impl App {
     /// [`fallback`](App::fallback) there.
     ///
     /// A proxied response does not pass through middleware: middleware may reject a request before it is proxied, but
-    /// code that changes responses, such as [`App::after`], does not see those of the other server. Behind middleware
-    /// that waits before it calls the next one, and behind [`App::layer`], the response is 501.
+    /// code that changes responses, such as [`App::after`] and layers, does not see those of the other server. Behind
+    /// [`App::layer`], the request's body is collected first.
     ///
     /// # Errors
     /// What the client gets: 502 if the server cannot be reached or does not respond with HTTP, 503 if too many
@@ -324,7 +324,7 @@ impl App {
     pub fn proxy(mut self, prefix: &str, to: impl Into<crate::Proxy>) -> App {
         let mut plan = to.into();
         self.fault = self.fault.or(plan.fault());
-        let endpoint = Arc::new(crate::passing::ProxyEndpoint::new(plan));
+        let endpoint = Arc::new(crate::reverse_proxy::ProxyEndpoint::new(plan));
         let opened = endpoint.clone();
         self.lifetime.openers.push(Box::new(move || opened.open()));
         let prefix = prefix.trim_end_matches('/').to_owned();
@@ -419,8 +419,9 @@ impl App {
     /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. If a layer fails, the
     /// response is 503.
     ///
-    /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. WebSocket requests get 501
-    /// inside a layer: put the layer around the router that is [mounted](App::mount) instead.
+    /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. It does not see responses that do
+    /// not come from the handler itself: those of long polls and proxies, and what is sent on a connection that a
+    /// [mounted](App::mount) router takes over.
     ///
     /// ```
     /// use std::time::Duration;

@@ -195,7 +195,7 @@ impl App {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        let mut plan = std::mem::take(&mut self.plan);
+        let mut plan = self.plan.clone();
         // Browsers open WebSockets over HTTP/2 where it is offered, and a mounted service gets its by HTTP/1 alone.
         plan.limits.http2_websockets &= !self.routes.iter().any(|route| route.endpoint.takes_connections());
         let wrap = self.wrap.take();

@@ -1,4 +1,4 @@
-//! What surrounds the handlers of an application: state, checks, limits.
+//! PurgeScope surrounds the handlers of an application: state, checks, limits.
 
 use std::any::TypeId;
 use std::rc::Rc;
@@ -156,7 +156,7 @@ impl App {
     /// ```no_run
     /// use std::time::Duration;
     /// use flatout::App;
-    /// use flatout::cache::{Cache, Plan, Purge, Rules, What};
+    /// use flatout::cache::{Cache, Plan, Purge, Rules, PurgeScope};
     ///
     /// let cache = Cache::open(Plan { memory_bytes: 64 << 20, ..Plan::default() });
     /// let purged = cache.clone();
@@ -164,14 +164,11 @@ impl App {
     ///     .cache(&cache, Rules::fresh(Duration::from_secs(60)))
     ///     .proxy("/shop", "http://10.0.0.5:3000")
     ///     .proxy("/blog", "http://10.0.0.6:3000")
-    ///     .post("/purge", move || purged.purge(&Purge { what: What::All, is_soft: true }).to_string());
+    ///     .post("/purge", move || purged.purge(&Purge { scope: PurgeScope::All, is_soft: true }).to_string());
     /// ```
     #[cfg(feature = "proxy")]
     pub fn cache(mut self, cache: &crate::cache::Cache, rules: crate::cache::Rules) -> App {
-        match crate::passing::Cached::new(cache, rules) {
-            Ok(cached) => self.scope.cache = Some(cached),
-            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
-        }
+        self.scope.cache = Some(crate::reverse_proxy::Cached::new(cache, rules));
         self
     }
 }

@@ -95,20 +95,20 @@ pub struct Next {
 
 /// State shared by the function and the code that polls it.
 struct Shared {
-    state: RefCell<State>,
+    state: RefCell<CallState>,
     /// The code that polls the function checks the state itself.
     is_driven: Cell<bool>,
     driver: RefCell<Option<Waker>>,
 }
 
-enum State {
+enum CallState {
     Idle,
     Wanted(Extensions, Waker),
-    Called(Called),
+    Called(HandlerResponse),
     Over,
 }
 
-enum Called {
+enum HandlerResponse {
     Now(Box<Response>),
     Later(Pin<Box<dyn Future<Output = Response>>>),
 }
@@ -129,23 +129,27 @@ impl Next {
         let mut extensions = Some(extensions);
         let called = std::future::poll_fn(|context| shared.poll(&mut extensions, context)).await;
         match called {
-            Called::Now(response) => *response,
-            Called::Later(future) => future.await,
+            HandlerResponse::Now(response) => *response,
+            HandlerResponse::Later(future) => future.await,
         }
     }
 }
 
 impl Shared {
     fn new() -> Shared {
-        Shared { state: RefCell::new(State::Idle), is_driven: Cell::new(false), driver: RefCell::default() }
+        Shared {
+            state: RefCell::new(CallState::Idle),
+            is_driven: Cell::new(false),
+            driver: RefCell::default(),
+        }
     }
 
-    fn poll(&self, extensions: &mut Option<Extensions>, context: &TaskContext<'_>) -> Poll<Called> {
+    fn poll(&self, extensions: &mut Option<Extensions>, context: &TaskContext<'_>) -> Poll<HandlerResponse> {
         let mut state = self.state.borrow_mut();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Called(called) => return Poll::Ready(called),
-            State::Idle => {
-                *state = State::Wanted(extensions.take().unwrap_or_default(), context.waker().clone());
+        match std::mem::replace(&mut *state, CallState::Over) {
+            CallState::Called(called) => return Poll::Ready(called),
+            CallState::Idle => {
+                *state = CallState::Wanted(extensions.take().unwrap_or_default(), context.waker().clone());
                 // Polled by a task other than that of the function.
                 if !self.is_driven.get()
                     && let Some(driver) = self.driver.borrow_mut().take()
@@ -153,8 +157,10 @@ impl Shared {
                     driver.wake();
                 }
             }
-            State::Wanted(extensions, _) => *state = State::Wanted(extensions, context.waker().clone()),
-            State::Over => {}
+            CallState::Wanted(extensions, _) => {
+                *state = CallState::Wanted(extensions, context.waker().clone())
+            }
+            CallState::Over => {}
         }
         Poll::Pending
     }
@@ -162,8 +168,8 @@ impl Shared {
     /// The extensions to pass on, if the function runs the rest of the chain.
     fn wanted(&self) -> Option<(Extensions, Waker)> {
         let mut state = self.state.borrow_mut();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Wanted(extensions, waker) => Some((extensions, waker)),
+        match std::mem::replace(&mut *state, CallState::Over) {
+            CallState::Wanted(extensions, waker) => Some((extensions, waker)),
             other => {
                 *state = other;
                 None
@@ -171,8 +177,8 @@ impl Shared {
         }
     }
 
-    fn call(&self, called: Called, waker: Waker) {
-        *self.state.borrow_mut() = State::Called(called);
+    fn call(&self, called: HandlerResponse, waker: Waker) {
+        *self.state.borrow_mut() = CallState::Called(called);
         waker.wake();
     }
 
@@ -215,8 +221,8 @@ fn run<'a, R: Respond + 'static>(
     };
     context.extensions = extensions;
     match inner.call(context, response) {
-        Reply::Now => shared.call(Called::Now(Box::new(std::mem::take(response))), waker),
-        Reply::Later(later) => shared.call(Called::Later(later), waker),
+        Reply::Now => shared.call(HandlerResponse::Now(Box::new(std::mem::take(response))), waker),
+        Reply::Later(later) => shared.call(HandlerResponse::Later(later), waker),
         // The response is not seen here.
         reply @ (Reply::Parked | Reply::Leave(_)) => return reply,
     }
@@ -247,8 +253,8 @@ fn poll_owned<R>(
         owned.extensions = extensions;
         let mut response = Response::new();
         let called = match owned.call(&rest, &mut response) {
-            Reply::Later(later) => Called::Later(later),
-            _ => Called::Now(Box::new(response)),
+            Reply::Later(later) => HandlerResponse::Later(later),
+            _ => HandlerResponse::Now(Box::new(response)),
         };
         shared.call(called, waker);
     }

@@ -124,7 +124,7 @@ fn job(response: &mut Response, accepts: bool) -> Option<Vec<u8>> {
         return None;
     }
     let bytes = accepts.then(|| bytes.to_vec());
-    response.header("Vary", "Accept-Encoding");
+    super::vary(response, "Accept-Encoding");
     bytes
 }
 

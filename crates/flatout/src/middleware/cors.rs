@@ -137,7 +137,7 @@ impl Rules {
 
     fn write_origin(&self, origin: Option<&str>, response: &mut Response) {
         if self.origins != Origins::Any {
-            response.header("Vary", "Origin");
+            super::vary(response, "Origin");
         }
         let Some(origin) = origin else { return };
         response.header("Access-Control-Allow-Origin", origin);
@@ -155,7 +155,7 @@ impl Rules {
             }
             (None, Some(asked)) => {
                 response.header("Access-Control-Allow-Headers", asked);
-                response.header("Vary", "Access-Control-Request-Headers");
+                super::vary(response, "Access-Control-Request-Headers");
             }
             (None, None) => {}
         }

@@ -13,21 +13,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use flatout_engine::{Body as EngineBody, BodyFault, BodyStream, BoxError, Reply, Response, say};
 use flatout_wire::{Method, Status};
 use http::{HeaderName, HeaderValue};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use tower_service::Service;
 
 use super::layer_body::InnerBody;
-use super::owned::{Owned, OwnedBody};
+use super::owned::{Link, Owned, OwnedBody};
 use super::{Inner, Middleware};
 use crate::chain::Rest;
 use crate::extract::BodyUse;
@@ -73,40 +73,40 @@ struct Inside(u64);
 
 thread_local! {
     /// The inner chains of this thread's requests.
-    static TABLE: RefCell<HashMap<u64, Rc<Entry>>> = RefCell::default();
+    static TABLE: RefCell<HashMap<u64, Rc<LayeredRequest>>> = RefCell::default();
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Entry {
+struct LayeredRequest {
     rest: Rest,
     local: Rc<WorkerLocal>,
     path: String,
-    peer: Option<SocketAddr>,
-    kept: RefCell<Option<Kept>>,
+    link: Link,
+    kept: RefCell<Option<EngineParts>>,
 }
 
 /// Parts of a response that have no HTTP types.
-struct Kept {
+struct EngineParts {
     response: Response,
     body: Option<EngineBody>,
 }
 
 /// An entry while its request is in the layers.
-struct Entered {
+struct RequestGuard {
     number: u64,
-    entry: Rc<Entry>,
+    entry: Rc<LayeredRequest>,
 }
 
-impl Entered {
-    fn new(entry: Entry) -> Entered {
+impl RequestGuard {
+    fn new(entry: LayeredRequest) -> RequestGuard {
         let number = NEXT.replace(NEXT.get() + 1);
         let entry = Rc::new(entry);
         TABLE.with_borrow_mut(|table| table.insert(number, entry.clone()));
-        Entered { number, entry }
+        RequestGuard { number, entry }
     }
 }
 
-impl Drop for Entered {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         // A thread that is ending has no table.
         let removed = TABLE.try_with(|table| table.borrow_mut().remove(&self.number));
@@ -142,11 +142,11 @@ where
                 return Reply::Now;
             }
         };
-        let entered = Entered::new(Entry {
+        let entered = RequestGuard::new(LayeredRequest {
             rest: inner.keep(),
             local: context.local.own(),
             path: context.path().to_owned(),
-            peer: context.peer(),
+            link: Link::of(context),
             kept: RefCell::default(),
         });
         request.extensions_mut().insert(Inside(entered.number));
@@ -163,6 +163,10 @@ where
                 }
             }
         })
+    }
+
+    fn reads_body(&self) -> bool {
+        true
     }
 }
 
@@ -192,22 +196,17 @@ where
                 return Ok(lost);
             };
             let mut response = Response::new();
-            match entry.request(request).await {
-                Ok(owned) => {
-                    if let Reply::Later(later) = owned.call(&entry.rest, &mut response) {
-                        response = later.await;
-                    }
-                }
-                Err(problem) => problem.respond(&mut response),
+            if let Reply::Later(later) = entry.request(request).call(&entry.rest, &mut response) {
+                response = later.await;
             }
             Ok(entry.answer(response))
         })
     }
 }
 
-impl Entry {
+impl LayeredRequest {
     /// The request after the layers.
-    async fn request<B>(&self, request: http::Request<B>) -> Result<Owned, Problem>
+    fn request<B>(&self, request: http::Request<B>) -> Owned
     where
         B: http_body::Body + 'static,
         B::Error: Into<BoxError>,
@@ -221,10 +220,10 @@ impl Entry {
             }
         }
         head.extend_from_slice(b"\r\n");
-        let body = body_of(body, self.rest.body_use()).await?;
+        let body = body_of(body, &self.rest, &self.local);
         let extensions = std::mem::take(&mut parts.extensions);
         let (path, local) = (self.path.clone(), self.local.clone());
-        Ok(Owned { head, path, body, peer: self.peer, extensions, local })
+        Owned { head, framing: None, path, body, link: self.link, extensions, local }
     }
 
     /// The response as layers see it.
@@ -232,7 +231,7 @@ impl Entry {
         let body = match response.take_body() {
             // Only the engine can send these.
             body @ (EngineBody::Pushed | EngineBody::Take(_)) => {
-                let kept = Kept { response: Response::new(), body: Some(body) };
+                let kept = EngineParts { response: Response::new(), body: Some(body) };
                 *self.kept.borrow_mut() = Some(kept);
                 EngineBody::Empty
             }
@@ -250,7 +249,7 @@ impl Entry {
             answer.headers_mut().insert(http::header::CONTENT_LENGTH, bytes.into());
         }
         let body = self.kept.borrow_mut().take().and_then(|kept| kept.body);
-        *self.kept.borrow_mut() = Some(Kept { response, body });
+        *self.kept.borrow_mut() = Some(EngineParts { response, body });
         answer
     }
 
@@ -266,8 +265,13 @@ impl Entry {
         let mut response = match body.downcast::<InnerBody>() {
             // The layers have not changed the body.
             Ok(body) => {
-                let mut response = mount::head(&parts);
-                if let Some(bytes) = mount::said_length(&parts.headers) {
+                let is_taken =
+                    kept.as_ref().is_some_and(|kept| matches!(kept.body, Some(EngineBody::Take(_))));
+                let mut response = if is_taken { mount::fields_of(&parts) } else { mount::head(&parts) };
+                if !is_taken && parts.status.is_informational() {
+                    return response;
+                }
+                if let Some(bytes) = mount::declared_length(&parts) {
                     response.declare_length(bytes);
                 }
                 response.set_body(body.into_engine());
@@ -280,7 +284,7 @@ impl Entry {
         };
         // If a layer responded itself, this is not the handler's response.
         let kept = kept.filter(|kept| kept.response.status() == response.status());
-        if let Some(Kept { response: inner, body }) = kept {
+        if let Some(EngineParts { response: inner, body }) = kept {
             restore(&inner, &mut response);
             if let Some(body) = body {
                 response.set_body(body);
@@ -311,36 +315,39 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     })
 }
 
-/// The body as the handler needs it. A body that layers have wrapped is collected first; the route's limit applies to the
-/// bytes they read.
-async fn body_of<B>(body: B, body_use: BodyUse) -> Result<OwnedBody, Problem>
+/// The body as the rest of the chain needs it: the last step collects it where the handler needs all of it. The route's limit
+/// applies to what layers make of the received bytes too.
+fn body_of<B>(body: B, rest: &Rest, local: &WorkerLocal) -> OwnedBody
 where
     B: http_body::Body + 'static,
     B::Error: Into<BoxError>,
 {
-    let none = || OwnedBody::Whole(Bytes::new(), Vec::new());
-    if body_use == BodyUse::None {
-        return Ok(none());
+    let none = || OwnedBody::Whole(Bytes::new(), Vec::new(), None);
+    if rest.body_use() == BodyUse::None {
+        return none();
     }
     let body: Box<dyn Any> = Box::new(body);
-    let bytes = match body.downcast::<Body>() {
-        Ok(body) if body_use == BodyUse::Stream => return Ok(OwnedBody::Stream(body.0)),
-        Ok(body) => body.0.collect().await.map_err(|fault| refused(&fault.into()))?.to_bytes(),
+    match body.downcast::<Body>() {
+        Ok(body) => OwnedBody::Stream(body.0),
         Err(body) => match body.downcast::<B>() {
-            Ok(body) => body.collect().await.map_err(|error| refused(&error.into()))?.to_bytes(),
-            Err(_) => return Ok(none()),
+            Ok(body) => {
+                let body = (*body).map_frame(as_bytes).map_err(fault_of);
+                OwnedBody::Stream(BodyStream::of(body, rest.body_bytes_max(local)))
+            }
+            // It is of one of the two types.
+            Err(_) => none(),
         },
-    };
-    Ok(match body_use {
-        BodyUse::Stream => OwnedBody::Stream(BodyStream::whole(bytes)),
-        _ => OwnedBody::Whole(bytes, Vec::new()),
-    })
+    }
 }
 
-fn refused(error: &BoxError) -> Problem {
-    let is_too_large = error.is::<http_body_util::LengthLimitError>()
-        || matches!(error.downcast_ref(), Some(BodyFault::TooLarge));
-    Problem::new(if is_too_large { Status::CONTENT_TOO_LARGE } else { Status::BAD_REQUEST })
+fn as_bytes(frame: Frame<impl Buf>) -> Frame<Bytes> {
+    frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
+}
+
+/// A limit of a layer is one like that of the route.
+fn fault_of(error: impl Into<BoxError>) -> BoxError {
+    let error = error.into();
+    if error.is::<http_body_util::LengthLimitError>() { BodyFault::TooLarge.into() } else { error }
 }
 
 /// A layer and what it wraps, as middleware.

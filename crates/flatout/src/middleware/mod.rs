@@ -36,7 +36,7 @@ mod compression;
 mod cors;
 mod layer;
 mod layer_body;
-mod owned;
+pub(crate) mod owned;
 mod panic;
 mod rate;
 mod request_id;
@@ -63,6 +63,20 @@ pub use request_id::{RequestId, RequestIds};
 pub use timeout::Timeout;
 #[cfg(feature = "tracing")]
 pub use tracing::Tracing;
+
+/// Adds a name to `Vary`, unless it is there.
+pub(crate) fn vary(response: &mut Response, name: &str) {
+    let is_there = response.fields().any(|(field, value)| {
+        field.eq_ignore_ascii_case(b"vary")
+            && value
+                .split(|&byte| byte == b',')
+                .map(<[u8]>::trim_ascii)
+                .any(|known| known == b"*" || known.eq_ignore_ascii_case(name.as_bytes()))
+    });
+    if !is_there {
+        response.header("Vary", name);
+    }
+}
 
 /// Middleware that runs on the worker without its own future: the cheapest kind.
 ///
@@ -96,6 +110,12 @@ pub use tracing::Tracing;
 pub trait Middleware: Send + Sync + 'static {
     /// Handles one request, usually by calling `inner`.
     fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply;
+
+    /// Whether it reads or changes request bodies: then they come to it, and not directly to the handler.
+    #[doc(hidden)]
+    fn reads_body(&self) -> bool {
+        false
+    }
 
     /// Checks its configuration; called once, when the application starts.
     ///

@@ -29,10 +29,10 @@ use crate::{Context, Respond};
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct PanicPage(Arc<Make>);
+pub struct PanicPage(Arc<WritePage>);
 
 /// Writes the response for a panic with this message.
-type Make = dyn Fn(&str, &mut Response) + Send + Sync;
+type WritePage = dyn Fn(&str, &mut Response) + Send + Sync;
 
 impl PanicPage {
     /// A page.

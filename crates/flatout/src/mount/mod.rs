@@ -203,8 +203,11 @@ where
 {
     let (parts, body) = answer.into_parts();
     let mut response = head(&parts);
+    if response.status() != from_http(parts.status) {
+        return response;
+    }
     let status = response.status();
-    let said = said_length(&parts.headers);
+    let said = declared_length(&parts);
     let exact = body.size_hint().exact();
     if is_head || status == Status::NOT_MODIFIED {
         // For HEAD, most services omit the body, so its length is not the length for GET.
@@ -232,19 +235,42 @@ where
     response
 }
 
-/// Status and fields; the engine leaves out what is its own.
+/// Status and fields; the engine leaves out what is its own. A service's final response with a status for interim ones
+/// becomes 500.
 pub(crate) fn head(parts: &http::response::Parts) -> Response {
-    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
-    let mut response = Response::with_status(status);
-    for (name, value) in &parts.headers {
+    if parts.status.is_informational() {
+        say(format_args!(
+            "a mounted service responded with {}, which is no final status",
+            parts.status.as_u16()
+        ));
+        let mut response = Response::new();
+        Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
+        return response;
+    }
+    fields_of(parts)
+}
+
+/// The same with the status as it is, for a connection that is taken over.
+pub(crate) fn fields_of(parts: &http::response::Parts) -> Response {
+    let mut response = Response::with_status(from_http(parts.status));
+    // `Upgrade` goes with an option of `Connection`, which the engine writes itself (RFC 9110 section 7.8).
+    let is_switch = parts.status == http::StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in parts.headers.iter().filter(|(name, _)| is_switch || name != &http::header::UPGRADE)
+    {
         response.header(name.as_str(), value);
     }
     response
 }
 
-/// The length that a service sets itself, if any.
-pub(crate) fn said_length(headers: &http::HeaderMap) -> Option<u64> {
-    let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
+fn from_http(status: http::StatusCode) -> Status {
+    Status::from_code(status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR)
+}
+
+/// The length that a service sets itself, if any. With 304 it is that of the response 200: some services write the length of
+/// their empty body instead.
+pub(crate) fn declared_length(parts: &http::response::Parts) -> Option<u64> {
+    let digits = parts.headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
     // `parse` would take a sign.
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+    let length = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+    length.filter(|&bytes: &u64| bytes > 0 || parts.status != http::StatusCode::NOT_MODIFIED)
 }

@@ -169,7 +169,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use flatout_engine::Seat;
+    use flatout_engine::ConnectionPermit;
     use tokio::io::AsyncReadExt;
     use tokio::io::AsyncWriteExt;
 
@@ -182,7 +182,7 @@ mod tests {
                 read: Bytes::from_static(read),
                 peer: None,
                 is_direct: true,
-                seat: Seat::none(),
+                seat: ConnectionPermit::none(),
             },
             theirs,
         )

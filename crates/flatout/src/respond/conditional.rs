@@ -79,11 +79,11 @@ pub struct Validators {
 #[derive(Debug, Clone)]
 pub struct Conditional<T> {
     validators: Validators,
-    decided: Decided<T>,
+    decided: Evaluation<T>,
 }
 
 #[derive(Debug, Clone)]
-enum Decided<T> {
+enum Evaluation<T> {
     Whole(T),
     NotModified,
     Failed,
@@ -132,9 +132,9 @@ impl Conditions {
     /// The result of `make`, with the validators; or 304 or 412, if the request's conditions require that.
     pub fn respond<T: Respond>(self, validators: Validators, make: impl FnOnce() -> T) -> Conditional<T> {
         let decided = match self.decide(&validators) {
-            Decision::Proceed => Decided::Whole(make()),
-            Decision::NotModified => Decided::NotModified,
-            Decision::Failed => Decided::Failed,
+            Decision::Proceed => Evaluation::Whole(make()),
+            Decision::NotModified => Evaluation::NotModified,
+            Decision::Failed => Evaluation::Failed,
         };
         Conditional { validators, decided }
     }
@@ -182,18 +182,18 @@ impl Extract for Conditions {
 impl<T: Respond> Respond for Conditional<T> {
     fn respond(self, response: &mut Response) {
         match self.decided {
-            Decided::Whole(whole) => {
+            Evaluation::Whole(whole) => {
                 whole.respond(response);
                 // The validators are those of a success.
                 if response.status().code() < 300 {
                     self.validators.write(response);
                 }
             }
-            Decided::NotModified => {
+            Evaluation::NotModified => {
                 response.set_status(Status::NOT_MODIFIED);
                 self.validators.write(response);
             }
-            Decided::Failed => Problem::new(Status::PRECONDITION_FAILED).respond(response),
+            Evaluation::Failed => Problem::new(Status::PRECONDITION_FAILED).respond(response),
         }
     }
 }

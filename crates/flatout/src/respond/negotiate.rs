@@ -52,11 +52,11 @@ const RANGES_MAX: usize = 100;
 /// ```
 pub struct Choice<'m> {
     accept: Accept,
-    best: Option<(u16, Make<'m>)>,
+    best: Option<(u16, WriteRepresentation<'m>)>,
 }
 
 /// Makes a representation.
-type Make<'m> = Box<dyn FnOnce(&mut Response) + 'm>;
+type WriteRepresentation<'m> = Box<dyn FnOnce(&mut Response) + 'm>;
 
 impl Accept {
     /// The client's preference for this type, in thousandths; 0 means not acceptable. The most specific matching range
@@ -144,7 +144,7 @@ impl Respond for Choice<'_> {
             Some((_, make)) => make(response),
             None => Problem::new(Status::NOT_ACCEPTABLE).respond(response),
         }
-        response.header("Vary", "Accept");
+        crate::middleware::vary(response, "Accept");
     }
 }
 

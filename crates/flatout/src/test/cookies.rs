@@ -6,9 +6,9 @@ use flatout_wire::date;
 
 /// Cookies, the newest last.
 #[derive(Default)]
-pub(super) struct Jar(Vec<Kept>);
+pub(super) struct Jar(Vec<StoredCookie>);
 
-struct Kept {
+struct StoredCookie {
     name: String,
     value: String,
     path: String,
@@ -36,7 +36,7 @@ impl Jar {
         };
         self.0.retain(|kept| kept.name != name || kept.path != path);
         if !has_ended {
-            self.0.push(Kept { name: name.to_owned(), value: value.to_owned(), path });
+            self.0.push(StoredCookie { name: name.to_owned(), value: value.to_owned(), path });
         }
     }
 

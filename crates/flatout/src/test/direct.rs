@@ -7,14 +7,16 @@ use bytes::Bytes;
 use flatout_engine::{
     Body, BodyPlan, BodyStream, FileRange, Part, Reply, Request, RequestBody, Response, Service,
 };
+use flatout_wire::Status;
 use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::target::{self, PathForm};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use super::Answer;
+use super::{Answer, check_length};
 use crate::lifetime::Lifetime;
 use crate::routes::{Routes, RoutesService};
 use crate::{App, Result};
@@ -50,7 +52,17 @@ impl Direct {
     pub(super) fn send(&self, head: &str, body: &[u8]) -> Answer {
         LocalSet::new().block_on(&self.runtime, async {
             let mut response = respond(&self.service, head, body).await;
-            let body = collect(response.take_body()).await;
+            let body = response.take_body();
+            let is_streamed = matches!(body, Body::Stream(_));
+            let length = length_of(&response, &body);
+            let body = collect(body).await;
+            if head.starts_with("HEAD ") || response.status().is_bodyless() {
+                return answer(&response, Bytes::new());
+            }
+            // Of a body in memory, a server sends the length that it has.
+            if let Some(length) = length.filter(|_| is_streamed || body.is_empty()) {
+                check_length(length, body.len() as u64);
+            }
             answer(&response, body)
         })
     }
@@ -91,9 +103,21 @@ async fn respond(service: &RoutesService, head: &str, body: &[u8]) -> Response {
         false => RequestBody::Whole { bytes: body, trailers: &[] },
     };
     let mut response = Response::new();
-    match service.call(Request::detached(head, path, body), &mut response) {
-        Reply::Later(future) => future.await,
-        _ => response,
+    if let Reply::Later(future) = service.call(Request::detached(head, path, body), &mut response) {
+        response = future.await;
+    }
+    // As a server does: a client takes 1xx for an interim response.
+    if response.status().code() < 200 && !matches!(response.body(), Body::Take(_)) {
+        response.set_status(Status::INTERNAL_SERVER_ERROR).set_body(Body::Empty);
+    }
+    response
+}
+
+/// The length that a server would announce, if it is not that of the body itself.
+fn length_of(response: &Response, body: &Body) -> Option<u64> {
+    match body {
+        Body::Stream(body) => body.size_hint().exact().or(response.declared_length()),
+        _ => response.declared_length(),
     }
 }
 

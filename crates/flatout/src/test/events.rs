@@ -24,7 +24,7 @@ pub struct ServerEvent {
 }
 
 /// Reads a stream of events.
-pub(super) struct Reader {
+pub(super) struct EventReader {
     wanted: usize,
     line: Vec<u8>,
     next: ServerEvent,
@@ -32,9 +32,15 @@ pub(super) struct Reader {
     events: Vec<ServerEvent>,
 }
 
-impl Reader {
-    pub(super) fn new(wanted: usize) -> Reader {
-        Reader { wanted, line: Vec::new(), next: ServerEvent::default(), has_data: false, events: Vec::new() }
+impl EventReader {
+    pub(super) fn new(wanted: usize) -> EventReader {
+        EventReader {
+            wanted,
+            line: Vec::new(),
+            next: ServerEvent::default(),
+            has_data: false,
+            events: Vec::new(),
+        }
     }
 
     /// Adds a piece of the stream. Returns whether it has enough.
@@ -94,7 +100,7 @@ mod tests {
         let text =
             b": hello\n\nid: 1\ndata: a\ndata:b\n\nevent: x\r\ndata: c\r\nretry: 5\r\n\r\nevent: lost\n\n";
         for size in [1, 3, text.len()] {
-            let mut reader = Reader::new(5);
+            let mut reader = EventReader::new(5);
             assert!(!text.chunks(size).any(|piece| reader.take(piece)));
             let events = reader.events();
             let first =

@@ -28,8 +28,8 @@ use serde::de::DeserializeOwned;
 use crate::{App, Result};
 use cookies::Jar;
 use direct::Direct;
-use events::Reader;
-use socket::Socket;
+use events::EventReader;
+use socket::TestServer;
 
 pub use events::ServerEvent;
 pub use form::Form;
@@ -60,13 +60,13 @@ pub use websocket::{ServerMessage, WebSocket};
 /// # Ok::<(), flatout::Error>(())
 /// ```
 pub struct Client {
-    way: Way,
+    transport: Transport,
     jar: Option<RefCell<Jar>>,
 }
 
-enum Way {
+enum Transport {
     Direct(Direct),
-    Socket(Box<Socket>),
+    Socket(Box<TestServer>),
 }
 
 /// A request under construction.
@@ -129,7 +129,7 @@ impl Client {
     /// # Errors
     /// Conflicting routes, invalid middleware, a failed `on_start` function.
     pub fn new(app: App) -> Result<Client> {
-        Ok(Client { way: Way::Direct(Direct::new(app)?), jar: None })
+        Ok(Client { transport: Transport::Direct(Direct::new(app)?), jar: None })
     }
 
     /// The same over a real socket: the application is started on a free port, by default with one worker, and drained
@@ -146,7 +146,7 @@ impl Client {
     /// # Errors
     /// As for [`App::start`].
     pub fn over_socket(app: App) -> Result<Client> {
-        Ok(Client { way: Way::Socket(Box::new(Socket::new(app)?)), jar: None })
+        Ok(Client { transport: Transport::Socket(Box::new(TestServer::new(app)?)), jar: None })
     }
 
     /// Keeps the cookies that responses set, and sends them as a browser does: by name and path, until they expire.
@@ -202,9 +202,9 @@ impl Client {
     /// # Ok::<(), flatout::Error>(())
     /// ```
     pub fn drain(&self) {
-        match &self.way {
-            Way::Direct(direct) => direct.drain(),
-            Way::Socket(socket) => socket.drain(),
+        match &self.transport {
+            Transport::Direct(direct) => direct.drain(),
+            Transport::Socket(socket) => socket.drain(),
         }
     }
 
@@ -260,9 +260,9 @@ impl<'c> Call<'c> {
     pub fn send(mut self) -> Answer {
         self.finish_head();
         let Call { client, path, head, body } = self;
-        let answer = match &client.way {
-            Way::Direct(direct) => direct.send(&head, &body),
-            Way::Socket(socket) => socket.send(&head, &body),
+        let answer = match &client.transport {
+            Transport::Direct(direct) => direct.send(&head, &body),
+            Transport::Socket(socket) => socket.send(&head, &body),
         };
         client.keep(&path, &answer);
         answer
@@ -286,10 +286,10 @@ impl<'c> Call<'c> {
         self = self.header("Accept", "text/event-stream");
         self.finish_head();
         let Call { client, path, head, body } = self;
-        let mut reader = Reader::new(count);
-        let answer = match &client.way {
-            Way::Direct(direct) => direct.read(&head, &body, &mut |piece| reader.take(piece)),
-            Way::Socket(socket) => socket.read(&head, &body, &mut |piece| reader.take(piece)),
+        let mut reader = EventReader::new(count);
+        let answer = match &client.transport {
+            Transport::Direct(direct) => direct.read(&head, &body, &mut |piece| reader.take(piece)),
+            Transport::Socket(socket) => socket.read(&head, &body, &mut |piece| reader.take(piece)),
         };
         let content_type = answer.header("content-type").unwrap_or_default();
         assert!(
@@ -319,7 +319,9 @@ impl<'c> Call<'c> {
         self.head.push_str(&websocket::fields());
         self.finish_head();
         let Call { client, path, head, .. } = self;
-        let Way::Socket(socket) = &client.way else { panic!("a WebSocket needs Client::over_socket") };
+        let Transport::Socket(socket) = &client.transport else {
+            panic!("a WebSocket needs Client::over_socket")
+        };
         let (stream, answer) = socket.open(&head);
         client.keep(&path, &answer);
         WebSocket::new(stream, &answer)
@@ -373,4 +375,13 @@ impl Answer {
     pub fn json<T: DeserializeOwned>(&self) -> T {
         serde_json::from_slice(&self.body).expect("the body is JSON of this type")
     }
+}
+
+/// Fails a test whose response has another length than it announces: a client would wait for the rest, or take what is too
+/// much for the next response, so a server aborts the connection.
+fn check_length(announced: u64, bytes: u64) {
+    assert!(
+        bytes == announced,
+        "the response announces {announced} bytes and has {bytes}: a server aborts its connection"
+    );
 }

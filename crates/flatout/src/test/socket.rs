@@ -7,20 +7,20 @@ use std::time::Duration;
 use flatout_engine::Address;
 use flatout_wire::Status;
 
-use super::Answer;
+use super::{Answer, check_length};
 use crate::{App, Error, Result, Server};
 
 /// How long a response may take; only a broken server makes a test wait that long.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A started application.
-pub(super) struct Socket {
+pub(super) struct TestServer {
     address: SocketAddr,
     server: Option<Server>,
 }
 
-impl Socket {
-    pub(super) fn new(app: App) -> Result<Socket> {
+impl TestServer {
+    pub(super) fn new(app: App) -> Result<TestServer> {
         let app = app.listen("127.0.0.1:0").plan(|plan| plan.workers = plan.workers.or(Some(1)));
         let server = app.start()?;
         let found = server.addresses().iter().rev().find_map(|address| match address {
@@ -28,7 +28,7 @@ impl Socket {
             Address::Unix(_) => None,
         });
         let address = found.ok_or_else(|| Error::Start("there is no TCP address to call".to_owned()))?;
-        Ok(Socket { address, server: Some(server) })
+        Ok(TestServer { address, server: Some(server) })
     }
 
     pub(super) fn drain(&self) {
@@ -71,18 +71,28 @@ impl Socket {
         let mut reader = BufReader::new(stream);
         let (status, fields) = final_head(&mut reader);
         let answer = Answer { status, fields, body: bytes::Bytes::new() };
+        let is_bodyless = head.starts_with("HEAD ") || status.is_bodyless();
+        let length = answer.header("content-length").and_then(|length| length.parse().ok());
         let is_chunked =
             answer.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
         if is_chunked {
             read_chunks(&mut reader, take);
-        } else {
-            read_to_end(&mut reader, take);
+            return answer;
+        }
+        let (mut bytes, mut has_enough) = (0, false);
+        read_to_end(&mut reader, &mut |piece| {
+            bytes += piece.len() as u64;
+            has_enough = take(piece);
+            has_enough
+        });
+        if let Some(length) = length.filter(|_| !is_bodyless && !has_enough) {
+            check_length(length, bytes);
         }
         answer
     }
 }
 
-impl Drop for Socket {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.handle().drain();

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::net::TcpStream;
 
 use flatout_wire::websocket::{
-    Close, Event, Kind, Limits, Opcode, Reader, Role, accept_key, close_payload, write_frame,
+    Close, MessageKind, MessageLimits, Opcode, Reader, ReaderEvent, Role, accept_key, close_payload,
+    write_frame,
 };
 
 use super::{Answer, Client};
@@ -18,7 +19,7 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// Limits on the server's messages.
-const LIMITS: Limits = Limits { message_bytes_max: 64 << 20, fragments_max: 1 << 20 };
+const LIMITS: MessageLimits = MessageLimits { message_bytes_max: 64 << 20, fragments_max: 1 << 20 };
 
 /// The code of a connection that ended without a close frame; it is never sent.
 const ABNORMAL: u16 = 1006;
@@ -81,9 +82,9 @@ pub enum ServerMessage {
 }
 
 /// A step of receiving a message.
-enum Step {
+enum ReceiveStep {
     More,
-    Piece(Kind, Vec<u8>, bool),
+    Piece(MessageKind, Vec<u8>, bool),
     Ping(Vec<u8>),
     Nothing,
     Closed(u16, String),
@@ -127,27 +128,27 @@ impl WebSocket<'_> {
         let mut message = Vec::new();
         loop {
             match self.step() {
-                Step::More => {
+                ReceiveStep::More => {
                     if !self.fill() {
                         return ServerMessage::Closed(ABNORMAL, String::new());
                     }
                 }
-                Step::Piece(kind, piece, is_last) => {
+                ReceiveStep::Piece(kind, piece, is_last) => {
                     message.extend_from_slice(&piece);
                     match kind {
                         _ if !is_last => {}
-                        Kind::Text => {
+                        MessageKind::Text => {
                             return ServerMessage::Text(String::from_utf8(message).expect("a text is UTF-8"));
                         }
-                        Kind::Binary => return ServerMessage::Binary(message),
+                        MessageKind::Binary => return ServerMessage::Binary(message),
                     }
                 }
-                Step::Ping(payload) => {
+                ReceiveStep::Ping(payload) => {
                     // If the connection is closed, the next read reports it.
                     let _ = self.write(Opcode::Pong, &payload);
                 }
-                Step::Nothing => {}
-                Step::Closed(code, reason) => return ServerMessage::Closed(code, reason),
+                ReceiveStep::Nothing => {}
+                ReceiveStep::Closed(code, reason) => return ServerMessage::Closed(code, reason),
             }
         }
     }
@@ -175,16 +176,16 @@ impl WebSocket<'_> {
         }
     }
 
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> ReceiveStep {
         let (used, step) = match self.reader.step(&mut self.bytes, &LIMITS) {
-            Ok((used, Event::NeedMore)) => (used, Step::More),
-            Ok((used, Event::Data { kind, bytes, is_last, .. })) => {
-                (used, Step::Piece(kind, bytes.to_vec(), is_last))
+            Ok((used, ReaderEvent::NeedMore)) => (used, ReceiveStep::More),
+            Ok((used, ReaderEvent::Data { kind, bytes, is_last, .. })) => {
+                (used, ReceiveStep::Piece(kind, bytes.to_vec(), is_last))
             }
-            Ok((used, Event::Ping(payload))) => (used, Step::Ping(payload.to_vec())),
-            Ok((used, Event::Pong(_))) => (used, Step::Nothing),
-            Ok((used, Event::Close(Close { code, reason }))) => {
-                (used, Step::Closed(code.unwrap_or(NO_CODE), reason.to_owned()))
+            Ok((used, ReaderEvent::Ping(payload))) => (used, ReceiveStep::Ping(payload.to_vec())),
+            Ok((used, ReaderEvent::Pong(_))) => (used, ReceiveStep::Nothing),
+            Ok((used, ReaderEvent::Close(Close { code, reason }))) => {
+                (used, ReceiveStep::Closed(code.unwrap_or(NO_CODE), reason.to_owned()))
             }
             Err(fault) => panic!("the server broke the protocol: {}", fault.reason()),
         };

@@ -7,9 +7,15 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, value};
 
-/// Directives that pass requests to something that is not supported.
-const OTHERS: [&str; 6] =
-    ["fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "stub_status"];
+/// What happens to requests for files that do not exist.
+enum Missing {
+    NotFound,
+    /// The root's index file is served.
+    Index,
+    Status(u16),
+    /// nginx passes them to something that is not converted, for this reason.
+    Closed(String),
+}
 
 impl<'d> Import<'d> {
     /// Writes what handles requests. `named` are the named locations of the server.
@@ -21,20 +27,20 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let own = |name: &str| chain.own().iter().find(|directive| directive.name == name);
+        if let Some(why) = self.closed_by(chain) {
+            return self.close(&why, lines);
+        }
         if let Some(directive) = own("return") {
             match self.answer(directive, chain) {
                 Ok(said) => return lines.setting(said),
-                Err(why) => self.leave(directive, &why, lines),
+                Err(why) => self.lose(directive, &why, lines),
             }
-            return lines.setting("respond 501 \"not converted\"".to_owned());
+            return;
         }
         if let Some(directive) = own("proxy_pass") {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
-                Err(why) => {
-                    self.leave(directive, &why, lines);
-                    lines.setting("respond 501 \"not converted\"".to_owned());
-                }
+                Err(why) => self.lose(directive, &why, lines),
             }
             if let Some(expires) = own("expires")
                 && let Ok(control) = super::settings::expires(expires)
@@ -47,11 +53,8 @@ impl<'d> Import<'d> {
             }
             return;
         }
-        if chain.own().iter().any(|directive| OTHERS.contains(&directive.name.as_str())) {
-            return lines.setting("respond 501 \"not converted\"".to_owned());
-        }
         if let Some(alias) = own("alias") {
-            return self.alias(alias, path, lines);
+            return self.alias(alias, path, chain, lines);
         }
         let Some(root) = chain.find("root").filter(|root| !root.word(0).contains('$')) else {
             if path.is_some() {
@@ -62,27 +65,71 @@ impl<'d> Import<'d> {
         };
         self.fates.carried(root);
         match own("try_files") {
-            Some(tried) => self.try_files(tried, root, chain, named, lines),
-            None => lines.setting(line("files", root.word(0))),
+            Some(tried) => self.try_files(tried, root.word(0), chain, path, named, lines),
+            None => self.files(root.word(0), Missing::NotFound, chain, path, lines),
+        }
+    }
+
+    /// A directive that handles all requests of this place, and cannot be converted.
+    fn lose(&mut self, directive: &'d Directive, why: &str, lines: &mut Lines) {
+        self.leave(directive, why, lines);
+        self.close(&format!("{}: {why}", directive.to_string().trim_end_matches(';')), lines);
+    }
+
+    /// Writes a folder. Requests that nginx would have passed on instead of responding 404 are not served.
+    fn files(
+        &mut self,
+        folder: &str,
+        missing: Missing,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+        lines: &mut Lines,
+    ) {
+        self.serves_files = true;
+        let missing = match missing {
+            Missing::NotFound | Missing::Index => {
+                let rewritten = self.missing_target(chain).map(str::to_owned);
+                let lost = rewritten.and_then(|target| self.unserved(&target, chain));
+                let lost = lost.or_else(|| {
+                    path.is_none_or(Path::may_be_folder).then(|| self.unserved_index(chain)).flatten()
+                });
+                let lost = match missing {
+                    Missing::NotFound => lost.or_else(|| self.unserved_missing(chain)),
+                    _ => lost,
+                };
+                lost.map_or(missing, Missing::Closed)
+            }
+            missing => missing,
+        };
+        match missing {
+            Missing::NotFound => lines.setting(line("files", folder)),
+            Missing::Index => {
+                lines.setting(line("files", folder));
+                lines.setting("spa".to_owned());
+            }
+            Missing::Status(status) => {
+                lines.setting(line("try-files", folder));
+                lines.setting(format!("respond {status}"));
+            }
+            Missing::Closed(why) => {
+                lines.setting(line("try-files", folder));
+                self.close(&format!("files are served, all else is not: {why}"), lines);
+            }
         }
     }
 
     /// A folder that replaces a path.
-    fn alias(&mut self, alias: &'d Directive, path: Option<&Path>, lines: &mut Lines) {
+    fn alias(&mut self, alias: &'d Directive, path: Option<&Path>, chain: &Chain<'d>, lines: &mut Lines) {
         let folder = alias.word(0);
         match path.and_then(Path::prefix) {
             Some(prefix) if !folder.contains('$') => {
                 self.fates.carried(alias);
-                lines.setting(line("files", folder));
+                self.files(folder, Missing::NotFound, chain, path, lines);
                 lines.setting(format!("rewrite-prefix {} \"/\"", value(prefix)));
             }
             _ => {
-                self.leave(
-                    alias,
-                    "it needs a location with a plain path, and a folder without variables",
-                    lines,
-                );
-                lines.setting("respond 501 \"not converted\"".to_owned());
+                let why = "it needs a location with a plain path, and a folder without variables";
+                self.lose(alias, why, lines);
             }
         }
     }
@@ -90,37 +137,78 @@ impl<'d> Import<'d> {
     fn try_files(
         &mut self,
         tried: &'d Directive,
-        root: &'d Directive,
+        root: &str,
         chain: &Chain<'d>,
+        path: Option<&Path>,
         named: &[&'d Directive],
         lines: &mut Lines,
     ) {
         let texts = tried.texts();
         let Some((last, first)) = texts.split_last() else { return };
-        let are_files = first.iter().all(|text| ["$uri", "$uri/", "$uri/index.html"].contains(text));
-        let index = chain.find("index").map_or("index.html", |index| index.word(0));
-        let files = line("files", root.word(0));
+        let is_usual = |text: &&str| ["$uri", "$uri/", "$uri/index.html"].contains(text);
+        let other = first.iter().position(|text| !is_usual(text));
+        let own = first.iter().position(|text| *text == "$uri");
+        // What is tried before the file would be sent in its place.
+        if own.is_none() || other.is_some_and(|other| own.is_some_and(|own| other < own)) {
+            return self.lose(tried, "the file itself is not the first that is tried", lines);
+        }
+        if let Some(other) = other.and_then(|at| first.get(at)) {
+            let why = format!("only $uri and $uri/ are supported, not {other}");
+            self.leave(tried, &why, lines);
+            return self.files(root, Missing::Closed(format!("try_files {other}")), chain, path, lines);
+        }
         self.fates.carried(tried);
-        if are_files && *last == "=404" {
-            return lines.setting(files);
-        }
+        let index = chain.find("index").map_or("index.html", |index| index.word(0));
         let is_index = last.split('?').next() == Some(format!("/{index}").as_str());
-        if are_files && is_index {
-            lines.setting(files);
-            return lines.setting("spa".to_owned());
+        let tries_folders = first.iter().any(|text| text.starts_with("$uri/"));
+        if !tries_folders && !is_index && path.is_none_or(Path::may_be_folder) && !lines.has("index") {
+            lines.setting("index off".to_owned());
         }
-        let place = named.iter().copied().find(|location| location.word(0) == *last);
-        if let (true, Some(place)) = (are_files, place) {
-            lines.setting(line("try-files", root.word(0)));
+        if let Some(status) = last.strip_prefix('=') {
+            let missing = match status.parse() {
+                Ok(404) => Missing::NotFound,
+                Ok(status) if (200..=599).contains(&status) => Missing::Status(status),
+                _ => Missing::Closed(format!("try_files {last}")),
+            };
+            return self.files(root, missing, chain, path, lines);
+        }
+        if last.starts_with('@') {
+            let Some(place) = named.iter().copied().find(|location| location.word(0) == *last) else {
+                return self.files(
+                    root,
+                    Missing::Closed(format!("there is no location {last}")),
+                    chain,
+                    path,
+                    lines,
+                );
+            };
+            let has = |name: &str| place.inner().iter().any(|directive| directive.name == name);
+            if !["proxy_pass", "return", "root"].into_iter().any(has) || has("rewrite") {
+                // It rewrites the path for another location, or has a handler that is not supported.
+                let inner = chain.at_server().within(place.inner());
+                let why =
+                    self.closed_by(&inner).unwrap_or_else(|| format!("location {last} has no proxy_pass"));
+                self.leave(place, &why, lines);
+                return self.files(root, Missing::Closed(why), chain, path, lines);
+            }
+            self.serves_files = true;
+            lines.setting(line("try-files", root));
             // A named location is not nested in this one: it inherits from its server.
-            let inner = chain.outer().within(place.inner());
+            let inner = chain.at_server().within(place.inner());
             self.fates.carried(place);
             self.settings(&inner, lines);
             self.seen(place.inner());
+            self.set_place(place);
             self.action(&inner, None, named, lines);
             return self.rest(place.inner(), lines);
         }
-        self.leave(tried, "only $uri and $uri/, then =404, the index file or a named location", lines);
-        lines.setting(files);
+        if let Some(why) = self.unserved(last, chain) {
+            return self.files(root, Missing::Closed(why), chain, path, lines);
+        }
+        if is_index {
+            return self.files(root, Missing::Index, chain, path, lines);
+        }
+        self.leave(tried, "the last one must be =404, the index file or a named location", lines);
+        self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
     }
 }

@@ -25,6 +25,27 @@ impl<'d> Chain<'d> {
         Chain { levels: self.levels.get(1..).unwrap_or_default().to_vec() }
     }
 
+    /// All blocks, the innermost first.
+    pub(super) fn levels(&self) -> &[&'d [Directive]] {
+        &self.levels
+    }
+
+    /// Whether the block at this depth is a server: it is inside `http`, which is inside the file.
+    pub(super) fn is_server(&self, depth: usize) -> bool {
+        depth + 3 == self.levels.len()
+    }
+
+    /// The server's own block with its enclosing ones.
+    pub(super) fn at_server(&self) -> Chain<'d> {
+        let at = self.levels.len().saturating_sub(3);
+        Chain { levels: self.levels.get(at..).unwrap_or_default().to_vec() }
+    }
+
+    /// The directives of the server.
+    pub(super) fn server(&self) -> &'d [Directive] {
+        self.at_server().own()
+    }
+
     /// The directives of the block itself.
     pub(super) fn own(&self) -> &'d [Directive] {
         self.levels.first().copied().unwrap_or_default()

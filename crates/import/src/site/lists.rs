@@ -143,6 +143,9 @@ impl<'d> Import<'d> {
         if !page.starts_with('/') || page.contains('$') {
             return Err("a page is a file".to_owned());
         }
+        if let Some(why) = self.unserved(page, chain) {
+            return Err(why);
+        }
         if codes.is_empty()
             || codes.iter().any(|code| !code.parse().is_ok_and(|code: u16| (400..=599).contains(&code)))
         {

@@ -2,9 +2,10 @@
 
 use crate::nginx::Directive;
 
-use super::Import;
 use super::chain::Chain;
 use super::out::{Lines, text, value};
+use super::pattern::{self, Pattern};
+use super::{Import, closing};
 
 /// The paths of a location.
 pub(super) enum Path {
@@ -51,6 +52,30 @@ impl Path {
         }
     }
 
+    /// Whether it may find the path of a folder.
+    pub(super) fn may_be_folder(&self) -> bool {
+        match self {
+            Path::Exact(path) => path.ends_with('/'),
+            Path::Prefix { .. } => true,
+            // Such as `\\.(css|js)$`.
+            Path::Regex { pattern, .. } => {
+                let end = pattern.strip_suffix('$').and_then(|start| start.chars().last());
+                !end.is_some_and(|char| char == ')' || char.is_ascii_alphanumeric())
+            }
+        }
+    }
+
+    /// Whether its expression finds this path. One that is not supported is assumed to.
+    fn finds(&self, uri: &str) -> bool {
+        let Path::Regex { pattern, ignore_case } = self else { return false };
+        let text = match pattern::read(pattern) {
+            Some(Pattern::Same(text) | Pattern::Wider(text)) => text,
+            None => return true,
+        };
+        let text = if *ignore_case { format!("(?i){text}") } else { text };
+        regex::Regex::new(&text).is_ok_and(|regex| regex.is_match(uri))
+    }
+
     /// The first line of its route.
     fn head(&self) -> String {
         match self {
@@ -69,6 +94,28 @@ impl Path {
     }
 }
 
+/// The location of these that nginx chooses for a path: an exact one, an expression, or the longest prefix.
+pub(super) fn choose<'d>(uri: &str, block: &'d [Directive]) -> Option<&'d Directive> {
+    let all: Vec<(&'d Directive, Path)> = block
+        .iter()
+        .filter(|directive| directive.name == "location")
+        .filter_map(|location| Some((location, Path::of(location)?)))
+        .collect();
+    if let Some((exact, _)) = all.iter().find(|(_, path)| path.exact() == Some(uri)) {
+        return Some(exact);
+    }
+    let prefixes = all.iter().filter(|(_, path)| path.prefix().is_some_and(|prefix| uri.starts_with(prefix)));
+    let longest = prefixes.max_by_key(|(_, path)| path.prefix().map_or(0, str::len));
+    if let Some((location, _)) = longest
+        && let Some(inner) = choose(uri, location.inner())
+    {
+        return Some(inner);
+    }
+    let is_final = matches!(longest, Some((_, Path::Prefix { before_patterns: true, .. })));
+    let found = all.iter().find(|(_, path)| !is_final && path.finds(uri));
+    found.or(longest).map(|(location, _)| *location)
+}
+
 impl<'d> Import<'d> {
     /// Writes the routes of a block's locations; `chains` are the block and its enclosing blocks.
     pub(super) fn locations(
@@ -78,6 +125,9 @@ impl<'d> Import<'d> {
         named: &[&'d Directive],
         site: &mut Lines,
     ) {
+        for location in block.iter().filter(|directive| directive.name == "location") {
+            self.nested_patterns(location, chains, named, site);
+        }
         let exacts: Vec<String> = block
             .iter()
             .filter(|directive| directive.name == "location")
@@ -85,15 +135,7 @@ impl<'d> Import<'d> {
             .collect();
         for location in block.iter().filter(|directive| directive.name == "location") {
             let Some(path) = Path::of(location) else { continue };
-            if let Path::Regex { pattern, .. } = &path
-                && let Err(error) = regex::Regex::new(pattern)
-            {
-                let error = error.to_string();
-                let last =
-                    error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-                self.leave(location, &last, site);
-                continue;
-            }
+            let Some(path) = self.readable(location, path, site) else { continue };
             self.location(location, &path, chains, named, site);
             // nginx redirects a client that requests the folder without its slash.
             let slashless =
@@ -111,6 +153,81 @@ impl<'d> Import<'d> {
                     text(&format!("$scheme://$http_host{slashless}/$is_args$args"))
                 ));
                 site.block(&[], format!("route {} match=exact", text(slashless)), lines);
+            }
+        }
+    }
+
+    /// The paths of a location in the site file's form. If its expression can only be widened, the route refuses what
+    /// it finds.
+    fn readable(&mut self, location: &'d Directive, path: Path, site: &mut Lines) -> Option<Path> {
+        let Path::Regex { pattern, ignore_case } = path else { return Some(path) };
+        let why = "look-around and back-references are not supported";
+        match pattern::read(&pattern) {
+            Some(Pattern::Same(pattern)) => Some(Path::Regex { pattern, ignore_case }),
+            Some(Pattern::Wider(pattern)) if closing::only_refuses(location) => {
+                Some(Path::Regex { pattern, ignore_case })
+            }
+            Some(Pattern::Wider(pattern)) => {
+                self.closed_route(location, &Path::Regex { pattern, ignore_case }, why, site);
+                None
+            }
+            // The whole server is closed.
+            None => {
+                self.leave(location, why, site);
+                None
+            }
+        }
+    }
+
+    /// A route that refuses the requests of a location.
+    fn closed_route(&mut self, location: &'d Directive, path: &Path, why: &str, site: &mut Lines) {
+        let mut lines = Lines::default();
+        self.leave(location, why, &mut lines);
+        self.set_place(location);
+        self.close(why, &mut lines);
+        site.block(&location.comments, path.head(), lines);
+    }
+
+    pub(super) fn set_place(&mut self, directive: &Directive) {
+        let place = format!("{}:{}", directive.file, directive.line);
+        self.place = format!("{} ({place})", directive.to_string().trim_end_matches(" { … }"));
+    }
+
+    /// Expressions inside a plain path become routes before all others, because nginx tries them first.
+    fn nested_patterns(
+        &mut self,
+        location: &'d Directive,
+        chains: &[&Chain<'d>],
+        named: &[&'d Directive],
+        site: &mut Lines,
+    ) {
+        let (Some(around), Some(Path::Prefix { path: prefix, before_patterns })) =
+            (chains.first(), Path::of(location))
+        else {
+            return;
+        };
+        let chain = around.within(location.inner());
+        let mut levels = vec![&chain];
+        levels.extend(chains);
+        for within in location.inner().iter().filter(|directive| directive.name == "location") {
+            self.nested_patterns(within, &levels, named, site);
+            let Some(Path::Regex { pattern, ignore_case }) = Path::of(within) else { continue };
+            // Without it the outer location does the same, or is closed.
+            if !closing::matters(within) || before_patterns {
+                continue;
+            }
+            let is_alone = !has_longer(&prefix, chain.server());
+            let (pattern, is_same) = match pattern::read(&pattern) {
+                Some(Pattern::Same(pattern)) => (pattern, true),
+                Some(Pattern::Wider(pattern)) => (pattern, false),
+                None => continue,
+            };
+            let path = Path::Regex { pattern: below(&prefix, &pattern), ignore_case };
+            if closing::only_refuses(within) || (is_alone && is_same) {
+                self.location(within, &path, &levels, named, site);
+            } else {
+                let why = "an expression inside a location is supported only where no longer prefix is";
+                self.closed_route(within, &path, why, site);
             }
         }
     }
@@ -134,8 +251,10 @@ impl<'d> Import<'d> {
             return site.block(&location.comments, path.head(), lines);
         }
         self.seen(location.inner());
+        self.set_place(location);
         self.settings(&chain, &mut lines);
-        self.auth_request(&chain, around, &mut lines);
+        let own = chain.own().iter().find(|directive| directive.name == "auth_request");
+        self.auth_request(own, &chain, &mut lines);
         let mut levels = vec![&chain];
         levels.extend(chains);
         self.lists(&levels, &mut lines);
@@ -148,7 +267,11 @@ impl<'d> Import<'d> {
             lines.setting(redirect);
             site.block(&[], head, lines);
         }
-        self.action(&chain, Some(path), named, &mut lines);
+        self.set_place(location);
+        match lost_inside(location, path) {
+            Some(why) => self.close(&why, &mut lines),
+            None => self.action(&chain, Some(path), named, &mut lines),
+        }
         self.rest(location.inner(), &mut lines);
         site.block(&location.comments, path.head(), lines);
         // Nested locations: a plain path within a plain path becomes a sibling.
@@ -157,11 +280,11 @@ impl<'d> Import<'d> {
             path.prefix().is_some() && matches!(Path::of(inner), Some(Path::Exact(_) | Path::Prefix { .. }))
         };
         for within in inner.clone().filter(|within| !is_plain(within)) {
-            self.leave(
-                within,
-                "a regex inside a location is not supported; write a route with the whole pattern",
-                site,
-            );
+            if !self.fates.is_known(within) {
+                let why =
+                    "an expression inside a location is not supported; write a route with the whole pattern";
+                self.leave(within, why, site);
+            }
         }
         let plain: Vec<&'d Directive> = inner.filter(|within| is_plain(within)).collect();
         for within in plain {
@@ -171,36 +294,90 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// `auth_request` names a location that forwards requests.
-    fn auth_request(&mut self, chain: &Chain<'d>, server: &Chain<'d>, lines: &mut Lines) {
-        let Some(directive) = chain.own().iter().find(|directive| directive.name == "auth_request") else {
-            return;
-        };
-        let uri = directive.word(0);
-        if uri == "off" {
+    /// `auth_request` names a location that forwards requests. One that cannot be converted closes its block.
+    pub(super) fn auth_request(
+        &mut self,
+        directive: Option<&'d Directive>,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) {
+        let Some(directive) = directive else { return };
+        if directive.word(0) == "off" {
             self.fates.carried(directive);
             return lines.setting("forward-auth off".to_owned());
         }
-        let asked = server.own().iter().find(|location| {
+        match self.auth_target(directive, chain) {
+            Ok((authority, is_tls, path)) => {
+                let upstream = self.upstream(authority, is_tls, &chain.at_server(), lines);
+                self.fates.carried(directive);
+                lines.setting(format!("forward-auth {} path={}", value(&upstream), value(path)));
+            }
+            Err(why) => self.leave(directive, why, lines),
+        }
+    }
+
+    /// Where `auth_request` sends its questions: the authority, whether by TLS, and the path.
+    ///
+    /// # Errors
+    /// Why it cannot be converted.
+    pub(super) fn auth_target(
+        &self,
+        directive: &'d Directive,
+        chain: &Chain<'d>,
+    ) -> Result<(&'d str, bool, &'d str), &'static str> {
+        let uri = directive.word(0);
+        let asked = chain.server().iter().find(|location| {
             location.name == "location"
                 && matches!(Path::of(location), Some(path) if path.exact().or(path.prefix()) == Some(uri))
         });
         let pass = asked
-            .and_then(|location| location.inner().iter().find(|directive| directive.name == "proxy_pass"));
-        let Some((pass, (scheme, rest))) =
-            pass.and_then(|pass| Some((pass, pass.word(0).split_once("://")?)))
-        else {
-            return self.leave(directive, "it needs a location with proxy_pass", lines);
-        };
+            .and_then(|location| location.inner().iter().find(|directive| directive.name == "proxy_pass"))
+            .ok_or("it needs a location with proxy_pass")?;
+        let (scheme, rest) = pass.word(0).split_once("://").ok_or("it needs a location with proxy_pass")?;
         if pass.word(0).contains('$') {
-            return self.leave(directive, "variables are not supported in upstreams", lines);
+            return Err("variables are not supported in upstreams");
         }
         let (authority, path) = match rest.find('/') {
             Some(at) if !rest.starts_with("unix:") => rest.split_at(at),
             _ => (rest.trim_end_matches(':'), uri),
         };
-        let upstream = self.upstream(authority, scheme == "https", server, lines);
-        self.fates.carried(directive);
-        lines.setting(format!("forward-auth {} path={}", value(&upstream), value(path)));
+        Ok((authority, scheme == "https", path))
     }
+}
+
+/// An expression for the paths below a prefix that have this expression in them.
+fn below(prefix: &str, pattern: &str) -> String {
+    match prefix.strip_suffix('/') {
+        _ if pattern.starts_with('^') || prefix == "/" => pattern.to_owned(),
+        // The expression may begin with the slash.
+        Some(folder) => format!("^{}(?:/.*)?(?:{pattern})", regex::escape(folder)),
+        None => format!("^{}.*(?:{pattern})", regex::escape(prefix)),
+    }
+}
+
+/// Whether a location has a longer prefix than this: an expression inside this one does not apply there.
+fn has_longer(prefix: &str, block: &[Directive]) -> bool {
+    let mut locations = block.iter().filter(|directive| directive.name == "location");
+    locations.any(|location| {
+        let is_longer = match Path::of(location) {
+            Some(Path::Prefix { path, before_patterns: false }) => {
+                path.len() > prefix.len() && path.starts_with(prefix)
+            }
+            _ => false,
+        };
+        is_longer || has_longer(prefix, location.inner())
+    })
+}
+
+/// Why a location cannot be served without one inside it, which is not converted.
+fn lost_inside(location: &Directive, path: &Path) -> Option<String> {
+    let is_before_patterns = !matches!(path, Path::Prefix { before_patterns: false, .. });
+    let mut inner = location.inner().iter().filter(|directive| directive.name == "location");
+    inner.find_map(|within| {
+        let is_pattern = !matches!(Path::of(within), Some(Path::Exact(_) | Path::Prefix { .. }));
+        let is_lost = (is_pattern && is_before_patterns) || matches!(path, Path::Regex { .. });
+        let place = format!("{}:{}", within.file, within.line);
+        (is_lost && closing::matters(within))
+            .then(|| format!("{within} ({place}): it is inside another location, and not converted"))
+    })
 }

@@ -8,11 +8,14 @@
 mod answers;
 mod cache;
 mod chain;
+mod closing;
 mod compress;
+mod hidden;
 mod lists;
 mod location;
 mod logs;
 mod out;
+mod pattern;
 mod proxy;
 mod rewrite;
 mod server;
@@ -39,6 +42,9 @@ pub struct Imported {
     pub needless: usize,
     /// Directives that became comments.
     pub left: usize,
+    /// The first lines of the site file: places that respond 501, because nginx handled or restricted their requests in
+    /// a way that is not converted, and servers that are missing. Empty if there are none.
+    pub unserved: Vec<String>,
 }
 
 /// The site file for a configuration.
@@ -75,6 +81,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     }
     let mut first = std::mem::take(&mut import.listens);
     first.extend(top);
+    import.hide(&mut first);
     first.gap();
     first.extend(blocks);
     import.finish(first, sites)
@@ -103,6 +110,15 @@ struct Import<'d> {
     header_peers: server::HeaderPeers,
     /// Whether a server uses TLS.
     has_tls: bool,
+    /// The block that is being converted, for messages.
+    place: String,
+    /// Places that respond 501, and servers that are missing.
+    closed: Vec<String>,
+    lost: Vec<String>,
+    /// Servers of which nothing is served, and why.
+    closed_servers: Vec<(&'d Directive, String)>,
+    /// Whether a folder is served.
+    serves_files: bool,
 }
 
 impl<'d> Import<'d> {
@@ -144,6 +160,18 @@ impl<'d> Import<'d> {
         }
     }
 
+    /// Names of files that are not served.
+    fn hide(&self, top: &mut Lines) {
+        if !self.serves_files {
+            return;
+        }
+        for (why, names) in hidden::HIDDEN {
+            top.comment(&format!("not served: {why}; change the list if a site needs such files"));
+            let names: Vec<String> = names.iter().map(|name| out::text(name)).collect();
+            top.setting(format!("hide {}", names.join(" ")));
+        }
+    }
+
     fn maps(&mut self, http: &'d [Directive], top: &mut Lines) {
         for map in http.iter().filter(|directive| directive.name == "map") {
             let (source, name) = (map.word(0), map.word(1).trim_start_matches('$'));
@@ -178,7 +206,9 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn finish(self, top: Lines, sites: Lines) -> Imported {
+    fn finish(self, mut top: Lines, sites: Lines) -> Imported {
+        let unserved = summary(&self.closed, &self.lost);
+        top.comment_first(&unserved);
         let (carried, needless, left) =
             (self.fates.count(Fate::Carried), self.fates.count(Fate::Needless), self.fates.count(Fate::Left));
         let mut text = String::new();
@@ -188,9 +218,33 @@ impl<'d> Import<'d> {
         }
         sites.write(0, &mut text);
         let all = carried + needless + left;
+        let closed = match self.closed.len() {
+            0 => String::new(),
+            count => format!("{} respond 501, see the first lines. ", places(count)),
+        };
         text.push_str(&format!(
-            "\n// {all} directives: {carried} converted, {needless} not needed, {left} not converted.\n"
+            "\n// {closed}{all} directives: {carried} converted, {needless} not needed, {left} not converted.\n"
         ));
-        Imported { text: text.trim_start().to_owned(), carried, needless, left }
+        Imported { text: text.trim_start().to_owned(), carried, needless, left, unserved }
     }
+}
+
+/// `1 place`, `2 places`.
+fn places(count: usize) -> String {
+    if count == 1 { "1 place".to_owned() } else { format!("{count} places") }
+}
+
+/// The first lines of the site file: what is not served.
+fn summary(closed: &[String], lost: &[String]) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !closed.is_empty() {
+        let why = "what handles or checks their requests is not converted";
+        lines.push(format!("NOT SERVED: {} respond 501, because {why}:", places(closed.len())));
+        lines.extend(closed.iter().map(|text| format!("  {text}")));
+    }
+    if !lost.is_empty() {
+        lines.push("NOT SERVED: these servers are missing.".to_owned());
+        lines.extend(lost.iter().map(|text| format!("  {text}")));
+    }
+    lines
 }

@@ -47,10 +47,10 @@ impl Fates {
 /// Lines of a block.
 #[derive(Default)]
 pub(super) struct Lines {
-    lines: Vec<Line>,
+    lines: Vec<OutputLine>,
 }
 
-enum Line {
+enum OutputLine {
     Comment(String),
     Setting(String),
     Block(Vec<String>, String, Lines),
@@ -60,29 +60,35 @@ enum Line {
 impl Lines {
     /// A comment.
     pub(super) fn comment(&mut self, text: &str) {
-        self.lines.push(Line::Comment(harmless(text)));
+        self.lines.push(OutputLine::Comment(harmless(text)));
     }
 
     /// A setting, unless the block already has it.
     pub(super) fn setting(&mut self, text: String) {
-        let is_same = |line: &Line| matches!(line, Line::Setting(other) if *other == text);
+        let is_same = |line: &OutputLine| matches!(line, OutputLine::Setting(other) if *other == text);
         if !self.lines.iter().any(is_same) {
-            self.lines.push(Line::Setting(text));
+            self.lines.push(OutputLine::Setting(text));
         }
     }
 
     /// A block with the comments before it, after an empty line.
     pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
         if !self.lines.is_empty() {
-            self.lines.push(Line::Gap);
+            self.lines.push(OutputLine::Gap);
         }
         let is_said = |text: &&String| !text.is_empty();
-        self.lines.push(Line::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
+        self.lines.push(OutputLine::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
+    }
+
+    /// Puts a comment before everything else.
+    pub(super) fn comment_first(&mut self, texts: &[String]) {
+        let comments = texts.iter().map(|text| OutputLine::Comment(harmless(text)));
+        self.lines.splice(0..0, comments);
     }
 
     /// An empty line before the next block.
     pub(super) fn gap(&mut self) {
-        self.lines.push(Line::Gap);
+        self.lines.push(OutputLine::Gap);
     }
 
     /// Adds all lines of another block.
@@ -97,12 +103,12 @@ impl Lines {
     /// Whether it has a setting of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         let begins = |text: &String| text.split(' ').next() == Some(name);
-        self.lines.iter().any(|line| matches!(line, Line::Setting(text) if begins(text)))
+        self.lines.iter().any(|line| matches!(line, OutputLine::Setting(text) if begins(text)))
     }
 
     /// Whether it contains a block.
     pub(super) fn has_blocks(&self) -> bool {
-        self.lines.iter().any(|line| matches!(line, Line::Block(..)))
+        self.lines.iter().any(|line| matches!(line, OutputLine::Block(..)))
     }
 
     /// The text, `depth` braces deep.
@@ -111,13 +117,13 @@ impl Lines {
         for (index, line) in self.lines.iter().enumerate() {
             let _ = match line {
                 // Comments of a block are directly before it.
-                Line::Gap => match self.lines.get(index + 1) {
-                    Some(Line::Block(..)) => writeln!(text),
+                OutputLine::Gap => match self.lines.get(index + 1) {
+                    Some(OutputLine::Block(..)) => writeln!(text),
                     _ => Ok(()),
                 },
-                Line::Comment(comment) => writeln!(text, "{indent}// {comment}"),
-                Line::Setting(setting) => writeln!(text, "{indent}{setting}"),
-                Line::Block(comments, head, inner) => {
+                OutputLine::Comment(comment) => writeln!(text, "{indent}// {comment}"),
+                OutputLine::Setting(setting) => writeln!(text, "{indent}{setting}"),
+                OutputLine::Block(comments, head, inner) => {
                     for comment in comments {
                         let _ = writeln!(text, "{indent}// {}", harmless(comment));
                     }

@@ -9,6 +9,12 @@ use super::{Import, values};
 /// Routes for each `rewrite` with `redirect` or `permanent`.
 pub(super) struct Redirects(pub(super) Vec<(String, String)>);
 
+/// Whether a `rewrite` cannot be converted.
+pub(super) fn is_lost(directive: &Directive, maps: &[String]) -> bool {
+    regex::Regex::new(directive.word(0)).is_err()
+        || values::unknown_variable(directive.word(1), maps).is_some()
+}
+
 impl<'d> Import<'d> {
     /// The response of `return`.
     ///

@@ -78,9 +78,17 @@ impl<'d> Import<'d> {
         }
         hosts.retain(|host| !taken.contains(host));
         hosts.dedup();
+        let is_redirect = self.has_tls && tls::only_redirects(server);
+        if hosts.is_empty() && !is_redirect {
+            // Its addresses are not served either: another server would get its requests.
+            let why = "no request would reach it here: sites have all addresses in common";
+            self.set_place(server);
+            self.lost.push(format!("{}: {why}", self.place));
+            return self.leave(server, why, sites);
+        }
         self.listens(server, top, &mut lines);
         self.tls(server, &chain, top);
-        if self.has_tls && tls::only_redirects(server) {
+        if is_redirect {
             if tls::serves_plainly(http.own()) {
                 return self.leave(
                     server,
@@ -91,17 +99,17 @@ impl<'d> Import<'d> {
             top.setting("https-redirect on".to_owned());
             return self.carry(server);
         }
-        if hosts.is_empty() {
-            let why = "no request would reach it here: sites have all addresses in common";
-            return self.leave(server, why, sites);
-        }
         taken.extend(hosts.iter().cloned());
         self.fates.carried(server);
         if self.is_only_server {
             self.process(&chain, top);
         }
         self.seen(server.inner());
+        self.set_place(server);
+        self.local_only(server, http, &mut lines);
         self.settings(&chain, &mut lines);
+        let asks = chain.find("auth_request").filter(|directive| directive.word(0) != "off");
+        self.auth_request(asks, &chain, &mut lines);
         self.logs(&chain, &mut lines);
         let levels = [&chain, http];
         self.lists(&levels, &mut lines);
@@ -116,6 +124,7 @@ impl<'d> Import<'d> {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
         });
         if has_return || !has_rest {
+            self.set_place(server);
             self.action(&chain, None, &named, &mut lines);
         } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
             self.fates.carried(root);
@@ -150,6 +159,30 @@ impl<'d> Import<'d> {
         }
         let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();
         sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
+    }
+
+    /// A server that listens only where nobody else can connect is closed for others, because sites have all addresses
+    /// in common.
+    fn local_only(&mut self, server: &'d Directive, http: &Chain<'d>, lines: &mut Lines) {
+        let servers = || http.own().iter().filter(|directive| directive.name == "server");
+        if !is_local(server) || servers().all(is_local) {
+            return;
+        }
+        lines.comment(
+            "it listens only where nobody else can connect, and all sites have the same addresses here",
+        );
+        for peers in ["127.0.0.0/8", "::1", "unix"] {
+            lines.setting(line("allow", peers));
+        }
+        lines.setting("deny all".to_owned());
+        // A list of an inner block would replace this one.
+        let mut inner = server.inner().iter();
+        if super::chain::has_below(server.inner(), &["allow", "deny"])
+            || inner.any(|directive| ["allow", "deny"].contains(&directive.name.as_str()))
+        {
+            let why = "it listens only where nobody else can connect, and has access rules of its own";
+            self.closed_servers.push((server, why.to_owned()));
+        }
     }
 
     /// The host names of a server.
@@ -239,4 +272,14 @@ impl<'d> Import<'d> {
             self.listens.setting(format!("{setting} \":80\""));
         }
     }
+}
+
+/// Whether a server listens only on addresses of the loopback network, or on Unix sockets.
+fn is_local(server: &Directive) -> bool {
+    let listens = server.inner().iter().filter(|directive| directive.name == "listen");
+    let mut addresses = listens.map(|directive| directive.word(0)).peekable();
+    let is_local = |address: &str| {
+        ["127.", "[::1]", "localhost", "unix:"].iter().any(|start| address.starts_with(start))
+    };
+    addresses.peek().is_some() && addresses.all(is_local)
 }

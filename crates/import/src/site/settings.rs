@@ -20,6 +20,9 @@ impl<'d> Import<'d> {
                     if !text.is_empty() {
                         lines.setting(text);
                     }
+                    if directive.name == "index" && directive.words.len() > 1 {
+                        lines.comment(&format!("a folder has one index file here, in place of {directive}"));
+                    }
                 }
                 Err(why) => self.leave(directive, why, lines),
             }
@@ -65,8 +68,8 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
             Some(size) => format!("body-bytes \"{size}\""),
             None => return Some(Err("its value is not understood")),
         },
-        "index" if directive.words.len() > 1 && word != "index.html" => {
-            return Some(Err("a folder has one index file here; give it with index"));
+        "index" if word.contains(['$', '/']) => {
+            return Some(Err("only the name of a file in the folder is supported"));
         }
         "index" => line("index", word),
         "autoindex" => line("listing", word),
@@ -76,7 +79,12 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
             Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),
             None => return Some(Err("there is no auth_basic_user_file")),
         },
-        "auth_basic_user_file" if chain.find("auth_basic").is_some() => String::new(),
+        "auth_basic_user_file" if chain.own().iter().any(|own| own.name == "auth_basic") => String::new(),
+        // Inherited with another file, or without any until here.
+        "auth_basic_user_file" => match chain.word("auth_basic") {
+            "" | "off" => return None,
+            realm => format!("basic-auth {} file={}", value(realm), value(word)),
+        },
         _ => return None,
     }))
 }

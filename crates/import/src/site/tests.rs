@@ -84,7 +84,7 @@ fn directives_have_their_words() {
         ("location / { root /r; try_files $uri /index.html; }", "route \"/\" { | files \"/r\" | spa | }"),
         (
             "root /r; location / { try_files $uri @app; } location @app { proxy_pass http://a:1; proxy_set_header Host $host; }",
-            "route \"/\" { | try-files \"/r\" | proxy \"http://a:1\" | x-forwarded off | }",
+            "route \"/\" { | index off | try-files \"/r\" | proxy \"http://a:1\" | x-forwarded off | }",
         ),
         (
             "location / { proxy_pass http://a; proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }",
@@ -110,14 +110,18 @@ fn directives_have_their_words() {
             "route \"/auth\" match=exact { | respond 404 | } | route \"/p\" match=starts-with { | forward-auth \"http://z\" path=\"/auth\" | respond 204 | }",
         ),
         (
-            "root /r; if ($scheme = http) { return 301 /x; } ssl_engine a; foo bar;",
+            "root /r; if ($scheme = http) { return 301 /x; } ssl_engine a;",
             "files \"/r\" | // not converted: if ($scheme = http) { … }  (nginx.conf:1) conditions are not supported; use sites, routes, maps or methods | \
-             // not converted: ssl_engine a;  (nginx.conf:1) there is no equivalent | \
-             // not converted: foo bar;  (nginx.conf:1) there is no equivalent",
+             // not converted: ssl_engine a;  (nginx.conf:1) there is no equivalent",
+        ),
+        (
+            "root /r; foo bar;",
+            "respond 501 \"not converted\" | // not converted: foo bar;  (nginx.conf:1) there is no equivalent",
         ),
         (
             "location ~ (?=a) { return 204; }",
-            "// not converted: location ~ (?=a) { … }  (nginx.conf:1) look-around, including look-ahead and look-behind, is not supported | respond 404",
+            "route \"^\" match=regex { | // not converted: location ~ (?=a) { … }  (nginx.conf:1) look-around and back-references \
+             are not supported | respond 501 \"not converted\" | }",
         ),
         ("root /r; error_log off; sendfile on; gzip_vary on; proxy_cache off;", "files \"/r\""),
     ] {
@@ -287,4 +291,69 @@ fn tls_is_converted() {
     let text = super::tests::imported(&format!("http {{ {redirect} {secure} {plain} }}")).text;
     assert!(text.contains("https-redirect would hold for the servers without TLS too"), "{text}");
     assert!(!text.contains("https-redirect on"), "{text}");
+}
+
+/// Each of these servers has one place that nginx would have handled or checked in a way that is not converted.
+#[test]
+fn what_is_not_converted_closes_its_place() {
+    let open = "location / { root /r; }";
+    for (closed, text) in [
+        (1, "location / { fastcgi_pass a:1; }"),
+        (1, "location / { content_by_lua_file x; }"),
+        (1, "location / { perl a::handler; }"),
+        (1, "location / { js_content a; }"),
+        (1, "location / { some_module_pass a; }"),
+        (1, "location / { unheard_of x; root /r; }"),
+        (1, "location / { root /r; access_by_lua_file x; }"),
+        (1, "location / { root /r; auth_jwt x; }"),
+        (0, "location / { root /r; auth_jwt off; }"),
+        (1, "location / { root /r; limit_except GET { deny all; } }"),
+        (1, "location / { root /r; if ($http_x) { return 403; } }"),
+        (1, "location / { root /r; if ($http_x) { fastcgi_pass a:1; } }"),
+        (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
+        (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
+        (1, "location / { root /r; rewrite (?=a) /b; }"),
+        (1, "location / { root /r; auth_request /none; }"),
+        (1, "location / { root /r; try_files /a $uri =404; }"),
+        (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
+        (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { scgi_pass a:1; }"),
+        (1, "auth_jwt x; location / { root /r; }"),
+        (1, "auth_jwt x; location / { root /r; } location /a { auth_jwt off; root /r; }"),
+        (2, "if ($http_x) { return 403; } location / { root /r; } location /a { root /r; }"),
+        (2, "location / { root /r; } location ~ (a)\\1 { deny all; }"),
+        (1, "location /a { location ~ b { uwsgi_pass a:1; } root /r; } location / { root /r; }"),
+        (1, "location /a { alias $x; } location / { root /r; }"),
+        (0, open),
+    ] {
+        let imported = imported(&format!("http {{ server {{ listen 80; {text} }} }}"));
+        let places = imported.unserved.len().saturating_sub(1);
+        // A server whose expression is lost is closed as a whole, also without its location.
+        let expected = if text.contains("\\1") { 1 } else { closed };
+        assert_eq!(places, expected, "{text}\n{}", imported.text);
+        assert_eq!(imported.text.contains("respond 501"), closed > 0, "{text}\n{}", imported.text);
+        let lines = imported.text.lines().take(imported.unserved.len());
+        let first: Vec<&str> = lines.map(|line| line.trim_start_matches("// ").trim()).collect();
+        assert_eq!(first, imported.unserved.iter().map(|line| line.trim()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn passwords_hold_where_realm_and_file_come_together() {
+    let both = "auth_basic X; location / { root /r; auth_basic_user_file u; }";
+    assert!(of_server(both).contains("basic-auth \"X\" file=u"), "{}", of_server(both));
+    let off = "auth_basic off; location / { root /r; auth_basic_user_file u; }";
+    assert!(!of_server(off).contains("file=u"), "{}", of_server(off));
+}
+
+/// The written names are those of the table.
+#[test]
+fn source_and_secrets_are_hidden_where_files_are_served() {
+    let files = imported("http { server { listen 80; root /r; } }").text;
+    assert!(files.contains("\nhide \"*.php\"") && files.contains(" \".ht*\""), "{files}");
+    assert!(!imported("http { server { listen 80; return 204; } }").text.contains("hide"));
+    for (name, expected) in
+        [("a.php", true), ("A.PHP", true), (".env", true), ("a.php~", true), ("a.css", false), ("php", false)]
+    {
+        assert_eq!(super::hidden::is_hidden(name), expected, "{name}");
+    }
 }

@@ -14,7 +14,7 @@ use crate::template::{Filler, Piece, is_plain, pieces};
 
 /// The requests of a thread.
 pub(crate) struct Blocks {
-    kinds: Vec<Kind>,
+    kinds: Vec<BlockKind>,
     weight_sum: u64,
     filler: Filler,
     /// The current block, if it comes from a template.
@@ -23,7 +23,7 @@ pub(crate) struct Blocks {
     value: Vec<u8>,
 }
 
-struct Kind {
+struct BlockKind {
     /// Sum of the weights up to and including this one.
     weight_end: u64,
     is_head: bool,
@@ -44,7 +44,7 @@ enum Content {
 }
 
 /// A request to send.
-pub(super) struct Asked<'b> {
+pub(super) struct QueuedRequest<'b> {
     pub(super) block: &'b [u8],
     pub(super) is_head: bool,
     /// `None` if it has no content.
@@ -58,14 +58,14 @@ impl Blocks {
         let mut kinds = Vec::with_capacity(requests.len());
         for request in requests {
             weight_sum += u64::from(request.weight);
-            kinds.push(Kind::new(request, is_secure, weight_sum));
+            kinds.push(BlockKind::new(request, is_secure, weight_sum));
         }
         let filler = Filler::new(thread, seed);
         Blocks { kinds, weight_sum, filler, block: Vec::new(), value: Vec::new() }
     }
 
     /// Picks a request by weight, and fills it in.
-    pub(super) fn next(&mut self) -> Asked<'_> {
+    pub(super) fn next(&mut self) -> QueuedRequest<'_> {
         let Blocks { kinds, filler, block, value, .. } = self;
         let at = match kinds.len() {
             1 => 0,
@@ -91,12 +91,12 @@ impl Blocks {
                 &block[..]
             }
         };
-        Asked { block, is_head: kind.is_head, body: body.filter(|bytes| !bytes.is_empty()) }
+        QueuedRequest { block, is_head: kind.is_head, body: body.filter(|bytes| !bytes.is_empty()) }
     }
 }
 
-impl Kind {
-    fn new(request: &Request, is_secure: bool, weight_end: u64) -> Kind {
+impl BlockKind {
+    fn new(request: &Request, is_secure: bool, weight_end: u64) -> BlockKind {
         let is_host = |name: &str| name.eq_ignore_ascii_case("host");
         let host = request.fields.iter().find(|(name, _)| is_host(name)).map(|(_, value)| value);
         let fields = request.fields.iter().filter(|(name, _)| !is_host(name));
@@ -104,7 +104,7 @@ impl Kind {
             let template = pieces(bytes);
             if is_plain(&template) { Content::Ready(bytes.into()) } else { Content::Template(template) }
         });
-        let mut kind = Kind {
+        let mut kind = BlockKind {
             weight_end,
             is_head: request.method == "HEAD",
             ready: None,

@@ -1,7 +1,7 @@
 //! Server-Sent Events as a subscriber reads them: finds the end of each message.
 
 use super::message::Data;
-use super::{Heard, Tracks, append};
+use super::{ReceivedMessages, Tracks, append};
 
 /// A subscriber's parser state.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct Begun {
 
 impl Events {
     /// Consumes bytes of the stream, in any pieces.
-    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
+    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut ReceivedMessages) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             let is_whole = piece.ends_with(b"\n");
             if is_whole && self.line.is_empty() {
@@ -40,7 +40,7 @@ impl Events {
 
 impl Begun {
     /// An empty line ends a message; a message without data does not count (HTML Standard, section 9.2.6).
-    fn line(&mut self, line: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
+    fn line(&mut self, line: &[u8], tracks: &mut Tracks, heard: &mut ReceivedMessages) {
         let line = line.trim_ascii_end();
         if let Some(data) = line.strip_prefix(b"data:") {
             self.has_data = true;
@@ -57,7 +57,7 @@ impl Begun {
         }
     }
 
-    fn end(&mut self, tracks: &mut Tracks, heard: &mut Heard) {
+    fn end(&mut self, tracks: &mut Tracks, heard: &mut ReceivedMessages) {
         if !self.id.is_empty() {
             tracks.set_position(&self.id);
             self.id.clear();
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn endless_lines_cost_no_memory() {
         let (mut events, mut tracks) = (Events::default(), Tracks::default());
-        let mut heard = Heard::new(Transport::Events, 1);
+        let mut heard = ReceivedMessages::new(Transport::Events, 1);
         for _ in 0..100 {
             events.take(&[b'x'; 1000], &mut tracks, &mut heard);
         }

@@ -1,8 +1,8 @@
 //! A WebSocket as a subscriber reads it.
 
-use flatout_wire::websocket::{Event, Limits, Reader, Role};
+use flatout_wire::websocket::{MessageLimits, Reader, ReaderEvent, Role};
 
-use super::{Heard, Tracks, append};
+use super::{ReceivedMessages, Tracks, append};
 use crate::tally::ErrorKind;
 
 /// A subscriber's parser state.
@@ -31,7 +31,7 @@ impl Frames {
         &mut self,
         bytes: &mut [u8],
         tracks: &mut Tracks,
-        heard: &mut Heard,
+        heard: &mut ReceivedMessages,
     ) -> Result<(), ErrorKind> {
         if self.held.is_empty() {
             let taken = self.read(bytes, tracks, heard)?;
@@ -46,27 +46,32 @@ impl Frames {
     }
 
     /// Returns how many bytes were consumed: all but an incomplete frame head.
-    fn read(&mut self, bytes: &mut [u8], tracks: &mut Tracks, heard: &mut Heard) -> Result<usize, ErrorKind> {
-        let limits = Limits::default();
+    fn read(
+        &mut self,
+        bytes: &mut [u8],
+        tracks: &mut Tracks,
+        heard: &mut ReceivedMessages,
+    ) -> Result<usize, ErrorKind> {
+        let limits = MessageLimits::default();
         let mut at = 0;
         loop {
             let rest = bytes.get_mut(at..).unwrap_or_default();
             let (used, event) = self.reader.step(rest, &limits).map_err(|_| ErrorKind::Malformed)?;
             at += used;
             match event {
-                Event::NeedMore => return Ok(at),
-                Event::Data { bytes, is_last: true, .. } if self.text.is_empty() => {
+                ReaderEvent::NeedMore => return Ok(at),
+                ReaderEvent::Data { bytes, is_last: true, .. } if self.text.is_empty() => {
                     tracks.note_json(bytes, heard);
                 }
-                Event::Data { bytes, is_last, .. } => {
+                ReaderEvent::Data { bytes, is_last, .. } => {
                     append(&mut self.text, bytes);
                     if is_last {
                         tracks.note_json(&std::mem::take(&mut self.text), heard);
                     }
                 }
-                Event::Ping(payload) => heard.pong(payload),
-                Event::Pong(_) => {}
-                Event::Close(_) => return Err(ErrorKind::Closed),
+                ReaderEvent::Ping(payload) => heard.pong(payload),
+                ReaderEvent::Pong(_) => {}
+                ReaderEvent::Close(_) => return Err(ErrorKind::Closed),
             }
         }
     }
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn invalid_frames_end_the_connection() {
-        let mut heard = Heard::new(Transport::WebSocket, 1);
+        let mut heard = ReceivedMessages::new(Transport::WebSocket, 1);
         let mut end = |bytes: &[u8]| {
             Frames::default().take(&mut bytes.to_vec(), &mut Tracks::default(), &mut heard).unwrap_err()
         };
@@ -123,7 +128,7 @@ mod tests {
     #[test]
     fn endless_messages_cost_no_memory() {
         let (mut frames, mut tracks) = (Frames::default(), Tracks::default());
-        let mut heard = Heard::new(Transport::WebSocket, 1);
+        let mut heard = ReceivedMessages::new(Transport::WebSocket, 1);
         let mut piece = frame(Opcode::Text, &[b'x'; 1000]);
         piece[0] = 0x01;
         for _ in 0..100 {

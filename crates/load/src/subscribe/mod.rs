@@ -1,7 +1,7 @@
 //! Subscribers: connections on which a server pushes messages, by Server-Sent Events, WebSocket or long poll.
 //!
 //! ```text
-//! bytes ── events | frames | polls ──> one message's text ── message::read ──> send time, number ──> Heard
+//! bytes ── events | frames | polls ──> one message's text ── message::read ──> send time, number ──> ReceivedMessages
 //! ```
 //!
 //! A message has a send time if its data contains a run of 13, 16 or 19 digits: milliseconds, microseconds or
@@ -54,7 +54,7 @@ pub struct Sequence {
 pub(crate) type Message = Option<u64>;
 
 /// What all subscribers of one thread have received.
-pub(crate) struct Heard {
+pub(crate) struct ReceivedMessages {
     transport: Transport,
     /// Received messages that are not counted yet.
     pub(crate) messages: Vec<Message>,
@@ -144,9 +144,9 @@ impl AddAssign for Sequence {
     }
 }
 
-impl Heard {
-    pub(crate) fn new(transport: Transport, seed: u64) -> Heard {
-        Heard {
+impl ReceivedMessages {
+    pub(crate) fn new(transport: Transport, seed: u64) -> ReceivedMessages {
+        ReceivedMessages {
             transport,
             messages: Vec::new(),
             sequence: Sequence::default(),
@@ -193,7 +193,7 @@ impl Tracks {
     }
 
     /// A message is complete.
-    fn note(&mut self, data: Data, heard: &mut Heard) {
+    fn note(&mut self, data: Data, heard: &mut ReceivedMessages) {
         if let Some(number) = data.number {
             match self.number {
                 Some(last) if number <= last => heard.sequence.repeated += 1,
@@ -207,7 +207,7 @@ impl Tracks {
     }
 
     /// A message in JSON, as WebSocket and long poll send it.
-    fn note_json(&mut self, text: &[u8], heard: &mut Heard) {
+    fn note_json(&mut self, text: &[u8], heard: &mut ReceivedMessages) {
         if text.starts_with(b"{\"gap\":true") {
             heard.sequence.gaps += 1;
             return;
@@ -237,7 +237,7 @@ impl Subscriber {
     }
 
     /// Consumes a piece of a response's body.
-    pub(crate) fn body(&mut self, bytes: &[u8], heard: &mut Heard) {
+    pub(crate) fn body(&mut self, bytes: &[u8], heard: &mut ReceivedMessages) {
         match &mut self.input {
             Input::Events(events) => events.take(bytes, &mut self.tracks, heard),
             Input::Polls(polls) => polls.take(bytes, &mut self.tracks, heard),
@@ -249,7 +249,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// Invalid frames, or a close frame.
-    pub(crate) fn frames(&mut self, bytes: &mut [u8], heard: &mut Heard) -> Result<(), ErrorKind> {
+    pub(crate) fn frames(&mut self, bytes: &mut [u8], heard: &mut ReceivedMessages) -> Result<(), ErrorKind> {
         match &mut self.input {
             Input::Frames(frames) => frames.take(bytes, &mut self.tracks, heard),
             Input::Events(_) | Input::Polls(_) => Err(ErrorKind::Malformed),
@@ -304,8 +304,12 @@ mod tests {
     use super::*;
 
     /// What a subscriber reads from these bodies, in pieces of this size.
-    pub(super) fn heard(transport: Transport, bodies: &[&[u8]], piece: usize) -> (Heard, Subscriber) {
-        let (mut heard, mut subscriber) = (Heard::new(transport, 1), Subscriber::new(transport));
+    pub(super) fn heard(
+        transport: Transport,
+        bodies: &[&[u8]],
+        piece: usize,
+    ) -> (ReceivedMessages, Subscriber) {
+        let (mut heard, mut subscriber) = (ReceivedMessages::new(transport, 1), Subscriber::new(transport));
         for body in bodies {
             subscriber.begin(b"HTTP/1.1 200 OK\r\nLast-Event-Id: a-9\r\n\r\n");
             for piece in body.chunks(piece) {
@@ -320,7 +324,7 @@ mod tests {
 
     #[test]
     fn numbers_reveal_missing_messages() {
-        let (mut heard, mut tracks) = (Heard::new(Transport::Events, 1), Tracks::default());
+        let (mut heard, mut tracks) = (ReceivedMessages::new(Transport::Events, 1), Tracks::default());
         for number in [5, 6, 9, 9, 7, 10] {
             tracks.note(Data { number: Some(number), sent_ns: None }, &mut heard);
         }
@@ -343,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_handshake_is_held_against_its_key() {
-        let heard = Heard::new(Transport::WebSocket, 1);
+        let heard = ReceivedMessages::new(Transport::WebSocket, 1);
         let head = format!("HTTP/1.1 101 x\r\nSEC-WebSocket-Accept: {}\r\n\r\n", accept_key(KEY.as_bytes()));
         assert!(heard.is_accepted(head.as_bytes()));
         assert!(!heard.is_accepted(head.replace("Accept: ", "Accept: x").as_bytes()));

@@ -2,7 +2,7 @@
 //!
 //! Only nesting and strings are tracked. Whether the rest is valid JSON does not matter here.
 
-use super::{Heard, Tracks, append};
+use super::{ReceivedMessages, Tracks, append};
 
 /// A subscriber's parser state.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Polls {
 
 impl Polls {
     /// Consumes bytes of the body, in any pieces.
-    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
+    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut ReceivedMessages) {
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
             let was = self.depth;
@@ -53,7 +53,7 @@ impl Polls {
 
 impl Tracks {
     /// The position comes from the response's head, not from its messages.
-    fn note_object(&mut self, text: &[u8], heard: &mut Heard) {
+    fn note_object(&mut self, text: &[u8], heard: &mut ReceivedMessages) {
         let position = std::mem::take(&mut self.position);
         self.note_json(text, heard);
         self.position = position;

@@ -14,7 +14,7 @@ use flatout_wire::h1::Sent;
 use super::{SWEEP_NS, Worker};
 use crate::answers::Answered;
 use crate::connection::{State, place};
-use crate::subscribe::{Heard, Transport};
+use crate::subscribe::{ReceivedMessages, Transport};
 use crate::tally::ErrorKind;
 
 /// Connections that are received from before any of them gets its next request.
@@ -216,7 +216,7 @@ impl Worker<'_> {
 
     /// Counts the messages that a subscriber received in the last bytes.
     fn note_messages(&mut self) {
-        let Some(Heard { messages, .. }) = &mut self.expected.heard else { return };
+        let Some(ReceivedMessages { messages, .. }) = &mut self.expected.heard else { return };
         let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
         let unix_ns = clock::unix_nanoseconds();
         for message in messages.drain(..).filter(|_| is_counted) {
@@ -229,7 +229,7 @@ impl Worker<'_> {
 
     /// Sends the pending pong of a subscriber, if any.
     fn reply(&mut self, at: usize) {
-        let Some(Heard { reply, .. }) = &mut self.expected.heard else { return };
+        let Some(ReceivedMessages { reply, .. }) = &mut self.expected.heard else { return };
         if reply.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flatout_climb::{Halfway, Stage};
+use flatout_climb::{ClimbProgress, Stage};
 
 use super::text::{interval, shortened};
 use crate::text::bar;
@@ -28,7 +28,7 @@ pub struct Course {
 
 impl Course {
     /// Updates the progress. Returns the line of the previous comparison, if a new one has started.
-    pub fn take(&mut self, live: &Halfway<'_>) -> Option<String> {
+    pub fn take(&mut self, live: &ClimbProgress<'_>) -> Option<String> {
         let progress = &live.progress;
         let is_new = self.stage != Some(progress.stage);
         let is_of_rung = matches!(self.stage, Some(Stage::Forward(_) | Stage::SecondLook(_)));
@@ -79,7 +79,7 @@ impl Course {
 }
 
 /// The name of the comparison.
-fn name(live: &Halfway<'_>) -> String {
+fn name(live: &ClimbProgress<'_>) -> String {
     match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
@@ -97,10 +97,10 @@ mod tests {
 
     use super::*;
 
-    fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> Halfway<'static> {
+    fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> ClimbProgress<'static> {
         let estimate = gain.map(|gain| Estimate { gain, low: gain - 0.02, high: gain + 0.03 });
         let progress = Progress { stage, pairs, estimate, left: 3 };
-        Halfway {
+        ClimbProgress {
             progress,
             rung: Some("reno"),
             left: Duration::from_secs(left),

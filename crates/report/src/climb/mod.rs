@@ -13,7 +13,7 @@ mod read;
 mod scripted;
 pub mod text;
 
-use flatout_climb::{Ascent, End, Error, Figures, Objective};
+use flatout_climb::{End, Error, Figures, Objective, Outcome};
 
 use crate::Machine;
 use crate::secret::masked;
@@ -34,7 +34,7 @@ pub struct Climb {
     /// The objective.
     pub objective: Objective,
     /// The outcome.
-    pub outcome: Ascent,
+    pub outcome: Outcome,
     /// The machine.
     pub machine: Machine,
     /// The user's current load.

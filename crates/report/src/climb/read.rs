@@ -2,7 +2,7 @@
 //! contain their gains, profiles are valid.
 
 use flatout_climb::{
-    Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
+    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles, Status,
     TriedRung,
 };
 use flatout_load::Latency;
@@ -32,7 +32,7 @@ const STATUSES: [Status; 5] =
     [Status::Kept, Status::None, Status::Worse, Status::NotMeasurable, Status::Skipped];
 
 #[derive(Deserialize)]
-struct File {
+struct ClimbFile {
     noise_floor: Option<f64>,
     noise: Option<Interval>,
     objective: String,
@@ -158,11 +158,11 @@ struct ProfilesEntry {
 /// What is wrong with the text and where, as a message.
 pub fn from_json(text: &str) -> Result<Climb, String> {
     let no_climb = |error: String| format!("not a climb: {error}; need what `flatout climb --json` wrote");
-    let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
+    let file: ClimbFile = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
     climb(file).map(Climb::without_secrets).map_err(no_climb)
 }
 
-fn climb(file: File) -> Result<Climb, String> {
+fn climb(file: ClimbFile) -> Result<Climb, String> {
     let objective = Objective::ALL.into_iter().find(|objective| objective.name() == file.objective);
     let objective = objective.ok_or_else(|| {
         format!("its objective is `{}`, not one of throughput, p99 and cpu", file.objective)
@@ -171,7 +171,7 @@ fn climb(file: File) -> Result<Climb, String> {
         return Err(format!("it has {} rungs, more than {RUNGS_MAX}", file.rungs.len()));
     }
     let share = figure;
-    let outcome = Ascent {
+    let outcome = Outcome {
         noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
         noise_floor: share("noise_floor", file.noise_floor)?,
         rungs: file.rungs.into_iter().map(|entry| rung(entry, objective)).collect::<Result<_, _>>()?,

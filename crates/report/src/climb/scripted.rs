@@ -1,7 +1,7 @@
 //! Scripted climbs for the tests of this module.
 
 use flatout_climb::{
-    Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
+    Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles, Status,
     TriedRung,
 };
 use flatout_load::Latency;
@@ -84,7 +84,7 @@ pub(super) fn climb() -> Climb {
         rung("rss", Status::NotMeasurable, None, "it needs a network device; this path is loopback"),
         rung("mitigations", Status::Skipped, None, "protection is lost while it is tried; --accept-risk"),
     ];
-    let outcome = Ascent {
+    let outcome = Outcome {
         noise: Some(Effect { p99: None, cpu: None, ..effect(0.001, 0.014) }),
         noise_floor: Some(0.015),
         rungs,
@@ -118,7 +118,7 @@ pub(super) fn climb() -> Climb {
 /// A climb that failed before it had any result.
 pub(super) fn bare() -> Climb {
     let rungs = vec![rung("workers", Status::Skipped, None, "")];
-    let outcome = Ascent {
+    let outcome = Outcome {
         noise: None,
         noise_floor: None,
         rungs,

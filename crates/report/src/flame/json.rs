@@ -19,7 +19,7 @@ const FRAMES_MAX: usize = 5_000_000;
 struct File {
     format: String,
     what: String,
-    unit: Unit,
+    unit: UnitEntry,
     rate_hz: u32,
     seconds: f64,
     cpu_count: usize,
@@ -37,7 +37,7 @@ struct File {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Unit {
+enum UnitEntry {
     Cycles,
     CpuNs,
 }
@@ -84,8 +84,8 @@ pub fn to_json(profile: &Profile) -> String {
         format: FORMAT.to_owned(),
         what: profile.what.clone(),
         unit: match profile.clock {
-            Clock::Cycles => Unit::Cycles,
-            Clock::CpuTime => Unit::CpuNs,
+            Clock::Cycles => UnitEntry::Cycles,
+            Clock::CpuTime => UnitEntry::CpuNs,
         },
         rate_hz: profile.rate_hz,
         seconds: profile.time.as_secs_f64(),
@@ -139,8 +139,8 @@ pub fn from_json(text: &str) -> Result<Profile, String> {
     Ok(Profile {
         what: file.what,
         clock: match file.unit {
-            Unit::Cycles => Clock::Cycles,
-            Unit::CpuNs => Clock::CpuTime,
+            UnitEntry::Cycles => Clock::Cycles,
+            UnitEntry::CpuNs => Clock::CpuTime,
         },
         rate_hz: file.rate_hz,
         time: Duration::from_secs_f64(file.seconds),

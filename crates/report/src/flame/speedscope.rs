@@ -4,7 +4,7 @@ use flatout_profile::{Clock, Kind, Profile};
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct File<'p> {
+struct SpeedscopeFile<'p> {
     #[serde(rename = "$schema")]
     schema: &'static str,
     exporter: &'static str,
@@ -15,11 +15,11 @@ struct File<'p> {
 
 #[derive(Serialize)]
 struct Shared {
-    frames: Vec<FrameEntry>,
+    frames: Vec<SpeedscopeFrame>,
 }
 
 #[derive(Serialize)]
-struct FrameEntry {
+struct SpeedscopeFrame {
     name: String,
 }
 
@@ -41,14 +41,14 @@ struct Sampled<'p> {
 /// # Source
 /// <https://www.speedscope.app/file-format-schema.json>
 pub fn speedscope(profile: &Profile) -> String {
-    let frames = profile.stacks.frames().iter().map(|frame| FrameEntry {
+    let frames = profile.stacks.frames().iter().map(|frame| SpeedscopeFrame {
         name: match frame.kind {
             Kind::Kernel => format!("{} [kernel]", frame.name),
             Kind::Root | Kind::User | Kind::Inlined => frame.name.clone(),
         },
     });
     let (samples, weights) = profile.stacks.indexed().unzip();
-    let file = File {
+    let file = SpeedscopeFile {
         schema: "https://www.speedscope.app/file-format-schema.json",
         exporter: concat!("flatout ", env!("CARGO_PKG_VERSION")),
         name: &profile.what,

@@ -8,15 +8,15 @@ use crate::host::Host;
 
 /// A group of parameters, by the commands that get and set it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Commands {
+pub(crate) struct CommandPair {
     get: u8,
     set: u8,
 }
 
-pub(crate) const FEATURES: Commands = Commands { get: 11, set: 12 };
-pub(crate) const RINGS: Commands = Commands { get: 15, set: 16 };
-pub(crate) const CHANNELS: Commands = Commands { get: 17, set: 18 };
-pub(crate) const COALESCE: Commands = Commands { get: 19, set: 20 };
+pub(crate) const FEATURES: CommandPair = CommandPair { get: 11, set: 12 };
+pub(crate) const RINGS: CommandPair = CommandPair { get: 15, set: 16 };
+pub(crate) const CHANNELS: CommandPair = CommandPair { get: 17, set: 18 };
+pub(crate) const COALESCE: CommandPair = CommandPair { get: 19, set: 20 };
 
 /// Attributes of all groups except features, by their names in the program: the value, and its maximum.
 pub(crate) const CHANNELS_COMBINED: (u16, u16) = (9, 5);
@@ -58,7 +58,7 @@ const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
 /// The values of a device in a group; `None` on a kernel without the family.
-pub(crate) fn values(host: &Host, device: &str, group: Commands) -> Result<Option<Values>, Fault> {
+pub(crate) fn values(host: &Host, device: &str, group: CommandPair) -> Result<Option<Values>, Fault> {
     let Some(family) = family(host)? else { return Ok(None) };
     let messages = family.ask(host, group.get, REQUEST, &header(device))?;
     let found = replied(messages.first().ok_or_else(cut)?)?;
@@ -102,7 +102,7 @@ pub(crate) fn indirection(host: &Host, device: &str) -> Result<Option<Vec<u32>>,
 pub(crate) fn set_value(
     host: &Host,
     device: &str,
-    group: Commands,
+    group: CommandPair,
     kind: u16,
     value: &[u8],
 ) -> Result<bool, Fault> {
@@ -120,7 +120,7 @@ pub(crate) fn set_features(host: &Host, device: &str, wanted: &[(&str, bool)]) -
     set(host, FEATURES, &header(device).with_nested(FEATURES_WANTED, &wanted))
 }
 
-fn set(host: &Host, group: Commands, attributes: &Attributes) -> Result<bool, Fault> {
+fn set(host: &Host, group: CommandPair, attributes: &Attributes) -> Result<bool, Fault> {
     let Some(family) = family(host)? else { return Ok(false) };
     family.ask(host, group.set, ACK, attributes).map(|_| true)
 }

@@ -9,7 +9,7 @@ use crate::host::Host;
 
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Chain {
+pub(crate) struct NftChain {
     pub(crate) family: u8,
     pub(crate) table: String,
     pub(crate) name: String,
@@ -112,7 +112,7 @@ const NOT_OF_CONNECTIONS: &[&str] = &[
 ];
 
 /// All chains of all families; empty on a kernel without nftables.
-pub(crate) fn chains(host: &Host) -> Result<Vec<Chain>, Fault> {
+pub(crate) fn chains(host: &Host) -> Result<Vec<NftChain>, Fault> {
     let messages = dump(host, GET_CHAIN)?;
     messages.iter().filter(|message| message.kind == NEW_CHAIN).map(chain).collect()
 }
@@ -133,10 +133,10 @@ fn dump(host: &Host, kind: u16) -> Result<Vec<Message>, Fault> {
     }
 }
 
-fn chain(message: &Message) -> Result<Chain, Fault> {
+fn chain(message: &Message) -> Result<NftChain, Fault> {
     let (head, attributes) = message.split(HEAD_BYTES)?;
     let base = find(&attributes, CHAIN_HOOK).map(|hook| base(hook, &attributes)).transpose()?;
-    Ok(Chain {
+    Ok(NftChain {
         family: *head.first().ok_or_else(cut)?,
         table: find(&attributes, CHAIN_TABLE).map(text).ok_or_else(cut)?,
         name: find(&attributes, CHAIN_NAME).map(text).ok_or_else(cut)?,

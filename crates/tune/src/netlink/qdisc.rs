@@ -10,7 +10,7 @@ use crate::host::Host;
 
 /// A qdisc of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Qdisc {
+pub(crate) struct KernelQdisc {
     pub(crate) kind: String,
     pub(crate) handle: u32,
     pub(crate) parent: u32,
@@ -48,7 +48,7 @@ const TC_OPTIONS: u16 = 2;
 const TC_SIZE_TABLE: u16 = 8;
 
 /// The qdiscs below a device's root; empty if there is no such device.
-pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Qdisc>, Fault> {
+pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<KernelQdisc>, Fault> {
     let index = index(host, device)?;
     let messages = ask(host, GET, DUMP, tc_head(index, 0, 0), &Attributes::new())?;
     let mut found = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Qdisc>, Fault> {
         if of != u64::from(index) || (INGRESS_MIN..ROOT).contains(&parent) {
             continue;
         }
-        found.push(Qdisc {
+        found.push(KernelQdisc {
             kind: find(&attributes, TC_KIND).map(text).ok_or_else(cut)?,
             handle,
             parent,

@@ -8,7 +8,7 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::netlink::Fault;
-use crate::netlink::ethtool::{self, Commands, Feature};
+use crate::netlink::ethtool::{self, CommandPair, Feature};
 
 /// One parameter of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,9 +38,9 @@ pub enum Group {
 /// A parameter in the family `ethtool`.
 enum Known {
     /// A number of a group, and its maximum if there is one.
-    Number { commands: Commands, kind: u16, maximum: Option<u16> },
+    Number { commands: CommandPair, kind: u16, maximum: Option<u16> },
     /// The same, but on or off.
-    Switch { commands: Commands, kind: u16 },
+    Switch { commands: CommandPair, kind: u16 },
 }
 
 /// Features by their names in the program and in the kernel: some stand for several, marked by `*`.

@@ -92,7 +92,7 @@ impl Qdisc {
 
     /// Makes the kernel attach its own again, which it does when another is removed.
     fn have_attached(&self, host: &Host) -> Result<(), Fault> {
-        let is_kernels = |found: &qdisc::Qdisc| found.parent == qdisc::ROOT && found.handle == 0;
+        let is_kernels = |found: &qdisc::KernelQdisc| found.parent == qdisc::ROOT && found.handle == 0;
         if qdisc::list(host, &self.device)?.iter().any(is_kernels) {
             qdisc::set_root(host, &self.device, PLACEHOLDER, 0, None)?;
         }
@@ -197,7 +197,7 @@ impl Kind for Qdisc {
 }
 
 /// A qdisc as `tc` shows it, but with its options as the kernel reports them.
-fn line(qdisc: &qdisc::Qdisc) -> String {
+fn line(qdisc: &qdisc::KernelQdisc) -> String {
     let (major, minor) = (|handle: u32| handle >> MINOR_BITS, |handle: u32| handle & 0xffff);
     let parent = match (qdisc.parent, major(qdisc.parent)) {
         (qdisc::ROOT, _) => "root".to_owned(),

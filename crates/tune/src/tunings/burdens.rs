@@ -10,16 +10,16 @@ use crate::change::{Change, Content};
 use crate::fake::{Answers, Fake, Folder};
 use crate::host::Host;
 use crate::plan::plan;
-use crate::served::{Asked, Served};
+use crate::served::{Served, ServerSelector};
 use crate::session::Session;
 use crate::system::RunError;
 use crate::tuning::{Advice, Tuning};
 
 /// Entries of a machine, as in `machines/*.txt`.
-type Entries = &'static [(&'static str, &'static str)];
+type MachineEntries = &'static [(&'static str, &'static str)];
 
 /// A tuning, a machine, what is planted there, and what removes the burden if we cannot, or not at once.
-type Burden = (&'static str, &'static str, Entries, Entries);
+type Burden = (&'static str, &'static str, MachineEntries, MachineEntries);
 
 const NGINX: &str = "Name:	nginx\nPid:	7002\nPPid:	7000\nSeccomp:	0\n";
 
@@ -217,7 +217,7 @@ const LOWERING: &[&str] = &[
     "slow-start-after-idle",
 ];
 
-fn machine(text: &str, planted: Entries) -> Fake {
+fn machine(text: &str, planted: MachineEntries) -> Fake {
     let fake = Fake::recorded(text);
     fake.handle(kernel);
     planted.iter().for_each(|(name, content)| fake.plant(name, content));
@@ -225,7 +225,7 @@ fn machine(text: &str, planted: Entries) -> Fake {
 }
 
 fn served(host: &Host) -> Served {
-    Served::find(host, &Asked { port: Some(8080), ..Asked::default() }).unwrap()
+    Served::find(host, &ServerSelector { port: Some(8080), ..ServerSelector::default() }).unwrap()
 }
 
 fn advice(host: &Host, tuning: &dyn Tuning) -> Advice {

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::fake::Fake;
     use crate::plan::{counts, survey_since};
-    use crate::served::Asked;
+    use crate::served::ServerSelector;
     use crate::tuning::Advice;
 
     fn machine(driver: &str) -> Fake {
@@ -205,7 +205,8 @@ mod tests {
     }
 
     fn served(host: &Host) -> Served {
-        let asked = Asked { device: Some("eth0".to_owned()), port: Some(80), ..Asked::default() };
+        let asked =
+            ServerSelector { device: Some("eth0".to_owned()), port: Some(80), ..ServerSelector::default() };
         Served::find(host, &asked).unwrap()
     }
 

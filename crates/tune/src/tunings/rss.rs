@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::fake::Fake;
     use crate::netlink::fake;
-    use crate::served::Asked;
+    use crate::served::ServerSelector;
 
     fn machine(queues: usize) -> Fake {
         let fake = Fake::with(&[("/proc/net/dev", "a\nb\neth0: 0\n")]);
@@ -117,7 +117,7 @@ mod tests {
 
     fn stands(fake: &Fake) -> (Result<String, Unknown>, Result<Advice, Unknown>) {
         let host = fake.host();
-        let asked = Asked { device: Some("eth0".to_owned()), ..Asked::default() };
+        let asked = ServerSelector { device: Some("eth0".to_owned()), ..ServerSelector::default() };
         let served = Served::find(&host, &asked).unwrap();
         (Rss.probe(&host, &served), Rss.advice(&host, &served))
     }

@@ -83,7 +83,7 @@ const NO_FILTER: &str = "[Service]\nSystemCallFilter=\nSystemCallArchitectures=\
 mod tests {
     use super::*;
     use crate::fake::Fake;
-    use crate::served::Asked;
+    use crate::served::ServerSelector;
 
     /// A unit's other options install filters too: a restarted server that still has filters is not waiting for a
     /// restart.
@@ -96,7 +96,8 @@ mod tests {
             ("/etc/systemd/system/web.service.d/zz-flatout-seccomp.conf", NO_FILTER),
         ]);
         let host = fake.host();
-        let served = Served::find(&host, &Asked { pid: Some(7), ..Asked::default() }).unwrap();
+        let served =
+            Served::find(&host, &ServerSelector { pid: Some(7), ..ServerSelector::default() }).unwrap();
         for (boot, expected) in [
             ("", "takes effect at the next start"),
             ("cpu 0\nbtime 1000000000\n", "takes effect at the next start"),

@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::netlink::{Request, audit, ethtool, napi, nftables, qdisc};
 use crate::plan::plan;
 use crate::script::{Part, script};
-use crate::served::{Asked, Served};
+use crate::served::{Served, ServerSelector};
 use crate::session::Session;
 use crate::tuning::{Needs, Risk};
 
@@ -23,7 +23,7 @@ const CONTAINER: &str = include_str!("../../machines/container.txt");
 fn machine(text: &str, port: Option<u16>) -> (Fake, Host, Served) {
     let fake = Fake::recorded(text);
     let host = fake.host();
-    let served = Served::find(&host, &Asked { port, ..Asked::default() }).unwrap();
+    let served = Served::find(&host, &ServerSelector { port, ..ServerSelector::default() }).unwrap();
     (fake, host, served)
 }
 
@@ -345,7 +345,7 @@ fn a_machine_of_nothing_but_garbage_is_survived() {
 /// Calls everything on a tuning, for a server on a port and for none.
 fn look(host: &Host, tuning: &'static dyn Tuning) {
     for port in [Some(8080), None] {
-        let served = Served::find(host, &Asked { port, ..Asked::default() }).unwrap();
+        let served = Served::find(host, &ServerSelector { port, ..ServerSelector::default() }).unwrap();
         let _ = tuning.probe(host, &served);
         let _ = tuning.effect(host, &served);
         if let Ok(Some(planned)) = plan(host, &served, tuning) {
@@ -453,7 +453,7 @@ fn every_change_of_files_is_taken_back() {
 #[test]
 fn this_machine_is_read_without_harm() {
     let host = Host::live();
-    let served = Served::find(&host, &Asked::default()).unwrap();
+    let served = Served::find(&host, &ServerSelector::default()).unwrap();
     for tuning in TUNINGS.iter() {
         let _ = (tuning.probe(&host, &served), tuning.advice(&host, &served), tuning.effect(&host, &served));
     }

@@ -18,7 +18,23 @@ const HEURISTIC_MAX: u64 = 24 * 3600;
 const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501];
 
 /// Statuses that blame a single client's request: stored, they would refuse other clients too. A rule may name them.
-const CLIENTS_FAULT: [u16; 13] = [400, 401, 407, 408, 411, 412, 413, 415, 416, 417, 426, 429, 431];
+const CLIENTS_FAULT: [u16; 5] = [400, UNAUTHORIZED, 411, 413, 415];
+
+/// Without `Authorization` in the key, a stored one would refuse clients with valid credentials too.
+const UNAUTHORIZED: u16 = 401;
+
+/// Statuses that describe one connection, or one sender, and not the resource. No rule stores them.
+const NEVER: [u16; 14] = [
+    // A part, or an update of what is stored. Slices are stored as whole responses.
+    206, 304,
+    // Credentials for a proxy (RFC 9110 section 15.5.8), and a connection that was too slow (15.5.9).
+    407, 408,
+    // Preconditions, ranges and expectations, which are not in the key (15.5.13, 15.5.17, 15.5.18).
+    412, 416, 417, // The wrong connection (15.5.20), and early data (RFC 8470 section 5.2).
+    421, 425, // Another protocol is required (15.5.22).
+    426, // "MUST NOT be stored by a cache" (RFC 6585 sections 3 to 6).
+    428, 429, 431, 511,
+];
 
 /// The targeted fields for this cache, the most specific first (RFC 9213 section 2.2).
 const TARGETED: [&[u8]; 2] = [b"flatout-cache-control", b"cdn-cache-control"];
@@ -32,6 +48,8 @@ pub struct Exchange {
     pub response_ms: u64,
     /// Whether the request had `Authorization`, unless that is part of the cache's key.
     pub is_authorized: bool,
+    /// Whether `Authorization` is part of the cache's key.
+    pub has_authorization_key: bool,
     /// Whether the request said `no-store`.
     pub asks_no_store: bool,
 }
@@ -59,7 +77,7 @@ pub struct Ignored {
 
 /// How a response is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct StorageDecision {
     /// When it may be used.
     pub policy: Policy,
     /// Names of its fields that are not stored, in lower case.
@@ -85,6 +103,11 @@ pub enum Reason {
     Worthless,
 }
 
+/// Whether responses with this status are not stored, whatever they and the rules allow.
+pub fn is_never_stored(code: u16) -> bool {
+    code < 200 || NEVER.contains(&code)
+}
+
 /// Decides whether to store a response; `fields` are those of its head.
 ///
 /// # Errors
@@ -94,7 +117,7 @@ pub fn store<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     exchange: &Exchange,
     rules: &Rules,
-) -> Result<Kept, Reason> {
+) -> Result<StorageDecision, Reason> {
     let lines = |name: &'static [u8]| {
         fields.clone().filter(move |(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     };
@@ -108,7 +131,9 @@ pub fn store<'a>(
     let is_targeted = target.is_some() && !ignored.cache_control;
     let code = status.code();
     let is_named = rules.validity.is_some();
-    if code < 200 || code == 206 || code == 304 || (CLIENTS_FAULT.contains(&code) && !is_named) {
+    let is_fault = CLIENTS_FAULT.contains(&code) && !is_named;
+    let is_shared_refusal = code == UNAUTHORIZED && !exchange.has_authorization_key;
+    if is_never_stored(code) || is_fault || is_shared_refusal {
         return Err(Reason::Status);
     }
     // A cache that knows the status may store responses that others may not (RFC 9111 section 5.2.2.3).
@@ -173,7 +198,7 @@ pub fn store<'a>(
     if !serves && !is_validated {
         return Err(Reason::Worthless);
     }
-    Ok(Kept { policy, withheld })
+    Ok(StorageDecision { policy, withheld })
 }
 
 /// The lifetime by `Expires`: `None` without it, 0 if it is not a date or has several values.
@@ -194,13 +219,19 @@ mod tests {
         request_ms: 784_111_777_000,
         response_ms: 784_111_777_000,
         is_authorized: false,
+        has_authorization_key: false,
         asks_no_store: false,
     };
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const TEN_SECONDS_BEFORE: &str = "Sun, 06 Nov 1994 08:49:27 GMT";
     const TEN_SECONDS_AFTER: &str = "Sun, 06 Nov 1994 08:49:47 GMT";
 
-    fn stored(code: u16, lines: &[(&str, &str)], exchange: &Exchange, rules: &Rules) -> Result<Kept, Reason> {
+    fn stored(
+        code: u16,
+        lines: &[(&str, &str)],
+        exchange: &Exchange,
+        rules: &Rules,
+    ) -> Result<StorageDecision, Reason> {
         let fields = lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         store(Status::from_code(code).unwrap(), fields, exchange, rules)
     }
@@ -260,6 +291,31 @@ mod tests {
         assert_eq!(lifetime(302, &said), Ok(86_400));
         let both = [("Cache-Control", "no-store, must-understand, max-age=5")];
         assert_eq!((lifetime(200, &both), lifetime(299, &both)), (Ok(5), Err(Reason::NoStore)));
+    }
+
+    /// Whatever the response says and the rules name.
+    #[test]
+    fn some_statuses_are_never_stored() {
+        let named =
+            Rules { validity: Some(30), ignored: Ignored { cache_control: true, ..Ignored::default() } };
+        let keyed = Exchange { has_authorization_key: true, ..NOW };
+        let none = Rules::default();
+        let lines = [("Cache-Control", "public, max-age=60"), ("ETag", "\"a\"")];
+        for code in 100..600 {
+            let is_never = matches!(
+                code,
+                100..200 | 206 | 304 | 407 | 408 | 412 | 416 | 417 | 421 | 425 | 426 | 428 | 429 | 431 | 511
+            );
+            assert_eq!(is_never_stored(code), is_never, "{code}");
+            let is_stored =
+                |exchange: &Exchange, rules: &Rules| stored(code, &lines, exchange, rules).is_ok();
+            // Without a rule that names them, a client's faults are not stored either.
+            let is_fault = matches!(code, 400 | 401 | 411 | 413 | 415);
+            assert_eq!(is_stored(&NOW, &none), !is_never && !is_fault, "{code}");
+            // 401 needs the credentials in the key.
+            assert_eq!(is_stored(&NOW, &named), !is_never && code != 401, "{code}");
+            assert_eq!(is_stored(&keyed, &named), !is_never, "{code}");
+        }
     }
 
     #[test]

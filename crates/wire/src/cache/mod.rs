@@ -18,7 +18,7 @@ mod vary;
 
 pub use age::{current_age, initial_age};
 pub use control::{Argument, Asks, Control, Directive, directives};
-pub use keep::{Exchange, Ignored, Kept, Reason, Rules, store};
+pub use keep::{Exchange, Ignored, Reason, Rules, StorageDecision, is_never_stored, store};
 pub use reuse::{Policy, Verdict};
 pub use targeted::targeted;
 pub use update::{is_kept_on_update, is_stored, withheld_by};

@@ -3,7 +3,7 @@
 use super::event::{AnswerEvent, ClientFault, Sent};
 use super::incoming::{Incoming, Piece, Trailers};
 use super::outgoing::{Length, Misfit, Outgoing};
-use crate::answer::{self, Answer, Framing};
+use crate::answer::{self, Answer, ResponseFraming};
 use crate::{Status, Version};
 
 /// Interim responses (1xx) per request; a server that sends more is broken.
@@ -12,7 +12,7 @@ pub const INTERIM_ANSWERS_MAX: u8 = 32;
 /// The state of one connection, for its client.
 #[derive(Debug, Default)]
 pub struct Client {
-    state: State,
+    state: ClientState,
 }
 
 /// The state of the connection. Calls change it like this (`!`: a fault):
@@ -29,16 +29,16 @@ pub struct Client {
 ///
 /// `whole_body` leads from Receiving to the state that `body` reaches at the end.
 #[derive(Debug, Default)]
-enum State {
+enum ClientState {
     /// No pending request: the connection can be reused.
     #[default]
     Idle,
     /// The request's head was written; its body follows. No response has started.
-    Sending { body: Outgoing, sent: Sent, heard: Heard },
+    Sending { body: Outgoing, sent: Sent, heard: ResponseStart },
     /// The request was completely sent, with `behind` equal ones after it, and no response has started.
-    Awaiting { sent: Sent, heard: Heard, behind: u32 },
+    Awaiting { sent: Sent, heard: ResponseStart, behind: u32 },
     /// A response arrives before the request was completely sent.
-    Both(Box<Both>),
+    Both(Box<EarlyResponse>),
     /// A response arrives, and the request was completely sent.
     Receiving { body: Incoming, keep_alive: bool, sent: Sent, behind: u32 },
     /// No longer usable.
@@ -49,7 +49,7 @@ enum State {
 
 /// What was received before the final response.
 #[derive(Debug, Clone, Copy, Default)]
-struct Heard {
+struct ResponseStart {
     interims: u8,
     /// The start of a head.
     part: bool,
@@ -57,7 +57,7 @@ struct Heard {
 
 /// Receiving a response while the request is still being sent: rare, and boxed to keep the state small.
 #[derive(Debug)]
-struct Both {
+struct EarlyResponse {
     outgoing: Outgoing,
     incoming: Incoming,
     keep_alive: bool,
@@ -68,18 +68,18 @@ impl Client {
     /// Whether a request can be sent, and no response is pending.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, ClientState::Idle)
     }
 
     /// Whether a response's body is being received.
     #[inline]
     pub fn is_in_body(&self) -> bool {
-        matches!(self.state, State::Receiving { .. } | State::Both(_))
+        matches!(self.state, ClientState::Receiving { .. } | ClientState::Both(_))
     }
 
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed)
+        matches!(self.state, ClientState::Closed)
     }
 
     /// Starts a request: appends the framing field to the request line and fields that are already in `out`, and ends
@@ -91,10 +91,10 @@ impl Client {
         if !self.is_idle() {
             return self.misused("a request");
         }
-        let heard = Heard::default();
+        let heard = ResponseStart::default();
         self.state = match outgoing {
-            Outgoing::None | Outgoing::Length(0) => State::Awaiting { sent, heard, behind: 0 },
-            body => State::Sending { body, sent, heard },
+            Outgoing::None | Outgoing::Length(0) => ClientState::Awaiting { sent, heard, behind: 0 },
+            body => ClientState::Sending { body, sent, heard },
         };
     }
 
@@ -104,7 +104,7 @@ impl Client {
         if !self.is_idle() || count == 0 {
             return self.misused("requests");
         }
-        self.state = State::Awaiting { sent, heard: Heard::default(), behind: count - 1 };
+        self.state = ClientState::Awaiting { sent, heard: ResponseStart::default(), behind: count - 1 };
     }
 
     /// Writes what precedes `bytes` bytes of the request's body, and returns what follows them.
@@ -114,18 +114,18 @@ impl Client {
     /// sent, and the connection is not usable any more.
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
         let written = match &mut self.state {
-            State::Sending { body, .. } => body.data(bytes, out),
-            State::Both(both) => both.outgoing.data(bytes, out),
+            ClientState::Sending { body, .. } => body.data(bytes, out),
+            ClientState::Both(both) => both.outgoing.data(bytes, out),
             // The request has no body, or it has ended.
-            State::Awaiting { .. } if bytes == 0 => Ok(&b""[..]),
-            State::Awaiting { .. } | State::Closed => Err(Misfit),
+            ClientState::Awaiting { .. } if bytes == 0 => Ok(&b""[..]),
+            ClientState::Awaiting { .. } | ClientState::Closed => Err(Misfit),
             _ => {
                 self.misused("data");
                 Err(Misfit)
             }
         };
         if written.is_err() {
-            self.state = State::Closed;
+            self.state = ClientState::Closed;
         }
         written
     }
@@ -136,19 +136,19 @@ impl Client {
     /// The body is shorter than its head declared, or the response has ended before it: none of it may be sent, and
     /// the connection is not usable any more.
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
-        self.state = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Sending { body, sent, heard } => {
+        self.state = match std::mem::replace(&mut self.state, ClientState::Closed) {
+            ClientState::Sending { body, sent, heard } => {
                 body.end(trailers, out)?;
-                State::Awaiting { sent, heard, behind: 0 }
+                ClientState::Awaiting { sent, heard, behind: 0 }
             }
-            State::Both(both) => {
+            ClientState::Both(both) => {
                 both.outgoing.end(trailers, out)?;
-                let Both { incoming, keep_alive, sent, .. } = *both;
-                State::Receiving { body: incoming, keep_alive, sent, behind: 0 }
+                let EarlyResponse { incoming, keep_alive, sent, .. } = *both;
+                ClientState::Receiving { body: incoming, keep_alive, sent, behind: 0 }
             }
             // Without a body there is nothing to end.
-            other @ State::Awaiting { .. } => other,
-            State::Closed => return Err(Misfit),
+            other @ ClientState::Awaiting { .. } => other,
+            ClientState::Closed => return Err(Misfit),
             other => {
                 self.state = other;
                 self.misused("the end of a request");
@@ -168,13 +168,13 @@ impl Client {
     pub fn head(
         &mut self,
         bytes: &[u8],
-        parse: impl FnOnce(&[u8], bool) -> Result<Option<Answer>, answer::Fault>,
+        parse: impl FnOnce(&[u8], bool) -> Result<Option<Answer>, answer::ResponseFault>,
     ) -> Result<AnswerEvent, ClientFault> {
         let (sent, heard, is_last) = match &mut self.state {
-            State::Awaiting { sent, heard, behind } => (*sent, heard, *behind == 0),
-            State::Sending { sent, heard, .. } => (*sent, heard, false),
+            ClientState::Awaiting { sent, heard, behind } => (*sent, heard, *behind == 0),
+            ClientState::Sending { sent, heard, .. } => (*sent, heard, false),
             // The server sent something after its responses, or without a request.
-            State::Idle | State::Closed => return Err(self.fail(ClientFault::Unasked)),
+            ClientState::Idle | ClientState::Closed => return Err(self.fail(ClientFault::Unasked)),
             _ => {
                 self.misused("a head");
                 return Err(ClientFault::Unasked);
@@ -199,10 +199,10 @@ impl Client {
             if !is_last || !(tunnels || sent.is_upgrade) {
                 return Err(self.fail(ClientFault::Switch));
             }
-            self.state = State::Switched;
+            self.state = ClientState::Switched;
             return Ok(AnswerEvent::Switch(answer));
         }
-        *heard = Heard { interims: heard.interims + 1, part: false };
+        *heard = ResponseStart { interims: heard.interims + 1, part: false };
         if heard.interims > INTERIM_ANSWERS_MAX {
             return Err(self.fail(ClientFault::Interims));
         }
@@ -212,17 +212,22 @@ impl Client {
     #[inline]
     fn begin(&mut self, answer: &Answer, sent: Sent) {
         let body = match answer.framing {
-            Framing::Length(length) => Incoming::Length(length),
-            Framing::Chunked => Incoming::chunked(),
-            Framing::UntilClose => Incoming::UntilClose,
+            ResponseFraming::Length(length) => Incoming::Length(length),
+            ResponseFraming::Chunked => Incoming::chunked(),
+            ResponseFraming::UntilClose => Incoming::UntilClose,
         };
         let keep_alive = answer.keep_alive;
         self.state = match &self.state {
-            State::Awaiting { behind, .. } => State::Receiving { body, keep_alive, sent, behind: *behind },
-            State::Sending { body: outgoing, .. } => {
-                State::Both(Box::new(Both { outgoing: *outgoing, incoming: body, keep_alive, sent }))
+            ClientState::Awaiting { behind, .. } => {
+                ClientState::Receiving { body, keep_alive, sent, behind: *behind }
             }
-            _ => State::Closed,
+            ClientState::Sending { body: outgoing, .. } => ClientState::Both(Box::new(EarlyResponse {
+                outgoing: *outgoing,
+                incoming: body,
+                keep_alive,
+                sent,
+            })),
+            _ => ClientState::Closed,
         };
     }
 
@@ -230,7 +235,7 @@ impl Client {
     /// then complete.
     #[inline]
     pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        let State::Receiving { body: Incoming::Length(length), keep_alive, sent, behind } = &self.state
+        let ClientState::Receiving { body: Incoming::Length(length), keep_alive, sent, behind } = &self.state
         else {
             return None;
         };
@@ -252,8 +257,8 @@ impl Client {
         trailers: &mut Trailers,
     ) -> Result<(usize, Piece<'b>), ClientFault> {
         let incoming = match &mut self.state {
-            State::Receiving { body, .. } => body,
-            State::Both(both) => &mut both.incoming,
+            ClientState::Receiving { body, .. } => body,
+            ClientState::Both(both) => &mut both.incoming,
             _ => {
                 self.misused("a body");
                 return Err(ClientFault::Unasked);
@@ -263,9 +268,11 @@ impl Client {
             Ok((used, Piece::End)) => {
                 *trailers = incoming.take_trailers();
                 self.state = match &self.state {
-                    State::Receiving { keep_alive, sent, behind, .. } => after(*keep_alive, *sent, *behind),
+                    ClientState::Receiving { keep_alive, sent, behind, .. } => {
+                        after(*keep_alive, *sent, *behind)
+                    }
                     // The request was not completely sent.
-                    _ => State::Closed,
+                    _ => ClientState::Closed,
                 };
                 Ok((used, Piece::End))
             }
@@ -278,8 +285,8 @@ impl Client {
     /// 0 within chunks, and if no body is being received.
     pub fn plain_bytes(&self) -> u64 {
         match &self.state {
-            State::Receiving { body, .. } => body.plain_bytes(),
-            State::Both(both) => both.incoming.plain_bytes(),
+            ClientState::Receiving { body, .. } => body.plain_bytes(),
+            ClientState::Both(both) => both.incoming.plain_bytes(),
             _ => 0,
         }
     }
@@ -287,8 +294,8 @@ impl Client {
     /// This many bytes of the response's body have passed by unseen. Its end is still read with [`Client::body`].
     pub fn passed(&mut self, bytes: u64) {
         let body = match &mut self.state {
-            State::Receiving { body, .. } => body,
-            State::Both(both) => &mut both.incoming,
+            ClientState::Receiving { body, .. } => body,
+            ClientState::Both(both) => &mut both.incoming,
             _ => return self.misused("bytes that went by"),
         };
         if !body.pass(bytes) {
@@ -306,18 +313,18 @@ impl Client {
             true => Ok(true),
             false => Err(ClientFault::Cut),
         };
-        match std::mem::replace(&mut self.state, State::Closed) {
-            State::Receiving { body, .. } => ends(&body),
-            State::Both(both) => ends(&both.incoming),
-            State::Idle | State::Closed | State::Switched => Ok(false),
-            State::Sending { heard, .. } | State::Awaiting { heard, .. } => {
+        match std::mem::replace(&mut self.state, ClientState::Closed) {
+            ClientState::Receiving { body, .. } => ends(&body),
+            ClientState::Both(both) => ends(&both.incoming),
+            ClientState::Idle | ClientState::Closed | ClientState::Switched => Ok(false),
+            ClientState::Sending { heard, .. } | ClientState::Awaiting { heard, .. } => {
                 Err(if heard.part || heard.interims > 0 { ClientFault::Cut } else { ClientFault::Silent })
             }
         }
     }
 
     fn fail(&mut self, fault: ClientFault) -> ClientFault {
-        self.state = State::Closed;
+        self.state = ClientState::Closed;
         fault
     }
 
@@ -325,16 +332,16 @@ impl Client {
     #[cold]
     fn misused(&mut self, call: &str) {
         debug_assert!(false, "{call} in {:?}", self.state);
-        self.state = State::Closed;
+        self.state = ClientState::Closed;
     }
 }
 
 /// The state after a response, if the request was completely sent.
 #[inline]
-fn after(keep_alive: bool, sent: Sent, behind: u32) -> State {
+fn after(keep_alive: bool, sent: Sent, behind: u32) -> ClientState {
     match (keep_alive, behind) {
-        (false, _) => State::Closed,
-        (true, 0) => State::Idle,
-        (true, behind) => State::Awaiting { sent, heard: Heard::default(), behind: behind - 1 },
+        (false, _) => ClientState::Closed,
+        (true, 0) => ClientState::Idle,
+        (true, behind) => ClientState::Awaiting { sent, heard: ResponseStart::default(), behind: behind - 1 },
     }
 }

@@ -32,7 +32,7 @@ pub enum AnswerEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientFault {
     /// The head is malformed.
-    Head(answer::Fault),
+    Head(answer::ResponseFault),
     /// The chunked coding is malformed.
     Chunk(ChunkFault),
     /// Too many interim responses.

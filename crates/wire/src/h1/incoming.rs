@@ -1,6 +1,6 @@
 //! A message body that is being received.
 
-use crate::chunk::{ChunkFault, ChunkLimits, Decoder};
+use crate::chunk::{ChunkDecoder, ChunkFault, ChunkLimits};
 
 /// How a body is delimited, and what is left of it.
 #[derive(Debug)]
@@ -8,7 +8,7 @@ pub enum Incoming {
     /// This many bytes.
     Length(u64),
     /// Chunked transfer coding.
-    Chunked(Box<Decoder>),
+    Chunked(Box<ChunkDecoder>),
     /// All bytes until the peer closes; responses only.
     UntilClose,
 }
@@ -17,12 +17,12 @@ pub enum Incoming {
 pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The result of consuming bytes of a body.
-pub use crate::chunk::Event as Piece;
+pub use crate::chunk::ChunkEvent as Piece;
 
 impl Incoming {
     /// A chunked body, with the default limits. Allocates its decoder.
     pub fn chunked() -> Incoming {
-        Incoming::Chunked(Box::new(Decoder::new(ChunkLimits::default())))
+        Incoming::Chunked(Box::new(ChunkDecoder::new(ChunkLimits::default())))
     }
 
     /// Consumes bytes. Returns how many, and the result. Data is a slice of `bytes`, nothing is copied.

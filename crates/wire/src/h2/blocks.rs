@@ -1,9 +1,9 @@
 //! Handles field blocks: HEADERS and CONTINUATION.
 
-use super::connection::{Block, Connection, Inside, Role};
-use super::event::{Event, Fault, StreamId};
+use super::connection::{Block, Connection, Inside, Side};
+use super::event::{ConnectionFault, Event, StreamId};
 use super::frame::{Code, FrameHead, flag, read_u32};
-use super::head::{Asked, Builder, Flaw, HeadKind, Room};
+use super::head::{Builder, Flaw, H2Request, HeadKind, Room};
 use super::hpack::{self, BlockLimits};
 use super::limits::{BLOCK_BYTES_FACTOR, BLOCK_FRAMES_MAX, FRAMES_REFUNDED, INTERIM_ANSWERS_MAX};
 use super::priority::Priority;
@@ -22,7 +22,7 @@ enum Fate {
     /// It is decoded only to keep the table in sync.
     PassOver,
     /// It is decoded, and then the connection ends.
-    End(Fault),
+    End(ConnectionFault),
 }
 
 impl Connection {
@@ -32,18 +32,18 @@ impl Connection {
         payload: &[u8],
         room: &'b mut Room,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let (mut block, padding) = unpad(head, payload)?;
         let mut depends_on_itself = false;
         if head.has(flag::PRIORITY) {
             let Some((dependency, rest)) = block.split_at_checked(5) else {
-                return Err(Fault::size("HEADERS is too short for its priority"));
+                return Err(ConnectionFault::size("HEADERS is too short for its priority"));
             };
             depends_on_itself = read_u32(dependency).is_some_and(|on| on & 0x7fff_ffff == head.stream);
             block = rest;
         }
         if depends_on_itself {
-            return Err(Fault::protocol("a stream depends on itself"));
+            return Err(ConnectionFault::protocol("a stream depends on itself"));
         }
         if padding > block.len() {
             self.budgets.frames(1)?;
@@ -63,12 +63,12 @@ impl Connection {
         payload: &[u8],
         room: &'b mut Room,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let bytes_max = self.limits.head.head_bytes_max * BLOCK_BYTES_FACTOR;
         let Inside::Block(block) = &mut self.inside else { return Ok(Event::Handled) };
         block.frames += 1;
         if block.frames > BLOCK_FRAMES_MAX || block.bytes.len() + payload.len() > bytes_max {
-            return Err(Fault::calm("a field block is too long, or in too many frames"));
+            return Err(ConnectionFault::calm("a field block is too long, or in too many frames"));
         }
         block.bytes.extend_from_slice(payload);
         if !head.has(flag::END_HEADERS) {
@@ -87,7 +87,7 @@ impl Connection {
         block: &[u8],
         room: &'b mut Room,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let fate = self.fate(id, ends_stream)?;
         let kind = match fate {
             Fate::Request => HeadKind::Request,
@@ -100,8 +100,10 @@ impl Connection {
             fields_max: self.limits.head.fields_max,
         };
         let is_complete = self.decoder.block(block, limits, &mut builder).map_err(|fault| match fault {
-            hpack::Fault::Malformed => Fault { code: Code::COMPRESSION_ERROR, reason: "invalid field block" },
-            hpack::Fault::Flood => Fault::calm("a field block is too large"),
+            hpack::BlockFault::Malformed => {
+                ConnectionFault { code: Code::COMPRESSION_ERROR, reason: "invalid field block" }
+            }
+            hpack::BlockFault::Flood => ConnectionFault::calm("a field block is too large"),
         })?;
         match fate {
             Fate::Request => self.request(id, ends_stream, builder, is_complete, out),
@@ -117,27 +119,30 @@ impl Connection {
     }
 
     /// RFC 9113 section 5.1.
-    fn fate(&mut self, id: u32, ends_stream: bool) -> Result<Fate, Fault> {
+    fn fate(&mut self, id: u32, ends_stream: bool) -> Result<Fate, ConnectionFault> {
         if let Some(stream) = self.streams.get(id) {
             return Ok(match (stream.is_remote_open, self.role) {
                 (false, _) if self.was_reset(id) => Fate::PassOver,
                 (false, _) => Fate::Refuse(Code::STREAM_CLOSED),
-                (true, Role::Client) if !stream.has_answer => Fate::Answer,
+                (true, Side::Client) if !stream.has_answer => Fate::Answer,
                 // A second head without END_STREAM cannot be trailers.
                 (true, _) if !ends_stream => Fate::Refuse(Code::PROTOCOL_ERROR),
                 (true, _) => Fate::Trailers,
             });
         }
-        if self.role == Role::Client || id.is_multiple_of(2) {
+        if self.role == Side::Client || id.is_multiple_of(2) {
             // A server opens no streams, and a client none with an even number.
-            if self.role == Role::Server || id.is_multiple_of(2) || self.is_unopened(id) {
-                return Err(Fault::protocol("HEADERS with an invalid stream id"));
+            if self.role == Side::Server || id.is_multiple_of(2) || self.is_unopened(id) {
+                return Err(ConnectionFault::protocol("HEADERS with an invalid stream id"));
             }
         }
         if !self.is_unopened(id) {
             return Ok(match self.was_reset(id) {
                 true => Fate::PassOver,
-                false => Fate::End(Fault { code: Code::STREAM_CLOSED, reason: "HEADERS on a closed stream" }),
+                false => Fate::End(ConnectionFault {
+                    code: Code::STREAM_CLOSED,
+                    reason: "HEADERS on a closed stream",
+                }),
             });
         }
         self.last_peer_stream = id;
@@ -157,11 +162,11 @@ impl Connection {
         builder: Builder<'b>,
         is_complete: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let mut stream = self.new_stream(id);
         stream.is_remote_open = !ends_stream;
         let event = match builder.request(ends_stream, is_complete) {
-            Ok(Asked { is_websocket: true, .. }) | Err(Flaw::Refused(head::Fault::Protocol))
+            Ok(H2Request { is_websocket: true, .. }) | Err(Flaw::Refused(head::Fault::Protocol))
                 if !self.limits.connect_protocol =>
             {
                 return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
@@ -190,7 +195,7 @@ impl Connection {
         builder: Builder<'b>,
         is_complete: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let Ok(head) = builder.answer(is_complete) else {
             return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
         };
@@ -228,7 +233,7 @@ impl Connection {
         builder: Builder<'b>,
         is_complete: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'b>, Fault> {
+    ) -> Result<Event<'b>, ConnectionFault> {
         let is_short =
             self.streams.get(id).is_none_or(|stream| stream.length_left.is_some_and(|left| left > 0));
         match builder.trailers(is_complete) {
@@ -251,12 +256,13 @@ impl Connection {
 }
 
 /// A payload without its padding, and the length of the padding.
-fn unpad(head: FrameHead, payload: &[u8]) -> Result<(&[u8], usize), Fault> {
+fn unpad(head: FrameHead, payload: &[u8]) -> Result<(&[u8], usize), ConnectionFault> {
     if !head.has(flag::PADDED) {
         return Ok((payload, 0));
     }
-    let too_long = Fault::protocol("the padding is longer than the frame");
-    let (&padding, rest) = payload.split_first().ok_or(Fault::size("a padded frame without pad length"))?;
+    let too_long = ConnectionFault::protocol("the padding is longer than the frame");
+    let (&padding, rest) =
+        payload.split_first().ok_or(ConnectionFault::size("a padded frame without pad length"))?;
     let bytes = rest.len().checked_sub(usize::from(padding)).ok_or(too_long)?;
     Ok((rest.get(..bytes).unwrap_or_default(), usize::from(padding)))
 }

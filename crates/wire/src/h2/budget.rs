@@ -1,6 +1,6 @@
 //! The budget of a peer: full at first, spent by useless frames, and refilled by served requests and by time.
 
-use super::event::Fault;
+use super::event::ConnectionFault;
 use super::limits::Limits;
 
 #[derive(Debug)]
@@ -37,13 +37,13 @@ impl Budgets {
     }
 
     /// A stream was reset, by the peer or because of it.
-    pub(super) fn reset(&mut self) -> Result<(), Fault> {
-        if self.resets.spend(1) { Ok(()) } else { Err(Fault::TOO_MANY_RESETS) }
+    pub(super) fn reset(&mut self) -> Result<(), ConnectionFault> {
+        if self.resets.spend(1) { Ok(()) } else { Err(ConnectionFault::TOO_MANY_RESETS) }
     }
 
     /// The peer has sent a useless frame, or one that costs as much as this many.
-    pub(super) fn frames(&mut self, count: u32) -> Result<(), Fault> {
-        if self.frames.spend(count) { Ok(()) } else { Err(Fault::TOO_MANY_FRAMES) }
+    pub(super) fn frames(&mut self, count: u32) -> Result<(), ConnectionFault> {
+        if self.frames.spend(count) { Ok(()) } else { Err(ConnectionFault::TOO_MANY_FRAMES) }
     }
 
     /// Useful data was sent or received: the peer may react with some frames.

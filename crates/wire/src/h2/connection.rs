@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::budget::Budgets;
-use super::event::{Fault, StreamId};
+use super::event::{ConnectionFault, StreamId};
 use super::frame::{
     Code, PREFACE, WINDOW_FIRST, setting, write_goaway, write_ping, write_reset, write_settings,
     write_window_update,
@@ -15,7 +15,7 @@ use super::streams::{Stream, Streams};
 /// A connection, from the side of the server or the client.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) role: Role,
+    pub(super) role: Side,
     pub(super) phase: Phase,
     pub(super) limits: Limits,
     pub(super) decoder: Decoder,
@@ -52,7 +52,7 @@ pub struct Connection {
 
 /// The side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum Side {
     Server,
     Client,
 }
@@ -126,16 +126,16 @@ pub(super) const LEAVING_PING: [u8; 8] = *b"leaving\0";
 impl Connection {
     /// Creates the server's side, and writes its first frames.
     pub fn server(limits: Limits, out: &mut Vec<u8>) -> Connection {
-        Connection::new(Role::Server, limits, out)
+        Connection::new(Side::Server, limits, out)
     }
 
     /// Creates the client's side, and writes the preface and its first frames.
     pub fn client(limits: Limits, out: &mut Vec<u8>) -> Connection {
         out.extend_from_slice(PREFACE);
-        Connection::new(Role::Client, limits, out)
+        Connection::new(Side::Client, limits, out)
     }
 
-    fn new(role: Role, limits: Limits, out: &mut Vec<u8>) -> Connection {
+    fn new(role: Side, limits: Limits, out: &mut Vec<u8>) -> Connection {
         let limits = Limits {
             streams_max: limits.streams_max.clamp(1, STREAMS_MAX_CEILING),
             stream_window: limits.stream_window.clamp(1, i32::MAX as u32),
@@ -146,12 +146,12 @@ impl Connection {
         let window = (setting::INITIAL_WINDOW_SIZE, limits.stream_window);
         let streams = (setting::MAX_CONCURRENT_STREAMS, limits.streams_max);
         match role {
-            Role::Server => {
+            Side::Server => {
                 let connect = (setting::ENABLE_CONNECT_PROTOCOL, u32::from(limits.connect_protocol));
                 let priorities = (setting::NO_RFC7540_PRIORITIES, 1);
                 write_settings(&[streams, window, heads, priorities, connect], out);
             }
-            Role::Client => write_settings(&[(setting::ENABLE_PUSH, 0), streams, window, heads], out),
+            Side::Client => write_settings(&[(setting::ENABLE_PUSH, 0), streams, window, heads], out),
         }
         let more = limits.connection_window - WINDOW_FIRST as u32;
         if more > 0 {
@@ -159,7 +159,7 @@ impl Connection {
         }
         Connection {
             role,
-            phase: if role == Role::Server { Phase::Preface } else { Phase::Settings },
+            phase: if role == Side::Server { Phase::Preface } else { Phase::Settings },
             limits,
             decoder: Decoder::default(),
             streams: Streams::default(),
@@ -259,7 +259,7 @@ impl Connection {
         if self.leaving != Leaving::No || self.is_closed() {
             return;
         }
-        if self.role == Role::Client || self.phase == Phase::Preface {
+        if self.role == Side::Client || self.phase == Phase::Preface {
             return self.leave_now(out);
         }
         self.leaving = Leaving::Announced;
@@ -279,7 +279,7 @@ impl Connection {
 
     /// Ends the connection with an error. Returns it.
     #[cold]
-    pub(super) fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) -> Fault {
+    pub(super) fn fail(&mut self, fault: ConnectionFault, out: &mut Vec<u8>) -> ConnectionFault {
         if !self.is_closed() {
             self.phase = Phase::Closed;
             self.inside = Inside::None;
@@ -290,12 +290,17 @@ impl Connection {
 
     /// Ends the connection for a reason of the caller, such as a slow peer.
     pub fn close(&mut self, code: Code, reason: &'static str, out: &mut Vec<u8>) {
-        self.fail(Fault { code, reason }, out);
+        self.fail(ConnectionFault { code, reason }, out);
     }
 
     /// Resets a stream because of the peer's fault, and counts that. Returns whether the application holds the
     /// stream, and so has to be notified.
-    pub(super) fn reset_for_fault(&mut self, id: u32, code: Code, out: &mut Vec<u8>) -> Result<bool, Fault> {
+    pub(super) fn reset_for_fault(
+        &mut self,
+        id: u32,
+        code: Code,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, ConnectionFault> {
         self.budgets.reset()?;
         write_reset(id, code, out);
         self.remember_reset(id);
@@ -334,7 +339,7 @@ impl Connection {
 
     /// Whether a stream was never opened.
     pub(super) fn is_unopened(&self, id: u32) -> bool {
-        let is_ours = (id % 2 == 1) == (self.role == Role::Client);
+        let is_ours = (id % 2 == 1) == (self.role == Side::Client);
         if is_ours { id >= self.next_stream } else { id > self.last_peer_stream }
     }
 

@@ -1,7 +1,7 @@
 //! Incoming content, and its flow control.
 
-use super::connection::{Connection, Data, Inside, Role};
-use super::event::{Event, Fault, StreamId};
+use super::connection::{Connection, Data, Inside, Side};
+use super::event::{ConnectionFault, Event, StreamId};
 use super::frame::{Code, FRAME_HEAD_BYTES, FrameHead, flag, write_window_update};
 use super::limits::TINY_DATA_BYTES;
 use crate::h1::Trailers;
@@ -13,23 +13,25 @@ impl Connection {
         head: FrameHead,
         rest: &'b [u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Event<'b>), Fault> {
+    ) -> Result<(usize, Event<'b>), ConnectionFault> {
         let id = head.stream;
         let mut used = FRAME_HEAD_BYTES;
         let mut padding = 0;
         if head.has(flag::PADDED) {
             match rest.first() {
-                _ if head.bytes == 0 => return Err(Fault::size("a padded frame without pad length")),
+                _ if head.bytes == 0 => {
+                    return Err(ConnectionFault::size("a padded frame without pad length"));
+                }
                 None => return Ok((0, Event::NeedMore)),
                 Some(&bytes) => padding = usize::from(bytes),
             }
             used += 1;
             if padding >= head.bytes {
-                return Err(Fault::protocol("the padding is longer than the frame"));
+                return Err(ConnectionFault::protocol("the padding is longer than the frame"));
             }
         }
         if self.is_unopened(id) {
-            return Err(Fault::protocol("DATA on an idle stream"));
+            return Err(ConnectionFault::protocol("DATA on an idle stream"));
         }
         let bytes = head.bytes - padding - (used - FRAME_HEAD_BYTES);
         let is_last = head.has(flag::END_STREAM);
@@ -37,7 +39,10 @@ impl Connection {
         // Padding counts for flow control, and is returned at once.
         self.receive_window -= head.bytes as i64;
         if self.receive_window < 0 {
-            return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason: "more data than the window allows" });
+            return Err(ConnectionFault {
+                code: Code::FLOW_CONTROL_ERROR,
+                reason: "more data than the window allows",
+            });
         }
         self.give_back(0, head.bytes - bytes, out);
         let (is_lost, event) = self.admit_content(id, head.bytes, bytes, is_last, out)?;
@@ -50,7 +55,7 @@ impl Connection {
 
     /// Counts useless frames.
     #[inline]
-    fn count_content(&mut self, bytes: usize, padding: usize, is_last: bool) -> Result<(), Fault> {
+    fn count_content(&mut self, bytes: usize, padding: usize, is_last: bool) -> Result<(), ConnectionFault> {
         let is_tiny = bytes < TINY_DATA_BYTES && !is_last;
         if is_tiny || padding > bytes { self.budgets.frames(1) } else { Ok(()) }
     }
@@ -63,7 +68,7 @@ impl Connection {
         bytes: usize,
         is_last: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(bool, Event<'static>), Fault> {
+    ) -> Result<(bool, Event<'static>), ConnectionFault> {
         let role = self.role;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.is_remote_open) else {
             if self.was_reset(id) {
@@ -73,7 +78,7 @@ impl Connection {
             return Ok((true, self.stream_fault(id, Code::STREAM_CLOSED, out)?));
         };
         // A response has to start with its head (RFC 9113 section 8.1).
-        let is_early = role == Role::Client && !stream.has_answer;
+        let is_early = role == Side::Client && !stream.has_answer;
         stream.receive_window -= frame_bytes as i64;
         let left = stream.length_left.map(|left| left.checked_sub(bytes as u64));
         stream.length_left = left.flatten();
@@ -94,7 +99,7 @@ impl Connection {
         data: Data,
         bytes: &'b [u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Event<'b>), Fault> {
+    ) -> Result<(usize, Event<'b>), ConnectionFault> {
         let Data { stream: id, bytes: wanted, padding, is_last, .. } = data;
         // The stream may have been reset since the frame started.
         let is_lost = data.is_lost || self.streams.get(id).is_none_or(|stream| !stream.is_remote_open);
@@ -130,6 +135,17 @@ impl Connection {
         }
         self.give_back(0, bytes, out);
         self.give_back(stream.0, bytes, out);
+    }
+
+    /// Lets the peer send this many bytes more of a stream's content before the application has consumed any.
+    pub fn widen(&mut self, stream: StreamId, bytes: u32, out: &mut Vec<u8>) {
+        if bytes == 0 || self.is_closed() {
+            return;
+        }
+        if let Some(stream) = self.streams.get_mut(stream.0).filter(|stream| stream.is_remote_open) {
+            stream.receive_window += i64::from(bytes);
+            write_window_update(stream.id, bytes, out);
+        }
     }
 
     /// Returns window to the peer, half a window at a time, so that not every frame causes an update.

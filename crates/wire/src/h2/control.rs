@@ -1,7 +1,7 @@
 //! Frames without heads and content.
 
-use super::connection::{Connection, LEAVING_PING, Leaving, Phase, Role};
-use super::event::{Event, Fault, StreamId};
+use super::connection::{Connection, LEAVING_PING, Leaving, Phase, Side};
+use super::event::{ConnectionFault, Event, StreamId};
 use super::frame::{
     Code, FrameHead, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_MAX, WINDOW_MAX, flag, kind, read_u32, setting,
     write_head, write_ping,
@@ -16,11 +16,11 @@ impl Connection {
         head: FrameHead,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Event<'static>, Fault> {
+    ) -> Result<Event<'static>, ConnectionFault> {
         self.budgets.frames(1)?;
         if read_u32(payload).is_some_and(|on| on & 0x7fff_ffff == head.stream) {
             if self.is_unopened(head.stream) {
-                return Err(Fault::protocol("a stream depends on itself"));
+                return Err(ConnectionFault::protocol("a stream depends on itself"));
             }
             return self.stream_fault(head.stream, Code::PROTOCOL_ERROR, out);
         }
@@ -33,7 +33,7 @@ impl Connection {
         id: u32,
         code: Code,
         out: &mut Vec<u8>,
-    ) -> Result<Event<'static>, Fault> {
+    ) -> Result<Event<'static>, ConnectionFault> {
         match self.reset_for_fault(id, code, out)? {
             true => Ok(Event::Reset { stream: StreamId(id), code }),
             false => Ok(Event::Handled),
@@ -41,9 +41,13 @@ impl Connection {
     }
 
     /// Every reset counts, even of a stream that has ended; each served stream returns one to the budget.
-    pub(super) fn reset_by_peer(&mut self, head: FrameHead, payload: &[u8]) -> Result<Event<'static>, Fault> {
+    pub(super) fn reset_by_peer(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Event<'static>, ConnectionFault> {
         if self.is_unopened(head.stream) {
-            return Err(Fault::protocol("RST_STREAM on an idle stream"));
+            return Err(ConnectionFault::protocol("RST_STREAM on an idle stream"));
         }
         let code = Code(read_u32(payload).unwrap_or_default());
         let Some(stream) = self.streams.get(head.stream) else {
@@ -52,7 +56,7 @@ impl Connection {
         };
         let was_over = stream.is_over();
         // A server may stop a client's body with it after a complete response (RFC 9113 section 8.1).
-        let is_fair = self.role == Role::Client && !stream.is_remote_open && code == Code::NO_ERROR;
+        let is_fair = self.role == Side::Client && !stream.is_remote_open && code == Code::NO_ERROR;
         if is_fair {
             self.budgets.frames(1)?;
         } else {
@@ -70,23 +74,23 @@ impl Connection {
         head: FrameHead,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Event<'static>, Fault> {
+    ) -> Result<Event<'static>, ConnectionFault> {
         let is_first = self.phase == Phase::Settings;
         if !is_first {
             self.budgets.frames(1)?;
         }
         if head.has(flag::ACK) {
             if is_first {
-                return Err(Fault::protocol("the first frame is not SETTINGS"));
+                return Err(ConnectionFault::protocol("the first frame is not SETTINGS"));
             }
             self.are_settings_known = true;
             return match payload.is_empty() {
                 true => Ok(Event::Handled),
-                false => Err(Fault::size("SETTINGS ACK with a payload")),
+                false => Err(ConnectionFault::size("SETTINGS ACK with a payload")),
             };
         }
         let (entries, []) = payload.as_chunks::<6>() else {
-            return Err(Fault::size("SETTINGS whose length is not a multiple of 6"));
+            return Err(ConnectionFault::size("SETTINGS whose length is not a multiple of 6"));
         };
         let mut has_more_room = false;
         for &[n0, n1, v0, v1, v2, v3] in entries {
@@ -99,29 +103,29 @@ impl Connection {
     }
 
     /// Returns whether it allows us to send more.
-    fn setting(&mut self, name: u16, value: u32) -> Result<bool, Fault> {
+    fn setting(&mut self, name: u16, value: u32) -> Result<bool, ConnectionFault> {
         match name {
-            setting::ENABLE_PUSH if value > 1 || (value == 1 && self.role == Role::Client) => {
-                Err(Fault::protocol("invalid ENABLE_PUSH"))
+            setting::ENABLE_PUSH if value > 1 || (value == 1 && self.role == Side::Client) => {
+                Err(ConnectionFault::protocol("invalid ENABLE_PUSH"))
             }
             setting::ENABLE_CONNECT_PROTOCOL if value > 1 => {
-                Err(Fault::protocol("ENABLE_CONNECT_PROTOCOL is neither 0 nor 1"))
+                Err(ConnectionFault::protocol("ENABLE_CONNECT_PROTOCOL is neither 0 nor 1"))
             }
             setting::ENABLE_CONNECT_PROTOCOL => {
                 self.peer.connect_protocol |= value == 1;
                 Ok(false)
             }
             setting::NO_RFC7540_PRIORITIES if value > 1 => {
-                Err(Fault::protocol("NO_RFC7540_PRIORITIES is neither 0 nor 1"))
+                Err(ConnectionFault::protocol("NO_RFC7540_PRIORITIES is neither 0 nor 1"))
             }
             setting::MAX_CONCURRENT_STREAMS => {
                 let had = std::mem::replace(&mut self.peer.streams_max, value);
-                Ok(self.role == Role::Client && value > had)
+                Ok(self.role == Side::Client && value > had)
             }
             setting::INITIAL_WINDOW_SIZE => self.change_windows(value),
             setting::MAX_FRAME_SIZE => {
                 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_CEILING).contains(&value) {
-                    return Err(Fault::protocol("MAX_FRAME_SIZE is below 16384, or too large"));
+                    return Err(ConnectionFault::protocol("MAX_FRAME_SIZE is below 16384, or too large"));
                 }
                 // We do not use it: with larger frames one stream could delay the others for longer.
                 Ok(false)
@@ -133,10 +137,13 @@ impl Connection {
     }
 
     /// The initial window of streams changes, and with it the window of each existing stream, even below 0.
-    fn change_windows(&mut self, value: u32) -> Result<bool, Fault> {
+    fn change_windows(&mut self, value: u32) -> Result<bool, ConnectionFault> {
         let window = i64::from(value);
         if window > WINDOW_MAX {
-            return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason: "INITIAL_WINDOW_SIZE is too large" });
+            return Err(ConnectionFault {
+                code: Code::FLOW_CONTROL_ERROR,
+                reason: "INITIAL_WINDOW_SIZE is too large",
+            });
         }
         if self.streams.len() > 0 {
             self.budgets.frames(WINDOW_CHANGE_FRAMES)?;
@@ -146,7 +153,7 @@ impl Connection {
             stream.send_window += step;
             if stream.send_window > WINDOW_MAX {
                 let reason = "INITIAL_WINDOW_SIZE makes a window too large";
-                return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason });
+                return Err(ConnectionFault { code: Code::FLOW_CONTROL_ERROR, reason });
             }
         }
         Ok(step > 0)
@@ -157,7 +164,7 @@ impl Connection {
         head: FrameHead,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Event<'static>, Fault> {
+    ) -> Result<Event<'static>, ConnectionFault> {
         self.budgets.frames(1)?;
         let Some(opaque) = payload.first_chunk() else { return Ok(Event::Handled) };
         if !head.has(flag::ACK) {
@@ -180,21 +187,24 @@ impl Connection {
         head: FrameHead,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Event<'static>, Fault> {
+    ) -> Result<Event<'static>, ConnectionFault> {
         self.budgets.frames(1)?;
         let step = i64::from(read_u32(payload).unwrap_or_default() & 0x7fff_ffff);
         if head.stream == 0 {
             if step == 0 {
-                return Err(Fault::protocol("WINDOW_UPDATE by 0"));
+                return Err(ConnectionFault::protocol("WINDOW_UPDATE by 0"));
             }
             self.send_window += step;
             if self.send_window > WINDOW_MAX {
-                return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason: "the window is too large" });
+                return Err(ConnectionFault {
+                    code: Code::FLOW_CONTROL_ERROR,
+                    reason: "the window is too large",
+                });
             }
             return Ok(Event::Room { stream: None });
         }
         if self.is_unopened(head.stream) {
-            return Err(Fault::protocol("WINDOW_UPDATE on an idle stream"));
+            return Err(ConnectionFault::protocol("WINDOW_UPDATE on an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(head.stream).filter(|stream| stream.is_local_open) else {
             return Ok(Event::Handled);
@@ -210,11 +220,11 @@ impl Connection {
     }
 
     /// The client changes the priority of a stream (RFC 9218 section 7.1). Ignored for streams that do not exist.
-    pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Event<'static>, Fault> {
+    pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Event<'static>, ConnectionFault> {
         self.budgets.frames(1)?;
         let id = read_u32(payload).unwrap_or_default() & 0x7fff_ffff;
         if id == 0 {
-            return Err(Fault::protocol("PRIORITY_UPDATE for stream 0"));
+            return Err(ConnectionFault::protocol("PRIORITY_UPDATE for stream 0"));
         }
         if let Some(stream) = self.streams.get_mut(id) {
             stream.priority = Priority::read(payload.get(4..).unwrap_or_default());

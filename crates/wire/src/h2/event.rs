@@ -98,26 +98,27 @@ pub enum Event<'b> {
 
 /// Why a connection has ended. GOAWAY was written, and nothing after it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConnectionFault {
     /// The code sent to the peer.
     pub code: Code,
     /// A line for the peer's developer.
     pub reason: &'static str,
 }
 
-impl Fault {
-    pub(super) const TOO_MANY_RESETS: Fault = Fault::calm("too many streams were reset");
-    pub(super) const TOO_MANY_FRAMES: Fault = Fault::calm("too many frames without content");
+impl ConnectionFault {
+    pub(super) const TOO_MANY_RESETS: ConnectionFault = ConnectionFault::calm("too many streams were reset");
+    pub(super) const TOO_MANY_FRAMES: ConnectionFault =
+        ConnectionFault::calm("too many frames without content");
 
-    pub(super) const fn protocol(reason: &'static str) -> Fault {
-        Fault { code: Code::PROTOCOL_ERROR, reason }
+    pub(super) const fn protocol(reason: &'static str) -> ConnectionFault {
+        ConnectionFault { code: Code::PROTOCOL_ERROR, reason }
     }
 
-    pub(super) const fn size(reason: &'static str) -> Fault {
-        Fault { code: Code::FRAME_SIZE_ERROR, reason }
+    pub(super) const fn size(reason: &'static str) -> ConnectionFault {
+        ConnectionFault { code: Code::FRAME_SIZE_ERROR, reason }
     }
 
-    pub(super) const fn calm(reason: &'static str) -> Fault {
-        Fault { code: Code::ENHANCE_YOUR_CALM, reason }
+    pub(super) const fn calm(reason: &'static str) -> ConnectionFault {
+        ConnectionFault { code: Code::ENHANCE_YOUR_CALM, reason }
     }
 }

@@ -15,7 +15,7 @@
 //! The result is also valid in HTTP/1 (the tests parse it again with [`head::parse`]), so that nothing can be
 //! smuggled when it is forwarded: no CR or LF, no second length, no `transfer-encoding`, one host.
 
-use super::hpack::{Decoded, Kind, Sink};
+use super::hpack::{Decoded, FieldKind, Sink};
 use crate::chunk::is_forbidden_trailer;
 use crate::field::Field;
 use crate::framing::content_length;
@@ -48,7 +48,7 @@ pub(super) enum Flaw {
 
 /// The head of a request, with its HTTP/2 properties.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'b> {
+pub(super) struct H2Request<'b> {
     pub(super) head: Head<'b>,
     /// The declared length of the content.
     pub(super) length: Option<u64>,
@@ -132,7 +132,7 @@ impl Sink for Builder<'_> {
 
     #[inline]
     fn field(&mut self, field: Decoded) {
-        if !field.has_good_value || matches!(field.kind, Kind::Malformed | Kind::Connection) {
+        if !field.has_good_value || matches!(field.kind, FieldKind::Malformed | FieldKind::Connection) {
             return self.flawed(Flaw::Malformed);
         }
         if field.kind.is_pseudo() {
@@ -143,7 +143,7 @@ impl Sink for Builder<'_> {
             false => field,
         };
         match field.kind {
-            Kind::Plain => self.push(field),
+            FieldKind::Plain => self.push(field),
             _ => self.known(field),
         }
     }
@@ -191,12 +191,12 @@ impl<'r> Builder<'r> {
         }
         let span = Span { at: at + name_bytes + 2, bytes: value_bytes };
         let place = match (kind, self.kind) {
-            (Kind::Method, HeadKind::Request) => &mut self.method,
-            (Kind::Scheme, HeadKind::Request) => &mut self.scheme,
-            (Kind::Authority, HeadKind::Request) => &mut self.authority,
-            (Kind::Path, HeadKind::Request) => &mut self.path,
-            (Kind::Protocol, HeadKind::Request) => &mut self.protocol,
-            (Kind::Status, HeadKind::Answer) => {
+            (FieldKind::Method, HeadKind::Request) => &mut self.method,
+            (FieldKind::Scheme, HeadKind::Request) => &mut self.scheme,
+            (FieldKind::Authority, HeadKind::Request) => &mut self.authority,
+            (FieldKind::Path, HeadKind::Request) => &mut self.path,
+            (FieldKind::Protocol, HeadKind::Request) => &mut self.protocol,
+            (FieldKind::Status, HeadKind::Answer) => {
                 let status = status(value(&self.room.pseudo, span));
                 if status.is_none() || self.status.is_some() {
                     return self.flawed(Flaw::Malformed);
@@ -295,7 +295,7 @@ impl<'r> Builder<'r> {
         let Decoded { at, name_bytes, value_bytes, kind, .. } = field;
         let value = value(&self.room.text, Span { at: at + name_bytes + 2, bytes: value_bytes });
         match (kind, self.kind) {
-            (Kind::Host, HeadKind::Request) => {
+            (FieldKind::Host, HeadKind::Request) => {
                 if let Some(host) = self.host {
                     // Two equal hosts count as one.
                     if !host.value(&self.room.text).eq_ignore_ascii_case(value) {
@@ -308,7 +308,7 @@ impl<'r> Builder<'r> {
                 }
                 self.host = Some(Field::at(at, name_bytes, value_bytes));
             }
-            (Kind::Cookie, HeadKind::Request) => {
+            (FieldKind::Cookie, HeadKind::Request) => {
                 // An empty part would add white space at an end, which is not part of the value.
                 if !value.is_empty() {
                     let cookie = &mut self.room.cookie;
@@ -317,20 +317,20 @@ impl<'r> Builder<'r> {
                 }
                 return self.room.text.truncate(at);
             }
-            (Kind::ContentLength, HeadKind::Request | HeadKind::Answer) => match content_length(value) {
+            (FieldKind::ContentLength, HeadKind::Request | HeadKind::Answer) => match content_length(value) {
                 Ok(length) if self.length.is_none() => self.length = Some(length),
                 _ => return self.flawed(Flaw::Malformed),
             },
-            (Kind::Te, HeadKind::Request) if !value.eq_ignore_ascii_case(b"trailers") => {
+            (FieldKind::Te, HeadKind::Request) if !value.eq_ignore_ascii_case(b"trailers") => {
                 return self.flawed(Flaw::Malformed);
             }
-            (Kind::Expect, HeadKind::Request) => {
+            (FieldKind::Expect, HeadKind::Request) => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
                     self.flawed(Flaw::Refused(head::Fault::Expectation));
                 }
                 self.expects_continue = true;
             }
-            (Kind::Priority, _) => self.priority = Some(Field::at(at, name_bytes, value_bytes)),
+            (FieldKind::Priority, _) => self.priority = Some(Field::at(at, name_bytes, value_bytes)),
             _ => {}
         }
         self.push(field);
@@ -338,7 +338,7 @@ impl<'r> Builder<'r> {
 
     /// The head of a request. `is_whole`: there is no content; `is_complete`: all its fields were passed to the
     /// builder.
-    pub(super) fn request(mut self, is_whole: bool, is_complete: bool) -> Result<Asked<'r>, Flaw> {
+    pub(super) fn request(mut self, is_whole: bool, is_complete: bool) -> Result<H2Request<'r>, Flaw> {
         self.end_pseudo();
         if let Some(flaw @ Flaw::Malformed) = self.flaw {
             return Err(flaw);
@@ -369,7 +369,7 @@ impl<'r> Builder<'r> {
             return Err(Flaw::Refused(head::Fault::Host));
         }
         let priority = priority.map(|field| field.value(&room.text));
-        Ok(Asked { head, length, is_websocket, priority })
+        Ok(H2Request { head, length, is_websocket, priority })
     }
 
     /// Joins the parts of the cookie (RFC 9113 section 8.2.3), and ends the text.

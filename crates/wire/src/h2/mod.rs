@@ -34,7 +34,7 @@ mod send;
 mod streams;
 
 pub use connection::Connection;
-pub use event::{Event, Fault, StreamId};
+pub use event::{ConnectionFault, Event, StreamId};
 pub use frame::{Code, FRAME_HEAD_BYTES, PAYLOAD_BYTES_MAX, PREFACE};
 pub use head::{AnswerHead, Room};
 pub use limits::{

@@ -1,7 +1,7 @@
 //! Splits received bytes into frames, and dispatches them.
 
-use super::connection::{Connection, Inside, Phase, Role};
-use super::event::{Event, Fault};
+use super::connection::{Connection, Inside, Phase, Side};
+use super::event::{ConnectionFault, Event};
 use super::frame::{FRAME_HEAD_BYTES, FrameHead, PAYLOAD_BYTES_MAX, PREFACE, kind};
 use super::head::Room;
 use super::limits::{PRIORITY_BYTES_MAX, SETTINGS_MAX};
@@ -21,7 +21,7 @@ impl Connection {
         bytes: &'b [u8],
         room: &'b mut Room,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Event<'b>), Fault> {
+    ) -> Result<(usize, Event<'b>), ConnectionFault> {
         let received = match self.phase {
             Phase::Open | Phase::Settings => match self.inside {
                 Inside::None | Inside::Block(_) => self.frame(bytes, room, out),
@@ -38,7 +38,7 @@ impl Connection {
         received.map_err(|fault| self.fail(fault, out))
     }
 
-    fn preface<'b>(&mut self, bytes: &[u8]) -> Result<(usize, Event<'b>), Fault> {
+    fn preface<'b>(&mut self, bytes: &[u8]) -> Result<(usize, Event<'b>), ConnectionFault> {
         let here = bytes.len().min(PREFACE.len());
         match PREFACE.split_at_checked(here) {
             Some((start, rest)) if bytes.starts_with(start) => {
@@ -48,7 +48,7 @@ impl Connection {
                 self.phase = Phase::Settings;
                 Ok((here, Event::Handled))
             }
-            _ => Err(Fault::protocol("invalid connection preface")),
+            _ => Err(ConnectionFault::protocol("invalid connection preface")),
         }
     }
 
@@ -58,7 +58,7 @@ impl Connection {
         bytes: &'b [u8],
         room: &'b mut Room,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Event<'b>), Fault> {
+    ) -> Result<(usize, Event<'b>), ConnectionFault> {
         let Some((head, rest)) = FrameHead::read(bytes) else { return Ok((0, Event::NeedMore)) };
         self.check(head)?;
         if head.kind == kind::GOAWAY {
@@ -103,48 +103,50 @@ impl Connection {
 
     /// Checks a frame by its head.
     #[inline]
-    fn check(&mut self, head: FrameHead) -> Result<(), Fault> {
+    fn check(&mut self, head: FrameHead) -> Result<(), ConnectionFault> {
         if head.bytes > PAYLOAD_BYTES_MAX {
-            return Err(Fault::size("the frame is longer than 16384 bytes"));
+            return Err(ConnectionFault::size("the frame is longer than 16384 bytes"));
         }
         if let Inside::Block(block) = &self.inside {
             if head.kind != kind::CONTINUATION || head.stream != block.stream {
-                return Err(Fault::protocol("a field block was interrupted"));
+                return Err(ConnectionFault::protocol("a field block was interrupted"));
             }
         } else if head.kind == kind::CONTINUATION {
-            return Err(Fault::protocol("CONTINUATION without HEADERS"));
+            return Err(ConnectionFault::protocol("CONTINUATION without HEADERS"));
         }
         if self.phase == Phase::Settings && head.kind != kind::SETTINGS {
-            return Err(Fault::protocol("the first frame is not SETTINGS"));
+            return Err(ConnectionFault::protocol("the first frame is not SETTINGS"));
         }
         self.check_kind(head)
     }
 
-    fn check_kind(&self, head: FrameHead) -> Result<(), Fault> {
+    fn check_kind(&self, head: FrameHead) -> Result<(), ConnectionFault> {
         let is_of_connection = head.stream == 0;
         match head.kind {
             kind::DATA | kind::HEADERS if !is_of_connection => Ok(()),
             kind::DATA | kind::HEADERS | kind::PRIORITY | kind::RST_STREAM | kind::CONTINUATION
                 if is_of_connection =>
             {
-                Err(Fault::protocol("stream id is 0"))
+                Err(ConnectionFault::protocol("stream id is 0"))
             }
             kind::SETTINGS | kind::PING | kind::GOAWAY | kind::PRIORITY_UPDATE if !is_of_connection => {
-                Err(Fault::protocol("stream id is not 0"))
+                Err(ConnectionFault::protocol("stream id is not 0"))
             }
-            kind::PUSH_PROMISE => Err(Fault::protocol("PUSH_PROMISE is not allowed")),
-            kind::PRIORITY if head.bytes != 5 => Err(Fault::size("PRIORITY is not 5 bytes long")),
+            kind::PUSH_PROMISE => Err(ConnectionFault::protocol("PUSH_PROMISE is not allowed")),
+            kind::PRIORITY if head.bytes != 5 => Err(ConnectionFault::size("PRIORITY is not 5 bytes long")),
             kind::RST_STREAM | kind::WINDOW_UPDATE if head.bytes != 4 => {
-                Err(Fault::size("RST_STREAM or WINDOW_UPDATE is not 4 bytes long"))
+                Err(ConnectionFault::size("RST_STREAM or WINDOW_UPDATE is not 4 bytes long"))
             }
-            kind::PING if head.bytes != 8 => Err(Fault::size("PING is not 8 bytes long")),
-            kind::GOAWAY if head.bytes < 8 => Err(Fault::size("GOAWAY has fewer than 8 bytes")),
-            kind::SETTINGS if head.bytes > SETTINGS_MAX * 6 => Err(Fault::calm("too many settings")),
+            kind::PING if head.bytes != 8 => Err(ConnectionFault::size("PING is not 8 bytes long")),
+            kind::GOAWAY if head.bytes < 8 => Err(ConnectionFault::size("GOAWAY has fewer than 8 bytes")),
+            kind::SETTINGS if head.bytes > SETTINGS_MAX * 6 => {
+                Err(ConnectionFault::calm("too many settings"))
+            }
             kind::PRIORITY_UPDATE if head.bytes < 4 => {
-                Err(Fault::size("PRIORITY_UPDATE has fewer than 4 bytes"))
+                Err(ConnectionFault::size("PRIORITY_UPDATE has fewer than 4 bytes"))
             }
-            kind::PRIORITY_UPDATE if self.role == Role::Client => {
-                Err(Fault::protocol("PRIORITY_UPDATE from a server"))
+            kind::PRIORITY_UPDATE if self.role == Side::Client => {
+                Err(ConnectionFault::protocol("PRIORITY_UPDATE from a server"))
             }
             _ => Ok(()),
         }

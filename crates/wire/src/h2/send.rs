@@ -1,6 +1,6 @@
 //! Sends messages, and schedules streams.
 
-use super::connection::{Connection, Leaving, Phase, Role};
+use super::connection::{Connection, Leaving, Phase, Side};
 use super::event::StreamId;
 use super::frame::{Code, FRAME_HEAD_BYTES, PAYLOAD_BYTES_MAX, flag, kind, write_head, write_reset};
 use super::hpack::NO_TABLE;
@@ -23,7 +23,7 @@ pub struct Asking {
 impl Connection {
     /// Whether a request can be sent now (client).
     pub fn can_ask(&self) -> bool {
-        self.role == Role::Client
+        self.role == Side::Client
             && !self.is_closed()
             && !self.is_peer_leaving
             && self.leaving == Leaving::No
@@ -89,7 +89,7 @@ impl Connection {
     /// Writes an interim response before the response. Returns whether that is allowed.
     pub fn inform(&mut self, stream: StreamId, encode: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) -> bool {
         let is_open = |stream: &super::streams::Stream| stream.is_local_open && !stream.has_answer;
-        if self.role == Role::Client || !self.streams.get(stream.0).is_some_and(is_open) {
+        if self.role == Side::Client || !self.streams.get(stream.0).is_some_and(is_open) {
             return false;
         }
         self.write_block(stream.0, false, encode, out);

@@ -15,7 +15,7 @@ fn binary(command: u8, family: u8, addresses: &[u8], tlvs: &[u8]) -> Vec<u8> {
 /// 192.0.2.7:4711 to 198.51.100.1:443.
 const V4: [u8; 12] = [192, 0, 2, 7, 198, 51, 100, 1, 0x12, 0x67, 1, 187];
 
-fn source(bytes: &[u8]) -> Result<Option<Option<String>>, Fault> {
+fn source(bytes: &[u8]) -> Result<Option<Option<String>>, ProxyFault> {
     Ok(parse(bytes)?.map(|header| {
         assert_eq!(header.bytes, bytes.len());
         header.source.map(|source| source.to_string())
@@ -67,14 +67,14 @@ fn lines_that_are_nearly_right_are_refused() {
         "PROXY UNKNOWN a\rb\r\n",
         "PROXY \r\n",
     ] {
-        assert_eq!(parse(line.as_bytes()), Err(Fault::Text), "{line:?}");
+        assert_eq!(parse(line.as_bytes()), Err(ProxyFault::Text), "{line:?}");
     }
     for other in ["GET / HTTP/1.1\r\n", "proxy TCP4", "PROXYTCP4", "\r\n\r\n\0\r\nQUIX", "\0", "\r\nPROXY "] {
-        assert_eq!(parse(other.as_bytes()), Err(Fault::NoHeader), "{other:?}");
+        assert_eq!(parse(other.as_bytes()), Err(ProxyFault::NoHeader), "{other:?}");
     }
     let endless = format!("PROXY UNKNOWN {}", "a".repeat(TEXT_BYTES_MAX));
     assert_eq!(parse(&endless.as_bytes()[..TEXT_BYTES_MAX - 1]), Ok(None));
-    assert_eq!(parse(&endless.as_bytes()[..TEXT_BYTES_MAX]), Err(Fault::TextTooLong));
+    assert_eq!(parse(&endless.as_bytes()[..TEXT_BYTES_MAX]), Err(ProxyFault::TextTooLong));
 }
 
 #[test]
@@ -106,26 +106,26 @@ fn binary_headers_are_read_as_specified() {
 #[test]
 fn binary_headers_that_are_nearly_right_are_refused() {
     for (bytes, fault) in [
-        (binary(0x11, 0x11, &V4, &[]), Fault::Version),
-        (binary(0x31, 0x11, &V4, &[]), Fault::Version),
-        (binary(0x22, 0x11, &V4, &[]), Fault::Command),
-        (binary(0x21, 0x41, &V4, &[]), Fault::Family),
-        (binary(0x21, 0x13, &V4, &[]), Fault::Family),
-        (binary(0x21, 0x11, &V4[..11], &[]), Fault::Addresses),
-        (binary(0x21, 0x21, &[0; 35], &[]), Fault::Addresses),
-        (binary(0x21, 0x31, &[0; 215], &[]), Fault::Addresses),
-        (binary(0x21, 0x11, &V4, &[4]), Fault::Tlv),
-        (binary(0x21, 0x11, &V4, &[4, 0]), Fault::Tlv),
-        (binary(0x21, 0x11, &V4, &[4, 0, 1]), Fault::Tlv),
-        (binary(0x21, 0x11, &V4, &[4, 0xff, 0xff, 1]), Fault::Tlv),
-        (binary(0x21, 0x11, &V4, &[3, 0, 3, 1, 2, 3]), Fault::Checksum),
-        (binary(0x21, 0x11, &V4, &[3, 0, 4, 1, 2, 3, 4]), Fault::Checksum),
+        (binary(0x11, 0x11, &V4, &[]), ProxyFault::Version),
+        (binary(0x31, 0x11, &V4, &[]), ProxyFault::Version),
+        (binary(0x22, 0x11, &V4, &[]), ProxyFault::Command),
+        (binary(0x21, 0x41, &V4, &[]), ProxyFault::Family),
+        (binary(0x21, 0x13, &V4, &[]), ProxyFault::Family),
+        (binary(0x21, 0x11, &V4[..11], &[]), ProxyFault::Addresses),
+        (binary(0x21, 0x21, &[0; 35], &[]), ProxyFault::Addresses),
+        (binary(0x21, 0x31, &[0; 215], &[]), ProxyFault::Addresses),
+        (binary(0x21, 0x11, &V4, &[4]), ProxyFault::Tlv),
+        (binary(0x21, 0x11, &V4, &[4, 0]), ProxyFault::Tlv),
+        (binary(0x21, 0x11, &V4, &[4, 0, 1]), ProxyFault::Tlv),
+        (binary(0x21, 0x11, &V4, &[4, 0xff, 0xff, 1]), ProxyFault::Tlv),
+        (binary(0x21, 0x11, &V4, &[3, 0, 3, 1, 2, 3]), ProxyFault::Checksum),
+        (binary(0x21, 0x11, &V4, &[3, 0, 4, 1, 2, 3, 4]), ProxyFault::Checksum),
     ] {
         assert_eq!(parse(&bytes), Err(fault), "{bytes:x?}");
     }
     // Before the rest has arrived.
-    assert_eq!(parse(&binary(0x21, 0, &[0; BINARY_BYTES_MAX], &[])[..16]), Err(Fault::BinaryTooLong));
-    assert_eq!(parse(&binary(0x41, 0, &[], &[])[..13]), Err(Fault::Version));
+    assert_eq!(parse(&binary(0x21, 0, &[0; BINARY_BYTES_MAX], &[])[..16]), Err(ProxyFault::BinaryTooLong));
+    assert_eq!(parse(&binary(0x41, 0, &[], &[])[..13]), Err(ProxyFault::Version));
     let largest = binary(0x21, 0, &[0; BINARY_BYTES_MAX - BINARY_HEAD_BYTES], &[]);
     assert_eq!(source(&largest), Ok(Some(None)));
 }
@@ -142,11 +142,11 @@ fn checksums_are_verified() {
         bytes[at..at + 4].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(source(&bytes), Ok(Some(Some("192.0.2.7:4711".to_owned()))));
         bytes[19] ^= 1;
-        assert_eq!(parse(&bytes), Err(Fault::Checksum));
+        assert_eq!(parse(&bytes), Err(ProxyFault::Checksum));
     }
 }
 
-fn written(version: Version, source: Option<&str>) -> Vec<u8> {
+fn written(version: ProxyVersion, source: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
     write(version, source.map(|source| source.parse().unwrap()), &mut out);
     out
@@ -154,14 +154,14 @@ fn written(version: Version, source: Option<&str>) -> Vec<u8> {
 
 #[test]
 fn both_versions_are_written_as_specified() {
-    assert_eq!(written(Version::V1, Some("192.0.2.7:4711")), b"PROXY TCP4 192.0.2.7 0.0.0.0 4711 0\r\n");
-    assert_eq!(written(Version::V1, Some("[::1]:80")), b"PROXY TCP6 ::1 :: 80 0\r\n");
-    assert_eq!(written(Version::V1, None), b"PROXY UNKNOWN\r\n");
-    let v4 = written(Version::V2, Some("192.0.2.7:4711"));
+    assert_eq!(written(ProxyVersion::V1, Some("192.0.2.7:4711")), b"PROXY TCP4 192.0.2.7 0.0.0.0 4711 0\r\n");
+    assert_eq!(written(ProxyVersion::V1, Some("[::1]:80")), b"PROXY TCP6 ::1 :: 80 0\r\n");
+    assert_eq!(written(ProxyVersion::V1, None), b"PROXY UNKNOWN\r\n");
+    let v4 = written(ProxyVersion::V2, Some("192.0.2.7:4711"));
     assert_eq!(v4[12..], [0x21, 0x11, 0, 12, 192, 0, 2, 7, 0, 0, 0, 0, 0x12, 0x67, 0, 0]);
-    let v6 = written(Version::V2, Some("[::1]:80"));
+    let v6 = written(ProxyVersion::V2, Some("[::1]:80"));
     assert_eq!((v6.len(), &v6[12..16], &v6[48..]), (52, &[0x21, 0x21, 0, 36][..], &[0, 80, 0, 0][..]));
-    assert_eq!(written(Version::V2, None)[12..], [0x20, 0, 0, 0]);
+    assert_eq!(written(ProxyVersion::V2, None)[12..], [0x20, 0, 0, 0]);
 }
 
 proptest! {
@@ -175,7 +175,7 @@ proptest! {
         behind in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
         let source = ip.map(|ip| SocketAddr::new(ip, port));
-        let version = if is_text { Version::V1 } else { Version::V2 };
+        let version = if is_text { ProxyVersion::V1 } else { ProxyVersion::V2 };
         let mut bytes = Vec::new();
         write(version, source, &mut bytes);
         let header = Header { source, bytes: bytes.len() };

@@ -1,7 +1,7 @@
 //! How connections are closed (RFC 6455 section 7.4, and the codes that IANA has added).
 
 use super::frame::CONTROL_BYTES_MAX;
-use super::reader::Fault;
+use super::reader::FrameFault;
 
 /// Bytes of the reason in a close frame.
 pub const CLOSE_REASON_BYTES_MAX: usize = CONTROL_BYTES_MAX - 2;
@@ -17,16 +17,16 @@ pub struct Close<'b> {
 
 impl<'b> Close<'b> {
     /// Parses the payload of a close frame.
-    pub(super) fn parse(payload: &'b [u8]) -> Result<Close<'b>, Fault> {
+    pub(super) fn parse(payload: &'b [u8]) -> Result<Close<'b>, FrameFault> {
         match payload {
             [] => Ok(Close { code: None, reason: "" }),
-            [_] => Err(Fault::Close),
+            [_] => Err(FrameFault::Close),
             [high, low, reason @ ..] => {
                 let code = u16::from_be_bytes([*high, *low]);
                 if !may_be_sent(code) {
-                    return Err(Fault::Close);
+                    return Err(FrameFault::Close);
                 }
-                let reason = std::str::from_utf8(reason).map_err(|_| Fault::Utf8)?;
+                let reason = std::str::from_utf8(reason).map_err(|_| FrameFault::Utf8)?;
                 Ok(Close { code: Some(code), reason })
             }
         }
@@ -65,11 +65,11 @@ mod tests {
             assert_eq!(read(code, b"why"), Ok(Some(code)));
         }
         for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535] {
-            assert_eq!(read(code, b""), Err(Fault::Close));
+            assert_eq!(read(code, b""), Err(FrameFault::Close));
         }
-        assert_eq!(read(1000, b"\xff"), Err(Fault::Utf8));
+        assert_eq!(read(1000, b"\xff"), Err(FrameFault::Utf8));
         assert_eq!(Close::parse(&[]).map(|close| close.code), Ok(None));
-        assert_eq!(Close::parse(&[3]), Err(Fault::Close));
+        assert_eq!(Close::parse(&[3]), Err(FrameFault::Close));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! ```
 
 use super::mask::mask;
-use super::reader::Fault;
+use super::reader::FrameFault;
 
 /// Longest frame header in bytes.
 pub const HEADER_BYTES_MAX: usize = 14;
@@ -70,7 +70,7 @@ impl Opcode {
 
 /// The header of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FrameHeader {
     pub(super) is_last: bool,
     pub(super) is_compressed: bool,
     pub(super) opcode: Opcode,
@@ -80,10 +80,14 @@ pub(super) struct Header {
     pub(super) bytes: usize,
 }
 
-impl Header {
+impl FrameHeader {
     /// Parses the header at the start of `bytes`; `None` if it is incomplete. Faults in the first two bytes are
     /// reported early.
-    pub(super) fn parse(bytes: &[u8], role: Role, may_compress: bool) -> Result<Option<Header>, Fault> {
+    pub(super) fn parse(
+        bytes: &[u8],
+        role: Role,
+        may_compress: bool,
+    ) -> Result<Option<FrameHeader>, FrameFault> {
         let &[first, second, ref rest @ ..] = bytes else {
             // The first byte alone can already be invalid.
             return match bytes.first() {
@@ -94,13 +98,13 @@ impl Header {
         let (opcode, is_last, is_compressed) = first_byte(first, may_compress)?;
         let is_masked = second & 0x80 != 0;
         match (role, is_masked) {
-            (Role::Server, false) => return Err(Fault::Unmasked),
-            (Role::Client, true) => return Err(Fault::Masked),
+            (Role::Server, false) => return Err(FrameFault::Unmasked),
+            (Role::Client, true) => return Err(FrameFault::Masked),
             _ => {}
         }
         let short = second & 0x7f;
         if opcode.is_control() && usize::from(short) > CONTROL_BYTES_MAX {
-            return Err(Fault::ControlTooLong);
+            return Err(FrameFault::ControlTooLong);
         }
         let (payload_bytes, rest, length_bytes) = match (short, rest) {
             (126, &[a, b, ref rest @ ..]) => {
@@ -120,7 +124,7 @@ impl Header {
             _ => true,
         };
         if !is_minimal {
-            return Err(Fault::Length);
+            return Err(FrameFault::Length);
         }
         let mask = match (is_masked, rest) {
             (false, _) => None,
@@ -128,21 +132,21 @@ impl Header {
             (true, _) => return Ok(None),
         };
         let bytes = 2 + length_bytes + if is_masked { 4 } else { 0 };
-        Ok(Some(Header { is_last, is_compressed, opcode, mask, payload_bytes, bytes }))
+        Ok(Some(FrameHeader { is_last, is_compressed, opcode, mask, payload_bytes, bytes }))
     }
 }
 
-fn first_byte(first: u8, may_compress: bool) -> Result<(Opcode, bool, bool), Fault> {
+fn first_byte(first: u8, may_compress: bool) -> Result<(Opcode, bool, bool), FrameFault> {
     let is_last = first & 0x80 != 0;
     let is_compressed = first & 0x40 != 0;
-    let opcode = Opcode::of(first & 0x0f).ok_or(Fault::Opcode)?;
+    let opcode = Opcode::of(first & 0x0f).ok_or(FrameFault::Opcode)?;
     // RSV1 marks compression, on the first frame of a message (RFC 7692 section 6).
     let may_compress = may_compress && matches!(opcode, Opcode::Text | Opcode::Binary);
     if first & 0x30 != 0 || (is_compressed && !may_compress) {
-        return Err(Fault::Reserved);
+        return Err(FrameFault::Reserved);
     }
     if opcode.is_control() && !is_last {
-        return Err(Fault::ControlFragmented);
+        return Err(FrameFault::ControlFragmented);
     }
     Ok((opcode, is_last, is_compressed))
 }
@@ -200,9 +204,9 @@ mod tests {
                 let mut out = Vec::new();
                 write_header(Opcode::Binary, false, bytes, key, &mut out);
                 for cut in 0..out.len() {
-                    assert_eq!(Header::parse(&out[..cut], role, false), Ok(None), "{bytes} {cut}");
+                    assert_eq!(FrameHeader::parse(&out[..cut], role, false), Ok(None), "{bytes} {cut}");
                 }
-                let header = Header::parse(&out, role, false).unwrap().unwrap();
+                let header = FrameHeader::parse(&out, role, false).unwrap().unwrap();
                 assert_eq!((header.payload_bytes, header.bytes, header.mask), (bytes as u64, out.len(), key));
             }
         }
@@ -210,28 +214,28 @@ mod tests {
 
     #[test]
     fn invalid_frame_headers_are_refused() {
-        let server = |bytes: &[u8]| Header::parse(bytes, Role::Server, false);
+        let server = |bytes: &[u8]| FrameHeader::parse(bytes, Role::Server, false);
         for opcode in [3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf] {
-            assert_eq!(server(&[0x80 | opcode]), Err(Fault::Opcode));
+            assert_eq!(server(&[0x80 | opcode]), Err(FrameFault::Opcode));
         }
         for reserved in [0xc1, 0xa1, 0x91, 0xf1, 0xc9] {
-            assert_eq!(server(&[reserved]), Err(Fault::Reserved));
+            assert_eq!(server(&[reserved]), Err(FrameFault::Reserved));
         }
-        assert_eq!(server(&[0x09, 0x80]), Err(Fault::ControlFragmented));
-        assert_eq!(server(&[0x89, 0x80 | 126]), Err(Fault::ControlTooLong));
-        assert_eq!(server(&[0x81, 0x01]), Err(Fault::Unmasked));
-        assert_eq!(Header::parse(&[0x81, 0x81], Role::Client, false), Err(Fault::Masked));
-        assert_eq!(server(&[0x82, 0xfe, 0, 125]), Err(Fault::Length));
-        assert_eq!(server(&[0x82, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff]), Err(Fault::Length));
-        assert_eq!(server(&[0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0]), Err(Fault::Length));
+        assert_eq!(server(&[0x09, 0x80]), Err(FrameFault::ControlFragmented));
+        assert_eq!(server(&[0x89, 0x80 | 126]), Err(FrameFault::ControlTooLong));
+        assert_eq!(server(&[0x81, 0x01]), Err(FrameFault::Unmasked));
+        assert_eq!(FrameHeader::parse(&[0x81, 0x81], Role::Client, false), Err(FrameFault::Masked));
+        assert_eq!(server(&[0x82, 0xfe, 0, 125]), Err(FrameFault::Length));
+        assert_eq!(server(&[0x82, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff]), Err(FrameFault::Length));
+        assert_eq!(server(&[0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0]), Err(FrameFault::Length));
     }
 
     #[test]
     fn the_bit_of_compression_stands_where_it_may() {
-        let read = |first| Header::parse(&[first, 0x80, 0, 0, 0, 0], Role::Server, true);
+        let read = |first| FrameHeader::parse(&[first, 0x80, 0, 0, 0, 0], Role::Server, true);
         assert!(read(0xc1).unwrap().unwrap().is_compressed);
         for first in [0xc0, 0xc8, 0xc9, 0xca] {
-            assert_eq!(read(first), Err(Fault::Reserved));
+            assert_eq!(read(first), Err(FrameFault::Reserved));
         }
     }
 }

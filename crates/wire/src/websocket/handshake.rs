@@ -15,7 +15,7 @@ const KEY_BYTES_DECODED: usize = 16;
 
 /// A WebSocket request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct UpgradeOffer {
     /// The value of `Sec-WebSocket-Accept` in the response; `None` over HTTP/2, which has no key (RFC 8441 section 5).
     pub accept: Option<String>,
     /// Compression, if the client offers one that can be agreed on.
@@ -24,7 +24,7 @@ pub struct Asked {
 
 /// Why a WebSocket request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum UpgradeRefusal {
     /// A method other than GET, HTTP/1.0, or a body: 400.
     Request,
     /// A version other than 13: 426, and the response names the supported one.
@@ -33,54 +33,55 @@ pub enum Refusal {
     Key,
 }
 
-impl Refusal {
+impl UpgradeRefusal {
     /// The status of the response. 426 needs `Sec-WebSocket-Version: 13`.
     pub fn status(self) -> Status {
         match self {
-            Refusal::Request | Refusal::Key => Status::BAD_REQUEST,
-            Refusal::Version => Status::UPGRADE_REQUIRED,
+            UpgradeRefusal::Request | UpgradeRefusal::Key => Status::BAD_REQUEST,
+            UpgradeRefusal::Version => Status::UPGRADE_REQUIRED,
         }
     }
 
     /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
-            Refusal::Request => "a WebSocket needs a GET request with HTTP/1.1 and without a body",
-            Refusal::Version => "only version 13 of WebSocket is supported",
-            Refusal::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
+            UpgradeRefusal::Request => "a WebSocket needs a GET request with HTTP/1.1 and without a body",
+            UpgradeRefusal::Version => "only version 13 of WebSocket is supported",
+            UpgradeRefusal::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
         }
     }
 }
 
-impl Asked {
+impl UpgradeOffer {
     /// Parses a request; `None` if it is not for a WebSocket.
     ///
     /// # Errors
     /// It is an invalid WebSocket request.
-    pub fn of(head: &Head<'_>) -> Option<Result<Asked, Refusal>> {
+    pub fn of(head: &Head<'_>) -> Option<Result<UpgradeOffer, UpgradeRefusal>> {
         let is_asked = has_token(head, "upgrade", b"websocket") && has_token(head, "connection", b"upgrade");
-        is_asked.then(|| Asked::checked(head))
+        is_asked.then(|| UpgradeOffer::checked(head))
     }
 
-    fn checked(head: &Head<'_>) -> Result<Asked, Refusal> {
+    fn checked(head: &Head<'_>) -> Result<UpgradeOffer, UpgradeRefusal> {
         let is_good = head.method == Method::Get
             && matches!(head.version, Version::Http11 | Version::Http2)
             && matches!(head.framing, Framing::None | Framing::Length(0));
         if !is_good {
-            return Err(Refusal::Request);
+            return Err(UpgradeRefusal::Request);
         }
         if only(head, "sec-websocket-version") != Some(b"13") {
-            return Err(Refusal::Version);
+            return Err(UpgradeRefusal::Version);
         }
         let accept = match head.version {
             // Its two fields stand for an extended CONNECT.
             Version::Http2 => None,
             _ => {
-                let key = only(head, "sec-websocket-key").filter(|key| is_key(key)).ok_or(Refusal::Key)?;
+                let key =
+                    only(head, "sec-websocket-key").filter(|key| is_key(key)).ok_or(UpgradeRefusal::Key)?;
                 Some(accept_key(key))
             }
         };
-        Ok(Asked { accept, deflate: Deflate::accept(head.field_all("sec-websocket-extensions")) })
+        Ok(UpgradeOffer { accept, deflate: Deflate::accept(head.field_all("sec-websocket-extensions")) })
     }
 }
 
@@ -117,10 +118,10 @@ mod tests {
     const GOOD: &str = "GET /chat HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-    fn asked(text: &str) -> Option<Result<Asked, Refusal>> {
+    fn asked(text: &str) -> Option<Result<UpgradeOffer, UpgradeRefusal>> {
         let mut fields = Vec::new();
         let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
-        Asked::of(&head)
+        UpgradeOffer::of(&head)
     }
 
     #[test]
@@ -133,18 +134,18 @@ mod tests {
     #[test]
     fn invalid_handshakes_are_refused() {
         for (from, to, refusal) in [
-            ("GET", "PUT", Refusal::Request),
-            ("\r\n\r\n", "\r\nContent-Length: 1\r\n\r\n", Refusal::Request),
-            ("Version: 13", "Version: 8", Refusal::Version),
-            ("Sec-WebSocket-Version: 13\r\n", "", Refusal::Version),
-            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZ", Refusal::Key),
-            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQQQ", Refusal::Key),
-            ("dGhlIHNhbXBsZSBub25jZQ==", "!!!!!!!!!!!!!!!!!!!!!!==", Refusal::Key),
-            ("\r\n\r\n", "\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", Refusal::Key),
+            ("GET", "PUT", UpgradeRefusal::Request),
+            ("\r\n\r\n", "\r\nContent-Length: 1\r\n\r\n", UpgradeRefusal::Request),
+            ("Version: 13", "Version: 8", UpgradeRefusal::Version),
+            ("Sec-WebSocket-Version: 13\r\n", "", UpgradeRefusal::Version),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZ", UpgradeRefusal::Key),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQQQ", UpgradeRefusal::Key),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "!!!!!!!!!!!!!!!!!!!!!!==", UpgradeRefusal::Key),
+            ("\r\n\r\n", "\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", UpgradeRefusal::Key),
         ] {
             assert_eq!(asked(&GOOD.replacen(from, to, 1)), Some(Err(refusal)), "{to}");
         }
-        assert_eq!(Refusal::Version.status().code(), 426);
+        assert_eq!(UpgradeRefusal::Version.status().code(), 426);
     }
 
     #[test]

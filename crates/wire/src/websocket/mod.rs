@@ -2,7 +2,7 @@
 //! compression (RFC 7692).
 //!
 //! ```text
-//! head ── Asked::of ──> 101, or a refusal          bytes ── Reader::step ──> pieces of messages, ping, pong, close
+//! head ── UpgradeOffer::of ──> 101, or a refusal          bytes ── Reader::step ──> pieces of messages, ping, pong, close
 //!                                                           write_frame ──> bytes
 //! ```
 //!
@@ -21,7 +21,7 @@ mod utf8;
 pub use close::{CLOSE_REASON_BYTES_MAX, Close, close_payload};
 pub use extension::{Deflate, TAIL};
 pub use frame::{CONTROL_BYTES_MAX, HEADER_BYTES_MAX, Opcode, Role, write_frame, write_header};
-pub use handshake::{Asked, KEY_BYTES, Refusal, accept_key};
+pub use handshake::{KEY_BYTES, UpgradeOffer, UpgradeRefusal, accept_key};
 pub use mask::mask;
-pub use reader::{Event, Fault, Kind, Limits, Reader};
+pub use reader::{FrameFault, MessageKind, MessageLimits, Reader, ReaderEvent};
 pub use utf8::{NotUtf8, Utf8};

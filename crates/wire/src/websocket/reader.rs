@@ -3,28 +3,28 @@
 use std::ops::Range;
 
 use super::close::Close;
-use super::frame::{Header, Opcode, Role};
+use super::frame::{FrameHeader, Opcode, Role};
 use super::mask::mask;
 use super::utf8::Utf8;
 
 /// The limits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct MessageLimits {
     /// Bytes of one message, as received.
     pub message_bytes_max: u64,
     /// Frames of one message: empty ones cost their sender almost nothing.
     pub fragments_max: u32,
 }
 
-impl Default for Limits {
+impl Default for MessageLimits {
     fn default() -> Self {
-        Limits { message_bytes_max: 1 << 20, fragments_max: 16 << 10 }
+        MessageLimits { message_bytes_max: 1 << 20, fragments_max: 16 << 10 }
     }
 }
 
 /// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// UTF-8 text.
     Text,
     /// Binary data.
@@ -33,14 +33,14 @@ pub enum Kind {
 
 /// The result of a [`Reader::step`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event<'b> {
+pub enum ReaderEvent<'b> {
     /// The rest is the start of a frame header or of a control frame: keep it, and pass it again with more bytes
     /// after it. It is at most 139 bytes.
     NeedMore,
     /// A piece of a message, unmasked; empty for an empty frame. Uncompressed text was validated so far.
     Data {
         /// The type of the message.
-        kind: Kind,
+        kind: MessageKind,
         /// The piece.
         bytes: &'b mut [u8],
         /// Whether the message is compressed.
@@ -56,9 +56,9 @@ pub enum Event<'b> {
     Close(Close<'b>),
 }
 
-/// A protocol violation. The connection is closed with [`Fault::code`].
+/// A protocol violation. The connection is closed with [`FrameFault::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum FrameFault {
     /// Reserved bits without an extension that uses them.
     Reserved,
     /// An unknown opcode.
@@ -89,13 +89,13 @@ pub enum Fault {
     Compressed,
 }
 
-impl Fault {
+impl FrameFault {
     /// The close code for it (RFC 6455 section 7.4.1).
     pub fn code(self) -> u16 {
         match self {
-            Fault::Utf8 | Fault::Compressed => 1007,
-            Fault::TooManyFragments => 1008,
-            Fault::MessageTooLarge => 1009,
+            FrameFault::Utf8 | FrameFault::Compressed => 1007,
+            FrameFault::TooManyFragments => 1008,
+            FrameFault::MessageTooLarge => 1009,
             _ => 1002,
         }
     }
@@ -103,20 +103,20 @@ impl Fault {
     /// The reason, as text.
     pub fn reason(self) -> &'static str {
         match self {
-            Fault::Reserved => "reserved bits are set",
-            Fault::Opcode => "unknown opcode",
-            Fault::Unmasked => "a client's frames have to be masked",
-            Fault::Masked => "a server's frames must not be masked",
-            Fault::Length => "malformed length",
-            Fault::ControlFragmented => "fragmented control frame",
-            Fault::ControlTooLong => "control frame over 125 bytes",
-            Fault::NotBegun => "continuation without a message",
-            Fault::NotEnded => "a message inside of another",
-            Fault::MessageTooLarge => "message too large",
-            Fault::TooManyFragments => "too many fragments",
-            Fault::Utf8 => "invalid UTF-8",
-            Fault::Close => "malformed close frame",
-            Fault::Compressed => "malformed compression",
+            FrameFault::Reserved => "reserved bits are set",
+            FrameFault::Opcode => "unknown opcode",
+            FrameFault::Unmasked => "a client's frames have to be masked",
+            FrameFault::Masked => "a server's frames must not be masked",
+            FrameFault::Length => "malformed length",
+            FrameFault::ControlFragmented => "fragmented control frame",
+            FrameFault::ControlTooLong => "control frame over 125 bytes",
+            FrameFault::NotBegun => "continuation without a message",
+            FrameFault::NotEnded => "a message inside of another",
+            FrameFault::MessageTooLarge => "message too large",
+            FrameFault::TooManyFragments => "too many fragments",
+            FrameFault::Utf8 => "invalid UTF-8",
+            FrameFault::Close => "malformed close frame",
+            FrameFault::Compressed => "malformed compression",
         }
     }
 }
@@ -139,7 +139,7 @@ pub struct Reader {
 /// The current message.
 #[derive(Debug, Clone, Copy)]
 struct Message {
-    kind: Kind,
+    kind: MessageKind,
     is_compressed: bool,
     bytes: u64,
     fragments: u32,
@@ -160,13 +160,17 @@ impl Reader {
     /// Consumes bytes. Returns how many, and the result. Payload is unmasked in place.
     ///
     /// # Errors
-    /// See [`Fault`]. Nothing after it may be read.
-    pub fn step<'b>(&mut self, bytes: &'b mut [u8], limits: &Limits) -> Result<(usize, Event<'b>), Fault> {
+    /// See [`FrameFault`]. Nothing after it may be read.
+    pub fn step<'b>(
+        &mut self,
+        bytes: &'b mut [u8],
+        limits: &MessageLimits,
+    ) -> Result<(usize, ReaderEvent<'b>), FrameFault> {
         if self.left_bytes > 0 {
             return self.data(bytes, 0);
         }
-        let Some(header) = Header::parse(bytes, self.role, self.may_compress)? else {
-            return Ok((0, Event::NeedMore));
+        let Some(header) = FrameHeader::parse(bytes, self.role, self.may_compress)? else {
+            return Ok((0, ReaderEvent::NeedMore));
         };
         if header.opcode.is_control() {
             return control(&header, bytes);
@@ -176,19 +180,19 @@ impl Reader {
     }
 
     /// The start of a message's frame.
-    fn begin(&mut self, header: &Header, limits: &Limits) -> Result<(), Fault> {
+    fn begin(&mut self, header: &FrameHeader, limits: &MessageLimits) -> Result<(), FrameFault> {
         let kind = match header.opcode {
-            Opcode::Text => Some(Kind::Text),
-            Opcode::Binary => Some(Kind::Binary),
+            Opcode::Text => Some(MessageKind::Text),
+            Opcode::Binary => Some(MessageKind::Binary),
             _ => None,
         };
         match (kind, &self.message) {
-            (None, None) => return Err(Fault::NotBegun),
-            (Some(_), Some(_)) => return Err(Fault::NotEnded),
+            (None, None) => return Err(FrameFault::NotBegun),
+            (Some(_), Some(_)) => return Err(FrameFault::NotEnded),
             _ => {}
         }
         let message = self.message.get_or_insert(Message {
-            kind: kind.unwrap_or(Kind::Binary),
+            kind: kind.unwrap_or(MessageKind::Binary),
             is_compressed: header.is_compressed,
             bytes: 0,
             fragments: 0,
@@ -197,10 +201,10 @@ impl Reader {
         message.bytes = message.bytes.saturating_add(header.payload_bytes);
         message.fragments = message.fragments.saturating_add(1);
         if message.bytes > limits.message_bytes_max {
-            return Err(Fault::MessageTooLarge);
+            return Err(FrameFault::MessageTooLarge);
         }
         if message.fragments > limits.fragments_max {
-            return Err(Fault::TooManyFragments);
+            return Err(FrameFault::TooManyFragments);
         }
         self.left_bytes = header.payload_bytes;
         self.mask = header.mask;
@@ -210,10 +214,10 @@ impl Reader {
     }
 
     /// Payload that starts `at` bytes into the input.
-    fn data<'b>(&mut self, bytes: &'b mut [u8], at: usize) -> Result<(usize, Event<'b>), Fault> {
+    fn data<'b>(&mut self, bytes: &'b mut [u8], at: usize) -> Result<(usize, ReaderEvent<'b>), FrameFault> {
         let there = (bytes.len() - at) as u64;
         if there == 0 && self.left_bytes > 0 {
-            return Ok((at, Event::NeedMore));
+            return Ok((at, ReaderEvent::NeedMore));
         }
         let count = self.left_bytes.min(there) as usize;
         let piece = bytes.get_mut(at..at + count).unwrap_or_default();
@@ -223,34 +227,34 @@ impl Reader {
         }
         self.left_bytes -= count as u64;
         let is_last = self.is_last && self.left_bytes == 0;
-        let Some(message) = &mut self.message else { return Err(Fault::NotBegun) };
+        let Some(message) = &mut self.message else { return Err(FrameFault::NotBegun) };
         let (kind, is_compressed) = (message.kind, message.is_compressed);
-        if kind == Kind::Text && !is_compressed {
-            message.utf8.check(piece).map_err(|_| Fault::Utf8)?;
+        if kind == MessageKind::Text && !is_compressed {
+            message.utf8.check(piece).map_err(|_| FrameFault::Utf8)?;
             if is_last {
-                message.utf8.finish().map_err(|_| Fault::Utf8)?;
+                message.utf8.finish().map_err(|_| FrameFault::Utf8)?;
             }
         }
         if is_last {
             self.message = None;
         }
-        Ok((at + count, Event::Data { kind, bytes: piece, is_compressed, is_last }))
+        Ok((at + count, ReaderEvent::Data { kind, bytes: piece, is_compressed, is_last }))
     }
 }
 
 /// A control frame, which may come between the frames of a message.
-fn control<'b>(header: &Header, bytes: &'b mut [u8]) -> Result<(usize, Event<'b>), Fault> {
+fn control<'b>(header: &FrameHeader, bytes: &'b mut [u8]) -> Result<(usize, ReaderEvent<'b>), FrameFault> {
     let range: Range<usize> = header.bytes..header.bytes + header.payload_bytes as usize;
     let end = range.end;
-    let Some(payload) = bytes.get_mut(range) else { return Ok((0, Event::NeedMore)) };
+    let Some(payload) = bytes.get_mut(range) else { return Ok((0, ReaderEvent::NeedMore)) };
     if let Some(key) = header.mask {
         mask(payload, key, 0);
     }
     let payload = &*payload;
     let event = match header.opcode {
-        Opcode::Ping => Event::Ping(payload),
-        Opcode::Pong => Event::Pong(payload),
-        _ => Event::Close(Close::parse(payload)?),
+        Opcode::Ping => ReaderEvent::Ping(payload),
+        Opcode::Pong => ReaderEvent::Pong(payload),
+        _ => ReaderEvent::Close(Close::parse(payload)?),
     };
     Ok((end, event))
 }
@@ -270,7 +274,7 @@ mod tests {
     }
 
     /// The result of reading these bytes in pieces of this size, as text.
-    fn read(bytes: &[u8], piece: usize, limits: &Limits) -> (String, Option<Fault>) {
+    fn read(bytes: &[u8], piece: usize, limits: &MessageLimits) -> (String, Option<FrameFault>) {
         let mut reader = Reader::new(Role::Server, true);
         let (mut said, mut held) = (String::new(), Vec::new());
         for piece in bytes.chunks(piece) {
@@ -283,16 +287,16 @@ mod tests {
                 };
                 at += used;
                 match event {
-                    Event::NeedMore => break,
-                    Event::Data { bytes, is_last, .. } => {
+                    ReaderEvent::NeedMore => break,
+                    ReaderEvent::Data { bytes, is_last, .. } => {
                         said.push_str(&String::from_utf8_lossy(bytes));
                         if is_last {
                             said.push('.');
                         }
                     }
-                    Event::Ping(bytes) => said.push_str(&format!("<ping {}>", bytes.len())),
-                    Event::Pong(bytes) => said.push_str(&format!("<pong {}>", bytes.len())),
-                    Event::Close(close) => {
+                    ReaderEvent::Ping(bytes) => said.push_str(&format!("<ping {}>", bytes.len())),
+                    ReaderEvent::Pong(bytes) => said.push_str(&format!("<pong {}>", bytes.len())),
+                    ReaderEvent::Close(close) => {
                         said.push_str(&format!("<close {:?} {}>", close.code, close.reason))
                     }
                 }
@@ -303,10 +307,10 @@ mod tests {
         (said, None)
     }
 
-    fn reads(bytes: &[u8]) -> (String, Option<Fault>) {
-        let whole = read(bytes, usize::MAX, &Limits::default());
+    fn reads(bytes: &[u8]) -> (String, Option<FrameFault>) {
+        let whole = read(bytes, usize::MAX, &MessageLimits::default());
         for piece in [1, 2, 3, 7, 100] {
-            let cut = read(bytes, piece, &Limits::default());
+            let cut = read(bytes, piece, &MessageLimits::default());
             assert_eq!(cut.1, whole.1, "{piece}");
             assert!(cut.1.is_some() || cut.0 == whole.0, "{piece}: {} {}", cut.0, whole.0);
         }
@@ -332,20 +336,20 @@ mod tests {
 
     #[test]
     fn each_bad_input_has_its_close_code() {
-        let cases: [(Vec<u8>, Fault, u16); 13] = [
-            (vec![0x81, 0x05, b'h'], Fault::Unmasked, 1002),
-            (frame(0xa1, b"x"), Fault::Reserved, 1002),
-            (frame(0x91, b"x"), Fault::Reserved, 1002),
-            (frame(0xc9, b"x"), Fault::Reserved, 1002),
-            (frame(0x83, b"x"), Fault::Opcode, 1002),
-            (frame(0x8f, b"x"), Fault::Opcode, 1002),
-            (frame(0x89, &[0; 126]), Fault::ControlTooLong, 1002),
-            (frame(0x09, b"x"), Fault::ControlFragmented, 1002),
-            (frame(0x80, b"x"), Fault::NotBegun, 1002),
-            ([frame(0x01, b"x"), frame(0x81, b"y")].concat(), Fault::NotEnded, 1002),
-            (frame(0x81, b"a\xffb"), Fault::Utf8, 1007),
-            ([frame(0x01, b"\xce"), frame(0x80, b"")].concat(), Fault::Utf8, 1007),
-            (frame(0x88, &[0]), Fault::Close, 1002),
+        let cases: [(Vec<u8>, FrameFault, u16); 13] = [
+            (vec![0x81, 0x05, b'h'], FrameFault::Unmasked, 1002),
+            (frame(0xa1, b"x"), FrameFault::Reserved, 1002),
+            (frame(0x91, b"x"), FrameFault::Reserved, 1002),
+            (frame(0xc9, b"x"), FrameFault::Reserved, 1002),
+            (frame(0x83, b"x"), FrameFault::Opcode, 1002),
+            (frame(0x8f, b"x"), FrameFault::Opcode, 1002),
+            (frame(0x89, &[0; 126]), FrameFault::ControlTooLong, 1002),
+            (frame(0x09, b"x"), FrameFault::ControlFragmented, 1002),
+            (frame(0x80, b"x"), FrameFault::NotBegun, 1002),
+            ([frame(0x01, b"x"), frame(0x81, b"y")].concat(), FrameFault::NotEnded, 1002),
+            (frame(0x81, b"a\xffb"), FrameFault::Utf8, 1007),
+            ([frame(0x01, b"\xce"), frame(0x80, b"")].concat(), FrameFault::Utf8, 1007),
+            (frame(0x88, &[0]), FrameFault::Close, 1002),
         ];
         for (bytes, fault, code) in cases {
             assert_eq!(reads(&bytes).1, Some(fault), "{bytes:x?}");
@@ -356,24 +360,24 @@ mod tests {
 
     #[test]
     fn messages_have_limits() {
-        let limits = Limits { message_bytes_max: 10, fragments_max: 3 };
+        let limits = MessageLimits { message_bytes_max: 10, fragments_max: 3 };
         let (said, fault) = read(&frame(0x82, &[b'x'; 10]), 1, &limits);
         assert_eq!((said.len(), fault), (11, None));
-        assert_eq!(read(&frame(0x82, &[b'x'; 11]), 100, &limits).1, Some(Fault::MessageTooLarge));
+        assert_eq!(read(&frame(0x82, &[b'x'; 11]), 100, &limits).1, Some(FrameFault::MessageTooLarge));
         let two = [frame(0x02, &[b'x'; 6]), frame(0x80, &[b'x'; 5])].concat();
-        assert_eq!(read(&two, 100, &limits).1, Some(Fault::MessageTooLarge));
+        assert_eq!(read(&two, 100, &limits).1, Some(FrameFault::MessageTooLarge));
         // The header states the length: the payload is not awaited.
         let huge = [0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4];
-        assert_eq!(read(&huge, 100, &limits).1, Some(Fault::MessageTooLarge));
+        assert_eq!(read(&huge, 100, &limits).1, Some(FrameFault::MessageTooLarge));
         let endless = [frame(0x02, b""), frame(0x00, b""), frame(0x00, b""), frame(0x00, b"")].concat();
-        assert_eq!(read(&endless, 100, &limits).1, Some(Fault::TooManyFragments));
+        assert_eq!(read(&endless, 100, &limits).1, Some(FrameFault::TooManyFragments));
     }
 
     #[test]
     fn a_text_is_checked_before_it_is_whole() {
         let mut bytes = frame(0x81, &[0xff; 50]);
         bytes.truncate(8);
-        assert_eq!(reads(&bytes).1, Some(Fault::Utf8));
+        assert_eq!(reads(&bytes).1, Some(FrameFault::Utf8));
     }
 
     #[test]
@@ -381,10 +385,10 @@ mod tests {
         let mut reader = Reader::new(Role::Client, false);
         let mut out = Vec::new();
         write_frame(Opcode::Text, false, b"hi", None, &mut out);
-        let (used, event) = reader.step(&mut out, &Limits::default()).unwrap();
+        let (used, event) = reader.step(&mut out, &MessageLimits::default()).unwrap();
         assert_eq!(used, 4);
-        assert!(matches!(event, Event::Data { bytes, is_last: true, .. } if bytes == b"hi"));
+        assert!(matches!(event, ReaderEvent::Data { bytes, is_last: true, .. } if bytes == b"hi"));
         assert!(reader.is_idle());
-        assert_eq!(reader.step(&mut [0x81, 0x80], &Limits::default()), Err(Fault::Masked));
+        assert_eq!(reader.step(&mut [0x81, 0x80], &MessageLimits::default()), Err(FrameFault::Masked));
     }
 }

@@ -276,9 +276,14 @@ fn is_authority(text: &[u8]) -> bool {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte);
     let is_host = match host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")) {
         Some(address) => String::from_utf8_lossy(address).parse::<std::net::Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.iter().all(is_name_byte),
+        None => {
+            let has_labels = !host.is_empty() && !host.starts_with(b".") && !host.ends_with(b"..");
+            has_labels && host.iter().all(is_name_byte)
+        }
     };
-    is_host && port.len() <= 5 && port.iter().all(u8::is_ascii_digit)
+    let is_digits = port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    let number = String::from_utf8_lossy(port).parse::<u32>().unwrap_or(0);
+    is_host && is_digits && number <= 65535
 }
 
 fn extensions_are_good(text: &[u8]) -> bool {

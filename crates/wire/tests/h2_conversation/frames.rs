@@ -7,7 +7,7 @@ use flatout_wire::{Framing, Head, Method, Status, Version};
 
 /// The result for some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Trace {
     /// Events as text; pieces of content that follow each other are one.
     pub(crate) events: Vec<String>,
     /// Bytes written.
@@ -20,7 +20,7 @@ pub(crate) struct Heard {
 
 /// Passes `bytes` to a state machine in pieces of the lengths in `cuts`. Each complete request gets a
 /// response.
-pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]) -> Heard {
+pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]) -> Trace {
     let mut out = Vec::new();
     let mut machine = match is_server {
         true => Connection::server(limits, &mut out),
@@ -34,7 +34,7 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
         }
     }
     out.clear();
-    let mut heard = Heard::default();
+    let mut heard = Trace::default();
     let mut room = Room::default();
     let mut at = 0;
     for &cut in cuts {

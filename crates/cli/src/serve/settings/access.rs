@@ -1,6 +1,6 @@
 //! Settings of access control and rate limits.
 
-use flatout_serve::site::plan::{
+use flatout_site::plan::{
     Access, BasicAuth, Concurrency, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User, Verdict,
 };
 
@@ -19,7 +19,8 @@ const QUEUE: u32 = 100;
 const LIMIT_KEY: Key = Key {
     name: "key",
     default: "client",
-    help: "what requests are counted by: client, everyone, or text with variables such as $http_x_api_key",
+    help: "what requests are counted by: client, everyone, or text with variables such as $http_x_api_key; requests for which it is \
+           empty are counted together",
     ..KEY
 };
 
@@ -95,7 +96,8 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
             LIMIT_NAME,
             LIMIT_KEYS_MAX,
         ],
-        help: "maximum number of concurrent requests; further ones wait, then get 503",
+        help: "maximum number of concurrent requests; further ones wait, then get 503; subscribers and long polls of channels count only \
+               until they wait, see push-subscribers and push-per-address",
         set: request_limit,
         is_list: true,
         ..ROUTES

@@ -3,7 +3,7 @@
 use flatout_certify::acme::{self, Way};
 
 use crate::serve::parse;
-use crate::serve::setting::{SERVERS, Setting};
+use crate::serve::setting::{Change, SERVERS, Setting};
 
 pub(in crate::serve) const ACME: &[Setting] = &[
     Setting {
@@ -23,6 +23,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
             Ok(())
         },
         is_list: true,
+        change: Change::NotFirstNorLast(|plan| format!("{:?}", plan.state.is_some())),
         ..SERVERS
     },
     Setting {
@@ -124,6 +125,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
             options.issue.state = Some(options.path(given.text()));
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.state)),
         ..SERVERS
     },
 ];

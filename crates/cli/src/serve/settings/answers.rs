@@ -1,6 +1,6 @@
 //! Settings of requests and responses: paths, methods, fields, pages.
 
-use flatout_serve::site::plan::{
+use flatout_site::plan::{
     ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then,
     When,
 };
@@ -58,7 +58,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         name: "methods",
         value: "METHOD…",
         default: "all",
-        help: "methods that a route accepts; GET includes HEAD; other methods go to the next matching route, or get 405",
+        help: "methods that a route accepts; GET includes HEAD; other methods go to a route with the same path that accepts them, or get 405 after the rules of this route; they never go to a less specific route",
         set: |options, given| {
             options.methods = given.values().map(str::to_owned).collect();
             Ok(())

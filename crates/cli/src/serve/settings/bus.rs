@@ -1,10 +1,11 @@
 //! The bus to other servers.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use flatout_serve::bus;
+use flatout_bus as bus;
 
-use crate::serve::setting::{Key, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, Setting};
 use crate::value;
 
 /// JetStream refuses a retention time below its window for duplicates.
@@ -50,6 +51,7 @@ pub(in crate::serve) const BUS: &[Setting] = &[Setting {
         options.bus = Some(plan);
         Ok(())
     },
+    change: Change::Restart(|plan| fingerprint(plan.bus.as_ref())),
     ..SERVERS
 }];
 
@@ -70,4 +72,11 @@ fn credentials(file: &std::path::Path) -> Result<bus::Credentials, String> {
     let line = text.lines().next().unwrap_or_default();
     bus::Credentials::of_line(line)
         .ok_or_else(|| format!("the first line of `{}` is not USER:PASSWORD or a token", file.display()))
+}
+
+/// A hash of the plan, which does not reveal its credentials.
+fn fingerprint(plan: Option<&bus::Plan>) -> String {
+    let mut hasher = DefaultHasher::new();
+    plan.hash(&mut hasher);
+    hasher.finish().to_string()
 }

@@ -1,8 +1,9 @@
 //! Settings of the response cache.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flatout_serve::cache::Validity;
+use flatout_cache::{Validity, is_never_stored};
 
 use crate::serve::given::{Given, Refused};
 use crate::serve::options::Options;
@@ -44,11 +45,19 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         set: |options, given| {
             let time = value::time(given.text())?;
             let statuses = given.values().skip(1).map(|text| parse::statuses(text, 200..=599));
-            let statuses = statuses.collect::<Result<_, _>>()?;
-            if options.begins("cache-valid") {
-                options.caching.valid.clear();
+            let statuses = statuses.collect::<Result<Vec<_>, _>>()?;
+            // A range may contain them, as it stands for all others in it.
+            let is_lost = |statuses: &&RangeInclusive<u16>| {
+                statuses.start() == statuses.end() && is_never_stored(*statuses.start())
+            };
+            if let Some(lost) = statuses.iter().find(is_lost) {
+                let lost = lost.start();
+                return Err(format!("got `{lost}`, which is never stored; see docs/cache.md").into());
             }
-            options.caching.valid.push(Validity { statuses, time });
+            if options.begins("cache-valid") {
+                options.caching.rules.valid.clear();
+            }
+            options.caching.rules.valid.push(Validity { statuses, time });
             Ok(())
         },
         is_list: true,
@@ -58,7 +67,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-key",
         value: "TEXT",
         default: "scheme, host, path and query",
-        help: "the cache key; requests with equal keys get the same response, such as $host$request_uri$http_authorization",
+        help: "the cache key; requests with equal keys get the same response, such as $scheme$host$request_uri$http_authorization; a port is always part of it",
         set: |options, given| {
             let key = options.template(given.text())?;
             options.caching.key = Some(key);
@@ -95,7 +104,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         help: "store a response only from the Nth request for it on",
         set: |options, given| {
             let uses_min = parse::at_least_one(given.text())?;
-            options.caching.uses_min = uses_min;
+            options.caching.rules.uses_min = uses_min;
             Ok(())
         },
         ..ROUTES
@@ -114,7 +123,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         help: "how long a stale response may replace an upstream that fails; 0s only if the response allows it",
         set: |options, given| {
             let time = value::time(given.text())?;
-            options.caching.stale_time = time;
+            options.caching.rules.stale_time = time;
             Ok(())
         },
         ..ROUTES
@@ -133,7 +142,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
             if bytes.is_some_and(|bytes| bytes < SLICE_BYTES_MIN) {
                 return Err(format!("got `{}`, need at least 4KiB, or off", given.text()).into());
             }
-            options.caching.slice_bytes = bytes;
+            options.caching.rules.slice_bytes = bytes;
             Ok(())
         },
         ..ROUTES
@@ -145,7 +154,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         help: "report the use of the cache in Cache-Status and X-Cache-Status",
         set: |options, given| {
             let says_status = value::switch(given.text())?;
-            options.caching.says_status = says_status;
+            options.caching.rules.says_status = says_status;
             Ok(())
         },
         ..ROUTES
@@ -211,7 +220,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
 ];
 
 fn ignore(options: &mut Options, given: &Given) -> Result<(), Refused> {
-    let rules = &mut options.caching;
+    let rules = &mut options.caching.rules;
     for name in given.values() {
         match name.to_ascii_lowercase().as_str() {
             "cache-control" => rules.ignored.cache_control = true,

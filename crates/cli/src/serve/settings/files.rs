@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_serve::files::Watch;
+use flatout_files::{NamePattern, Watch};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, Setting};
@@ -16,9 +16,10 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         name: "index",
         value: "NAME",
         default: "index.html",
-        help: "the file that is served for a folder",
+        help: "the file that is served for a folder, or off",
         set: |options, given| {
-            options.files.index = given.text().to_owned();
+            // No file has an empty name.
+            options.files.index = if given.text() == "off" { String::new() } else { given.text().to_owned() };
             Ok(())
         },
         ..ROUTES
@@ -43,6 +44,22 @@ pub(in crate::serve) const FILES: &[Setting] = &[
             options.files.listing = given.is_on();
             Ok(())
         },
+        ..ROUTES
+    },
+    Setting {
+        name: "hide",
+        value: "NAME…",
+        default: "off",
+        help: "names of files and folders that are not served, as if they did not exist, such as *.php, or off; names that start with a dot never are, except .well-known",
+        set: |options, given| {
+            if options.begins("hide") {
+                options.files.hide.clear();
+            }
+            let names = given.values().filter(|name| *name != "off").map(NamePattern::parse);
+            options.files.hide.extend(names.collect::<Result<Vec<_>, _>>()?);
+            Ok(())
+        },
+        is_list: true,
         ..ROUTES
     },
     Setting {

@@ -1,7 +1,7 @@
 //! Limits.
 
 use crate::serve::options::Level;
-use crate::serve::setting::{ROUTES, SERVERS, Setting};
+use crate::serve::setting::{Change, ROUTES, SERVERS, Setting};
 use crate::value;
 
 pub(in crate::serve) const LIMITS: &[Setting] = &[
@@ -140,6 +140,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
             options.server.limits.connections_per_address_max = Some(value::number(given.text())?);
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.limits.connections_per_address_max)),
         ..SERVERS
     },
     Setting {

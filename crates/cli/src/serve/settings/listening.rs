@@ -1,14 +1,12 @@
 //! Addresses, and settings of the server as a whole.
 
 use flatout_engine::Address as Listen;
-use flatout_serve::site::plan::AddressFrom;
+use flatout_server::LISTEN_DEFAULT;
+use flatout_site::plan::AddressFrom;
 
 use crate::serve::parse;
-use crate::serve::setting::{Key, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, Setting};
 use crate::value;
-
-/// Default address: only on this machine.
-pub(in crate::serve) const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 pub(in crate::serve) const LISTENING: &[Setting] = &[
     Setting {
@@ -45,6 +43,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
             options.server.workers = Some(value::number(given.text())?);
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.workers)),
         ..SERVERS
     },
     Setting {
@@ -56,6 +55,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
             options.server.user = Some(given.text().to_owned());
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.user)),
         ..SERVERS
     },
     Setting {

@@ -1,10 +1,11 @@
 //! Access logs, and the admin listener.
 
-use flatout_serve::log::Format;
+use flatout_observe::log::{Format, Plan as Log};
+use flatout_server::Plan;
 
 use crate::serve::options::AccessLog;
 use crate::serve::parse;
-use crate::serve::setting::{KEY, Key, SERVERS, SITES, Setting};
+use crate::serve::setting::{Change, KEY, Key, SERVERS, SITES, Setting};
 use crate::value;
 
 pub(in crate::serve) const LOGS: &[Setting] = &[
@@ -39,6 +40,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             Ok(())
         },
         is_list: true,
+        change: Change::Restart(|plan| of_logs(plan, |_| String::new())),
         ..SITES
     },
     Setting {
@@ -50,6 +52,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             options.log.format = Format::parse(given.text())?;
             Ok(())
         },
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.format))),
         ..SITES
     },
     Setting {
@@ -61,6 +64,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             options.log.buffer_bytes = value::bytes(given.text())? as usize;
             Ok(options.log.check()?)
         },
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.buffer_bytes))),
         ..SITES
     },
     Setting {
@@ -72,6 +76,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             options.log.flush = value::time(given.text())?;
             Ok(options.log.check()?)
         },
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.flush))),
         ..SITES
     },
     Setting {
@@ -83,6 +88,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             Ok(())
         },
         is_list: true,
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.only))),
         ..SITES
     },
     Setting {
@@ -94,6 +100,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             options.log.sample = value::number(given.text())?;
             Ok(options.log.check()?)
         },
+        change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.sample))),
         ..SITES
     },
     Setting {
@@ -105,6 +112,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             Ok(())
         },
         is_list: true,
+        change: Change::Restart(|plan| format!("{:?}", plan.admin)),
         ..SERVERS
     },
     Setting {
@@ -116,6 +124,16 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             options.admin_public = given.is_on();
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.admin_public)),
         ..SERVERS
     },
 ];
+
+/// A value of each log, with its file and its site. Sites may be reordered.
+fn of_logs(plan: &Plan, value: fn(&Log) -> String) -> String {
+    let site = |log: &Log| plan.sites.sites.get(usize::from(log.site?)).map(|site| &site.name);
+    let mut logs: Vec<String> =
+        plan.logs.iter().map(|log| format!("{:?} {:?} {}", log.path, site(log), value(log))).collect();
+    logs.sort();
+    logs.join("\n")
+}

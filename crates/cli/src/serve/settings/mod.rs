@@ -15,8 +15,6 @@ mod sockets;
 mod tls;
 mod upstream;
 
-pub(super) use listening::LISTEN_DEFAULT;
-
 use super::setting::{Group, Setting};
 
 /// The tables, in the order of the help text and the reference page.

@@ -1,10 +1,22 @@
 //! Settings of forwarding to upstreams.
 
-use flatout_serve::proxy::Host;
+use flatout_proxy::{Host, may_be_trailer};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, Setting};
 use crate::value;
+
+/// The name of a trailer field that may be passed on.
+fn trailer(name: &str) -> Result<String, String> {
+    let name = parse::field_name(name)?.to_ascii_lowercase();
+    match may_be_trailer(name.as_bytes()) {
+        true => Ok(name),
+        false => Err(format!(
+            "got `{name}`, which must not follow a body: it frames, routes or describes the request, or says who \
+             sends it; name a field of the application"
+        )),
+    }
+}
 
 pub(in crate::serve) const FORWARDING: &[Setting] = &[
     Setting {
@@ -68,6 +80,18 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         ..ROUTES
     },
     Setting {
+        name: "request-trailers",
+        value: "NAME…",
+        default: "off",
+        help: "trailer fields of chunked and HTTP/2 requests to pass on, or off; others are dropped",
+        set: |options, given| {
+            let names = given.values().flat_map(parse::names).filter(|name| name != "off");
+            options.forward.request_trailers = names.map(|name| trailer(&name)).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
         name: "forward-path",
         value: "sent|normal",
         default: "sent",
@@ -80,11 +104,27 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
     },
     Setting {
         name: "upgrade",
-        value: "on|off",
-        default: "on",
-        help: "forward Upgrade requests, such as WebSocket, and tunnel the connection",
+        value: "PROTOCOL…",
+        default: "websocket",
+        help: "the protocols in Upgrade that are forwarded, or off; the connection becomes a tunnel, in which no rule applies, if \
+               the upstream agrees; never for requests with a body or routes with a cache",
         set: |options, given| {
-            options.forward.upgrade = value::switch(given.text())?;
+            options.forward.upgrade = match given.values().collect::<Vec<_>>()[..] {
+                ["off"] => Vec::new(),
+                ["on"] => vec!["websocket".to_owned()],
+                _ => given.values().map(parse::upgrade).collect::<Result<_, _>>()?,
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "underscore-headers",
+        value: "on|off",
+        default: "off",
+        help: "send header fields with _ in their names to upstreams; some applications take X_User for X-User",
+        set: |options, given| {
+            options.forward.underscores = value::switch(given.text())?;
             Ok(())
         },
         ..ROUTES

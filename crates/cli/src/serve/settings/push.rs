@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use flatout_serve::push::{Kind, Line};
+use flatout_push::{Kind, Line};
 
-use crate::serve::parse;
-use crate::serve::setting::{Key, ROUTES, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, ROUTES, SERVERS, Setting};
+use crate::serve::{channels, parse};
 use crate::value;
 
 /// The precision of deadlines.
@@ -30,6 +30,16 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
                start of names and *, and is sent as Authorization: Bearer or as ?token=",
         set: |options, given| {
             options.push.subscribe_secret = Some(not_empty(given.text())?);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-group",
+        value: "NAME",
+        help: "give all routes with the same NAME the same channels, in all sites; without it, a route has channels of its own",
+        set: |options, given| {
+            options.push.group = channels::group(given.text())?;
             Ok(())
         },
         ..ROUTES
@@ -189,6 +199,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
             options.push_limits.channels_max = parse::at_least_one::<u32>(given.text())? as usize;
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.push.channels_max)),
         ..SERVERS
     },
     Setting {
@@ -200,6 +211,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
             options.push_limits.history_bytes_max = size(given.text())?;
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.push.history_bytes_max)),
         ..SERVERS
     },
 ];

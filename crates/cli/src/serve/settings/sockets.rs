@@ -2,7 +2,7 @@
 
 use flatout_engine::Locality;
 
-use crate::serve::setting::{SERVERS, Setting};
+use crate::serve::setting::{Change, SERVERS, Setting};
 use crate::value;
 
 pub(in crate::serve) const SOCKETS: &[Setting] = &[
@@ -15,6 +15,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.backlog = value::number(given.text())?;
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.backlog)),
         ..SERVERS
     },
     Setting {
@@ -26,6 +27,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.nodelay = value::switch(given.text())?;
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.nodelay)),
         ..SERVERS
     },
     Setting {
@@ -37,6 +39,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.keepalive = Some(value::time(given.text())?).filter(|time| !time.is_zero());
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.keepalive)),
         ..SERVERS
     },
     Setting {
@@ -48,6 +51,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.defer_accept = Some(value::time(given.text())?);
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.defer_accept)),
         ..SERVERS
     },
     Setting {
@@ -59,6 +63,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.congestion = Some(given.text().to_owned());
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.congestion)),
         ..SERVERS
     },
     Setting {
@@ -70,6 +75,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             options.server.socket.share_port = given.is_on();
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.share_port)),
         ..SERVERS
     },
     Setting {
@@ -86,6 +92,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
             };
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.server.socket.locality)),
         ..SERVERS
     },
 ];

@@ -1,9 +1,9 @@
 //! TLS to clients.
 
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
-use flatout_serve::site::plan::Hsts;
+use flatout_site::plan::Hsts;
 
-use crate::serve::setting::{Key, SERVERS, SITES, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, SITES, Setting};
 use crate::value;
 
 pub(in crate::serve) const TLS: &[Setting] = &[
@@ -27,6 +27,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         },
         is_list: true,
         is_spread: true,
+        change: Change::NotFirstNorLast(|plan| format!("{:?}", plan.is_secure())),
         ..SERVERS
     },
     Setting {
@@ -45,11 +46,12 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         name: "https-redirect",
         value: "on|off",
         default: "on with domain, else off",
-        help: "redirect requests without TLS to https; not for use behind a proxy that terminates TLS",
+        help: "redirect requests without TLS to https, or respond with 421 to hosts that no site has; not for use behind a proxy that terminates TLS",
         set: |options, given| {
             options.https_redirect = Some(value::switch(given.text())?);
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.https_redirect)),
         ..SERVERS
     },
     Setting {
@@ -124,6 +126,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
             options.secure.early_data = value::switch(given.text())?;
             Ok(())
         },
+        change: Change::Restart(|plan| format!("{:?}", plan.secure.early_data)),
         ..SERVERS
     },
     Setting {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatout_engine::tls::Identity;
-use flatout_serve::proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol};
+use flatout_proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol};
 
 use crate::serve::given::{Given, Refused};
 use crate::serve::options::Options;
@@ -132,6 +132,20 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         help: "maximum time in which a server sends no data of a response; then 504",
         set: |options, given| {
             options.upstream.read_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "request-time",
+        value: "TIME",
+        default: "off",
+        help: "maximum time from a request's head to the end of the server's response, with all waiting; then 504; or off",
+        set: |options, given| {
+            options.upstream.request_time_max = match given.text() {
+                "off" => None,
+                text => Some(value::time(text)?),
+            };
             Ok(())
         },
         ..UPSTREAMS

@@ -16,7 +16,7 @@ pub const DISCARD_BYTES_MAX: u32 = 256 << 10;
 /// The state of one connection, for its server: 24 bytes.
 #[derive(Debug, Default)]
 pub struct Server {
-    state: State,
+    state: ServerState,
 }
 
 /// The state of the connection. Calls change it like this (`!`: a fault; the refusal that follows, if a response is still due, is
@@ -27,26 +27,30 @@ pub struct Server {
 /// | Idle | Idle, Receiving, Awaiting, !Awaiting | | | | | | Awaiting |
 /// | Receiving | | Receiving, Awaiting, !Awaiting | Both, Responding | | | | Awaiting |
 /// | Awaiting | | | Responding | | | Switched | Awaiting |
-/// | Both | | Both, Responding, !Responding | | Both, !Closed | Idle, Skipping, Closed, !Closed | | Responding |
+/// | Both | | Both, Responding, !Responding | | Both, !Closed | Idle, Reading, Skipping, Closed, !Closed | | Responding |
 /// | Responding | | | | Responding, !Closed | Idle, Closed, !Closed | | Responding |
+/// | Reading | | Reading, Idle, Closed, !Closed | | | | | Closed |
 /// | Skipping | | Skipping, Idle, !Closed | | | | | Closed |
 /// | Closed | | | | !Closed | !Closed | | Closed |
 /// | Switched | | | | | | | Switched |
 ///
-/// `whole_body` takes Receiving to Awaiting, `close` any state to Closed; `proceed` and `inform` leave the state.
+/// `whole_body` takes Receiving to Awaiting, `skip_rest` Reading to Skipping or Closed, `close` any state to Closed; `proceed`,
+/// `inform` and `keep_body` leave the state.
 #[derive(Debug, Default)]
-enum State {
+enum ServerState {
     /// No request.
     #[default]
     Idle,
     /// A request's head was returned; its body is being received.
-    Receiving { body: Incoming, asked: Asked },
+    Receiving { body: Incoming, asked: RequestSummary, is_kept: bool },
     /// The request is complete, and waits for its response.
-    Awaiting { asked: Asked },
+    Awaiting { asked: RequestSummary },
     /// The response has started, and the request's body is still being received.
-    Both(Box<Both>),
+    Both(Box<Overlap>),
     /// The response has started, and the request is complete.
-    Responding { body: Outgoing, asked: Asked },
+    Responding { body: Outgoing, asked: RequestSummary },
+    /// The response has ended, and the rest of the request's body is still being received.
+    Reading { body: Incoming, keep_alive: bool },
     /// The response has ended; the rest of the request's body is skipped, to reach the next request.
     Skipping { body: Incoming, bytes_left: u32 },
     /// The last response has ended: nothing more is parsed as HTTP.
@@ -57,15 +61,17 @@ enum State {
 
 /// Receiving a request while its response is being sent: rare, and boxed to keep the state small.
 #[derive(Debug)]
-struct Both {
+struct Overlap {
     incoming: Incoming,
     outgoing: Outgoing,
-    asked: Asked,
+    asked: RequestSummary,
+    /// See [`Server::keep_body`].
+    is_kept: bool,
 }
 
 /// What has to be known of a request to respond to it, even after the request itself was dropped.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct RequestSummary {
     version: Version,
     is_head: bool,
     is_connect: bool,
@@ -92,6 +98,8 @@ pub enum Wants {
 pub enum Next {
     /// The next request.
     Request,
+    /// The rest of this request's body, which was [kept](Server::keep_body).
+    Body,
     /// The rest of this request's body, to be skipped before the next request.
     Skip,
     /// The end of the connection.
@@ -125,10 +133,10 @@ impl From<ChunkFault> for Refusal {
     }
 }
 
-impl Asked {
+impl RequestSummary {
     #[inline]
-    fn of(head: &Head<'_>) -> Asked {
-        Asked {
+    fn of(head: &Head<'_>) -> RequestSummary {
+        RequestSummary {
             version: head.version,
             is_head: head.method == Method::Head,
             is_connect: head.method == Method::Connect,
@@ -139,13 +147,13 @@ impl Asked {
     }
 
     /// For something that is not a request, or is not read to its end.
-    fn last(self) -> Asked {
-        Asked { keep_alive: false, waits: false, ..self }
+    fn last(self) -> RequestSummary {
+        RequestSummary { keep_alive: false, waits: false, ..self }
     }
 
     /// For something that is not a request, so that nothing is known about the client: the response must suit
     /// HTTP/1.0 as well.
-    const NONE: Asked = Asked {
+    const NONE: RequestSummary = RequestSummary {
         version: Version::Http10,
         is_head: false,
         is_connect: false,
@@ -159,42 +167,59 @@ impl Server {
     #[inline]
     pub fn wants(&self) -> Wants {
         match self.state {
-            State::Idle => Wants::Head,
-            State::Receiving { .. } | State::Both(_) | State::Skipping { .. } => Wants::Body,
-            State::Awaiting { .. } | State::Responding { .. } => Wants::Answer,
-            State::Closed | State::Switched => Wants::Nothing,
+            ServerState::Idle => Wants::Head,
+            ServerState::Receiving { .. }
+            | ServerState::Both(_)
+            | ServerState::Reading { .. }
+            | ServerState::Skipping { .. } => Wants::Body,
+            ServerState::Awaiting { .. } | ServerState::Responding { .. } => Wants::Answer,
+            ServerState::Closed | ServerState::Switched => Wants::Nothing,
         }
     }
 
     /// Whether a response is due and has not started.
     #[inline]
     pub fn owes_response(&self) -> bool {
-        matches!(self.state, State::Receiving { .. } | State::Awaiting { .. })
+        matches!(self.state, ServerState::Receiving { .. } | ServerState::Awaiting { .. })
     }
 
     /// Whether a response has started and not ended.
     pub fn is_responding(&self) -> bool {
-        matches!(self.state, State::Responding { .. } | State::Both(_))
+        matches!(self.state, ServerState::Responding { .. } | ServerState::Both(_))
+    }
+
+    /// Whether the response has ended, and the rest of the request's body is still read.
+    pub fn is_reading_on(&self) -> bool {
+        matches!(self.state, ServerState::Reading { .. })
+    }
+
+    /// Whether the client waits for 100, which was not sent.
+    pub fn awaits_100(&self) -> bool {
+        matches!(self.state, ServerState::Receiving { asked: RequestSummary { waits: true, .. }, .. })
     }
 
     /// Whether there is no request.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, ServerState::Idle)
     }
 
     /// The rest of this request is not read: it is too large or too slow. Its response is the last.
     pub fn give_up(&mut self) {
         self.state = match std::mem::take(&mut self.state) {
-            State::Receiving { asked, .. } | State::Awaiting { asked } => {
-                State::Awaiting { asked: asked.last() }
+            ServerState::Receiving { asked, .. } | ServerState::Awaiting { asked } => {
+                ServerState::Awaiting { asked: asked.last() }
             }
-            State::Both(both) => State::Responding { body: both.outgoing, asked: both.asked.last() },
-            State::Responding { body, asked } => State::Responding { body, asked: asked.last() },
+            ServerState::Both(both) => {
+                ServerState::Responding { body: both.outgoing, asked: both.asked.last() }
+            }
+            ServerState::Responding { body, asked } => ServerState::Responding { body, asked: asked.last() },
             // Part of a head was received; the rest is not awaited.
-            State::Idle => State::Awaiting { asked: Asked::NONE },
-            State::Skipping { .. } | State::Closed => State::Closed,
-            State::Switched => State::Switched,
+            ServerState::Idle => ServerState::Awaiting { asked: RequestSummary::NONE },
+            ServerState::Reading { .. } | ServerState::Skipping { .. } | ServerState::Closed => {
+                ServerState::Closed
+            }
+            ServerState::Switched => ServerState::Switched,
         };
     }
 
@@ -202,11 +227,11 @@ impl Server {
     #[cold]
     fn misused(&mut self, call: &str) {
         debug_assert!(false, "{call} in {:?}", self.state);
-        self.state = State::Closed;
+        self.state = ServerState::Closed;
     }
 
     /// Ends the connection.
     pub fn close(&mut self) {
-        self.state = State::Closed;
+        self.state = ServerState::Closed;
     }
 }

@@ -1,13 +1,13 @@
 //! Sending responses.
 
-use super::{Asked, Both, DISCARD_BYTES_MAX, Next, Server, State};
+use super::{DISCARD_BYTES_MAX, Next, Overlap, RequestSummary, Server, ServerState};
 use crate::h1::outgoing::{Length, Misfit, Outgoing, content_length_and_end};
 use crate::{Status, Version};
 
 impl Server {
     /// Writes `100 Continue` if the client waits for it.
     pub fn proceed(&mut self, out: &mut Vec<u8>) {
-        if let State::Receiving { asked, .. } = &mut self.state
+        if let ServerState::Receiving { asked, .. } = &mut self.state
             && std::mem::take(&mut asked.waits)
         {
             out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -18,7 +18,9 @@ impl Server {
     /// HTTP/1.0 has none, and after the start of the response it is too late. [`Server::proceed`] sends 100, and
     /// [`Server::switch`] 101.
     pub fn inform(&self, status: Status, fields: &[u8], out: &mut Vec<u8>) -> bool {
-        let (State::Receiving { asked, .. } | State::Awaiting { asked }) = &self.state else { return false };
+        let (ServerState::Receiving { asked, .. } | ServerState::Awaiting { asked }) = &self.state else {
+            return false;
+        };
         if asked.version == Version::Http10 || !(102..200).contains(&status.code()) {
             return false;
         }
@@ -35,10 +37,10 @@ impl Server {
     #[inline]
     pub fn respond(&mut self, status: Status, length: Length, close: bool, out: &mut Vec<u8>) -> bool {
         let (mut asked, incoming) = match std::mem::take(&mut self.state) {
-            State::Awaiting { asked } => (asked, None),
+            ServerState::Awaiting { asked } => (asked, None),
             // Its last byte was returned, but not its end: nothing of it remains.
-            State::Receiving { body, asked } if body.is_whole() => (asked, None),
-            State::Receiving { body, asked } => (asked, Some(body)),
+            ServerState::Receiving { body, asked, .. } if body.is_whole() => (asked, None),
+            ServerState::Receiving { body, asked, is_kept } => (asked, Some((body, is_kept))),
             other => {
                 self.state = other;
                 self.misused("a response");
@@ -60,8 +62,11 @@ impl Server {
         end_head(asked, out);
         let outgoing = if follows { framed } else { Outgoing::None };
         self.state = match incoming {
-            None => State::Responding { body: outgoing, asked },
-            Some(incoming) => State::Both(Box::new(Both { incoming, outgoing, asked })),
+            None => ServerState::Responding { body: outgoing, asked },
+            Some((incoming, is_kept)) => {
+                let is_kept = is_kept && !asked.waits;
+                ServerState::Both(Box::new(Overlap { incoming, outgoing, asked, is_kept }))
+            }
         };
         follows
     }
@@ -81,7 +86,7 @@ impl Server {
         close: bool,
         out: &mut Vec<u8>,
     ) -> Result<(bool, Next), Misfit> {
-        if let State::Awaiting { asked } = self.state
+        if let ServerState::Awaiting { asked } = self.state
             && let Length::Known(said) = length
             && said == bytes as u64
             && asked.version == Version::Http11
@@ -89,7 +94,7 @@ impl Server {
             && !(close || asked.waits || status.is_bodyless())
         {
             content_length_and_end(said, out);
-            self.state = State::Idle;
+            self.state = ServerState::Idle;
             return Ok((!asked.is_head, Next::Request));
         }
         let follows = self.respond(status, length, close, out);
@@ -108,16 +113,16 @@ impl Server {
     #[inline]
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
         let written = match &mut self.state {
-            State::Responding { body, .. } => body.data(bytes, out),
-            State::Both(both) => both.outgoing.data(bytes, out),
-            State::Closed => Err(Misfit),
+            ServerState::Responding { body, .. } => body.data(bytes, out),
+            ServerState::Both(both) => both.outgoing.data(bytes, out),
+            ServerState::Closed => Err(Misfit),
             _ => {
                 self.misused("data");
                 Err(Misfit)
             }
         };
         if written.is_err() {
-            self.state = State::Closed;
+            self.state = ServerState::Closed;
         }
         written
     }
@@ -129,26 +134,30 @@ impl Server {
     /// the client notices.
     #[inline]
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<Next, Misfit> {
-        let (state, next) = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Responding { body, asked } => {
+        let (state, next) = match std::mem::replace(&mut self.state, ServerState::Closed) {
+            ServerState::Responding { body, asked } => {
                 body.end(trailers, out)?;
                 match asked.keep_alive {
-                    true => (State::Idle, Next::Request),
-                    false => (State::Closed, Next::Close),
+                    true => (ServerState::Idle, Next::Request),
+                    false => (ServerState::Closed, Next::Close),
                 }
             }
-            State::Both(both) => {
+            ServerState::Both(both) => {
                 both.outgoing.end(trailers, out)?;
                 match both.asked.keep_alive {
-                    true if both.incoming.is_whole() => (State::Idle, Next::Request),
+                    true if both.incoming.is_whole() => (ServerState::Idle, Next::Request),
+                    keep_alive if both.is_kept && !both.incoming.is_whole() => {
+                        (ServerState::Reading { body: both.incoming, keep_alive }, Next::Body)
+                    }
                     true => {
-                        let skipping = State::Skipping { body: both.incoming, bytes_left: DISCARD_BYTES_MAX };
+                        let skipping =
+                            ServerState::Skipping { body: both.incoming, bytes_left: DISCARD_BYTES_MAX };
                         (skipping, Next::Skip)
                     }
-                    false => (State::Closed, Next::Close),
+                    false => (ServerState::Closed, Next::Close),
                 }
             }
-            State::Closed => return Err(Misfit),
+            ServerState::Closed => return Err(Misfit),
             other => {
                 self.state = other;
                 self.misused("the end of a response");
@@ -164,9 +173,9 @@ impl Server {
     /// complete: the rest of its body would be taken for the other protocol. A client of HTTP/1.0 must not be sent
     /// 101.
     pub fn switch(&mut self, status: Status, out: &mut Vec<u8>) {
-        let State::Awaiting { asked } = self.state else {
+        let ServerState::Awaiting { asked } = self.state else {
             // The head has to end somehow: with this the client expects nothing after it.
-            end_head(Asked::NONE, out);
+            end_head(RequestSummary::NONE, out);
             return self.misused("a switch");
         };
         // The upgrade has its own `Connection` field; 2xx to CONNECT needs none.
@@ -177,7 +186,7 @@ impl Server {
             out.extend_from_slice(b"Connection: close\r\n");
         }
         out.extend_from_slice(b"\r\n");
-        self.state = State::Switched;
+        self.state = ServerState::Switched;
     }
 }
 
@@ -192,7 +201,7 @@ pub fn write_status_line(status: Status, out: &mut Vec<u8>) {
 
 /// Writes the connection option if it differs from the version's default, and ends the head.
 #[inline]
-fn end_head(asked: Asked, out: &mut Vec<u8>) {
+fn end_head(asked: RequestSummary, out: &mut Vec<u8>) {
     match (asked.version, asked.keep_alive) {
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n\r\n"),
         (_, true) => out.extend_from_slice(b"\r\n"),

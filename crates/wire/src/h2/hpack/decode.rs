@@ -3,7 +3,7 @@
 use super::fixed::{FIXED_COUNT, fixed};
 use super::huffman;
 use super::integer::{self, NoInteger};
-use super::kind::{Kind, is_value};
+use super::kind::{FieldKind, is_value};
 use super::table::{ENTRY_BYTES, Line, Table};
 
 /// The size of the peer's table: the initial value (RFC 9113 section 6.5.2), which is never changed.
@@ -35,7 +35,7 @@ pub struct Decoded {
     /// Bytes of the value, which follows the name after two bytes.
     pub value_bytes: usize,
     /// Which field it is.
-    pub kind: Kind,
+    pub kind: FieldKind,
     /// Whether the value is valid in a field.
     pub has_good_value: bool,
 }
@@ -51,16 +51,16 @@ pub trait Sink {
 
 /// Why a block cannot be decoded. Nothing after it can be decoded either, because the tables differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum BlockFault {
     /// It is not HPACK, has an invalid index, or changes the table's size where it must not.
     Malformed,
     /// It is many times larger than a block may be.
     Flood,
 }
 
-impl From<NoInteger> for Fault {
-    fn from(_: NoInteger) -> Fault {
-        Fault::Malformed
+impl From<NoInteger> for BlockFault {
+    fn from(_: NoInteger) -> BlockFault {
+        BlockFault::Malformed
     }
 }
 
@@ -86,7 +86,7 @@ struct Count {
 impl Count {
     /// Counts a field. Returns whether it is within the limits.
     #[inline]
-    fn add(&mut self, bytes: usize) -> Result<bool, Fault> {
+    fn add(&mut self, bytes: usize) -> Result<bool, BlockFault> {
         self.bytes += bytes + ENTRY_BYTES;
         self.fields += 1;
         if self.bytes <= self.limits.bytes_max && self.fields <= self.limits.fields_max {
@@ -94,7 +94,7 @@ impl Count {
         }
         let is_flood = self.bytes > self.limits.bytes_max.saturating_mul(FLOOD_FACTOR)
             || self.fields > self.limits.fields_max.saturating_mul(FLOOD_FACTOR);
-        if is_flood { Err(Fault::Flood) } else { Ok(false) }
+        if is_flood { Err(BlockFault::Flood) } else { Ok(false) }
     }
 
     fn is_over(&self) -> bool {
@@ -108,7 +108,12 @@ impl Decoder {
     ///
     /// # Errors
     /// It cannot be decoded.
-    pub fn block(&mut self, block: &[u8], limits: BlockLimits, sink: &mut impl Sink) -> Result<bool, Fault> {
+    pub fn block(
+        &mut self,
+        block: &[u8],
+        limits: BlockLimits,
+        sink: &mut impl Sink,
+    ) -> Result<bool, BlockFault> {
         let mut count = Count { limits, bytes: 0, fields: 0 };
         let mut rest = self.sizes(block)?;
         while let Some(&first) = rest.first() {
@@ -120,7 +125,7 @@ impl Decoder {
                 self.literal(rest, 6, true, &mut count, sink)?
             } else if first & 0x20 != 0 {
                 // A size update must precede all fields (RFC 7541 section 4.2).
-                return Err(Fault::Malformed);
+                return Err(BlockFault::Malformed);
             } else {
                 self.literal(rest, 4, false, &mut count, sink)?
             };
@@ -129,12 +134,12 @@ impl Decoder {
     }
 
     /// Size updates at the start of a block.
-    fn sizes<'b>(&mut self, block: &'b [u8]) -> Result<&'b [u8], Fault> {
+    fn sizes<'b>(&mut self, block: &'b [u8]) -> Result<&'b [u8], BlockFault> {
         let mut rest = block;
         while rest.first().is_some_and(|first| first & 0xe0 == 0x20) {
             let (size, behind) = integer::read(rest, 5)?;
             if size > TABLE_BYTES {
-                return Err(Fault::Malformed);
+                return Err(BlockFault::Malformed);
             }
             self.table.resize(size);
             rest = behind;
@@ -143,16 +148,16 @@ impl Decoder {
     }
 
     #[inline]
-    fn line(&self, index: usize) -> Result<Line<'_>, Fault> {
+    fn line(&self, index: usize) -> Result<Line<'_>, BlockFault> {
         match index {
             0..=FIXED_COUNT => fixed(index),
             index => self.table.line(index - FIXED_COUNT - 1),
         }
-        .ok_or(Fault::Malformed)
+        .ok_or(BlockFault::Malformed)
     }
 
     #[inline]
-    fn indexed(&self, index: usize, count: &mut Count, sink: &mut impl Sink) -> Result<(), Fault> {
+    fn indexed(&self, index: usize, count: &mut Count, sink: &mut impl Sink) -> Result<(), BlockFault> {
         let Line { text, name_bytes, value_bytes, kind, has_good_value } = self.line(index)?;
         let (name_bytes, value_bytes) = (usize::from(name_bytes), usize::from(value_bytes));
         if count.add(name_bytes + value_bytes)? {
@@ -171,14 +176,14 @@ impl Decoder {
         is_kept: bool,
         count: &mut Count,
         sink: &mut impl Sink,
-    ) -> Result<&'b [u8], Fault> {
+    ) -> Result<&'b [u8], BlockFault> {
         let (index, rest) = integer::read(bytes, prefix_bits)?;
         let out = sink.text();
         let at = out.len();
         let (kind, rest) = match index {
             0 => {
                 let rest = string(rest, out)?;
-                (Kind::of(out.get(at..).unwrap_or_default()), rest)
+                (FieldKind::of(out.get(at..).unwrap_or_default()), rest)
             }
             index => {
                 let line = self.line(index)?;
@@ -204,7 +209,14 @@ impl Decoder {
         Ok(rest)
     }
 
-    fn keep(&mut self, text: &[u8], name_bytes: usize, value_bytes: usize, kind: Kind, has_good_value: bool) {
+    fn keep(
+        &mut self,
+        text: &[u8],
+        name_bytes: usize,
+        value_bytes: usize,
+        kind: FieldKind,
+        has_good_value: bool,
+    ) {
         match (u16::try_from(name_bytes), u16::try_from(value_bytes)) {
             (Ok(name_bytes), Ok(value_bytes)) => {
                 self.table.insert(Line { text, name_bytes, value_bytes, kind, has_good_value });
@@ -228,12 +240,12 @@ impl Decoder {
 
 /// Decodes the string at the start of `bytes` and appends it to `out`; returns the rest.
 #[inline]
-fn string<'b>(bytes: &'b [u8], out: &mut Vec<u8>) -> Result<&'b [u8], Fault> {
+fn string<'b>(bytes: &'b [u8], out: &mut Vec<u8>) -> Result<&'b [u8], BlockFault> {
     let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);
     let (length, rest) = integer::read(bytes, 7)?;
-    let (text, rest) = rest.split_at_checked(length).ok_or(Fault::Malformed)?;
+    let (text, rest) = rest.split_at_checked(length).ok_or(BlockFault::Malformed)?;
     if is_huffman {
-        huffman::decode(text, out).map_err(|_| Fault::Malformed)?;
+        huffman::decode(text, out).map_err(|_| BlockFault::Malformed)?;
     } else {
         out.extend_from_slice(text);
     }

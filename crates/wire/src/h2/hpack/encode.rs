@@ -3,7 +3,7 @@
 use super::fixed::index_of_name;
 use super::huffman;
 use super::integer;
-use super::kind::Kind;
+use super::kind::FieldKind;
 use crate::{Method, Status};
 
 /// The start of the first block of a connection: our encoder has no dynamic table.
@@ -113,7 +113,7 @@ fn literal(first: u8, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match index_of_name(name) {
         Some(index) => integer::write(index, LITERAL_PREFIX_BITS, first, out),
         None => {
-            debug_assert!(Kind::of(&name.to_ascii_lowercase()) != Kind::Malformed, "{name:?}");
+            debug_assert!(FieldKind::of(&name.to_ascii_lowercase()) != FieldKind::Malformed, "{name:?}");
             out.push(first);
             integer::write(name.len(), 7, 0, out);
             out.extend(name.iter().map(u8::to_ascii_lowercase));

@@ -1,6 +1,6 @@
 //! The static table (RFC 7541 appendix A), as lines.
 
-use super::kind::Kind;
+use super::kind::FieldKind;
 use super::table::Line;
 
 macro_rules! entries {
@@ -14,9 +14,9 @@ macro_rules! entries {
 pub(super) const FIXED_COUNT: usize = 61;
 
 const fn entry(text: &'static str, name: &str, value: &str) -> Line<'static> {
-    let kind = match Kind::known(name.as_bytes()) {
+    let kind = match FieldKind::known(name.as_bytes()) {
         Some(kind) => kind,
-        None => Kind::Plain,
+        None => FieldKind::Plain,
     };
     let (name_bytes, value_bytes) = (name.len() as u16, value.len() as u16);
     Line { text: text.as_bytes(), name_bytes, value_bytes, kind, has_good_value: true }
@@ -142,7 +142,7 @@ mod tests {
     fn entries_are_what_their_names_say() {
         for index in 1..=FIXED_COUNT {
             let line = fixed(index).unwrap();
-            assert_eq!(Kind::of(line.name()), line.kind, "{index}");
+            assert_eq!(FieldKind::of(line.name()), line.kind, "{index}");
             assert_eq!(line.text, [line.name(), b": ", line.value(), b"\r\n"].concat());
         }
     }

@@ -4,7 +4,7 @@ use crate::field;
 
 /// The kind of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// `:method`
     Method,
     /// `:scheme`
@@ -37,34 +37,34 @@ pub enum Kind {
     Malformed,
 }
 
-impl Kind {
+impl FieldKind {
     /// The kind of the field with this name.
     #[inline]
-    pub fn of(name: &[u8]) -> Kind {
-        match Kind::known(name) {
+    pub fn of(name: &[u8]) -> FieldKind {
+        match FieldKind::known(name) {
             Some(kind) => kind,
-            None if field::is_lower_token(name) => Kind::Plain,
-            None => Kind::Malformed,
+            None if field::is_lower_token(name) => FieldKind::Plain,
+            None => FieldKind::Malformed,
         }
     }
 
     /// The kind of a name with a meaning here.
-    pub(super) const fn known(name: &[u8]) -> Option<Kind> {
+    pub(super) const fn known(name: &[u8]) -> Option<FieldKind> {
         Some(match name {
-            b":method" => Kind::Method,
-            b":scheme" => Kind::Scheme,
-            b":authority" => Kind::Authority,
-            b":path" => Kind::Path,
-            b":protocol" => Kind::Protocol,
-            b":status" => Kind::Status,
-            b"host" => Kind::Host,
-            b"cookie" => Kind::Cookie,
-            b"content-length" => Kind::ContentLength,
-            b"expect" => Kind::Expect,
-            b"te" => Kind::Te,
-            b"priority" => Kind::Priority,
+            b":method" => FieldKind::Method,
+            b":scheme" => FieldKind::Scheme,
+            b":authority" => FieldKind::Authority,
+            b":path" => FieldKind::Path,
+            b":protocol" => FieldKind::Protocol,
+            b":status" => FieldKind::Status,
+            b"host" => FieldKind::Host,
+            b"cookie" => FieldKind::Cookie,
+            b"content-length" => FieldKind::ContentLength,
+            b"expect" => FieldKind::Expect,
+            b"te" => FieldKind::Te,
+            b"priority" => FieldKind::Priority,
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
-                Kind::Connection
+                FieldKind::Connection
             }
             _ => return None,
         })
@@ -75,7 +75,12 @@ impl Kind {
     pub fn is_pseudo(self) -> bool {
         matches!(
             self,
-            Kind::Method | Kind::Scheme | Kind::Authority | Kind::Path | Kind::Protocol | Kind::Status
+            FieldKind::Method
+                | FieldKind::Scheme
+                | FieldKind::Authority
+                | FieldKind::Path
+                | FieldKind::Protocol
+                | FieldKind::Status
         )
     }
 }

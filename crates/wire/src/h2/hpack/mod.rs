@@ -1,7 +1,7 @@
 //! HPACK: how HTTP/2 compresses fields (RFC 7541).
 //!
 //! ```text
-//! block ──> Decoder ──> lines `name: value` + CRLF, each of a known Kind ──> who puts a head together
+//! block ──> Decoder ──> lines `name: value` + CRLF, each of a known FieldKind ──> who puts a head together
 //!              │  └── Table: the same lines, as the peer has asked to keep them
 //!              └───── fixed, huffman, integer
 //! ```
@@ -21,10 +21,10 @@ mod integer;
 mod kind;
 mod table;
 
-pub use decode::{BlockLimits, Decoded, Decoder, FLOOD_FACTOR, Fault, Sink, TABLE_BYTES};
+pub use decode::{BlockFault, BlockLimits, Decoded, Decoder, FLOOD_FACTOR, Sink, TABLE_BYTES};
 pub use encode::{
     NO_TABLE, encode_authority, encode_field, encode_field_never_indexed, encode_lines, encode_method,
     encode_path, encode_scheme, encode_status,
 };
 pub use huffman::{decode as huffman_decode, encode as huffman_encode};
-pub use kind::Kind;
+pub use kind::FieldKind;

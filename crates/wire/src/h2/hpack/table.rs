@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::kind::Kind;
+use super::kind::FieldKind;
 
 /// What an entry counts in addition to its name and value (RFC 7541 section 4.1).
 pub(super) const ENTRY_BYTES: usize = 32;
@@ -23,7 +23,7 @@ pub(super) struct Line<'t> {
     pub(super) text: &'t [u8],
     pub(super) name_bytes: u16,
     pub(super) value_bytes: u16,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     pub(super) has_good_value: bool,
 }
 
@@ -57,7 +57,7 @@ struct Entry {
     at: u32,
     name_bytes: u16,
     value_bytes: u16,
-    kind: Kind,
+    kind: FieldKind,
     has_good_value: bool,
 }
 
@@ -159,7 +159,7 @@ mod tests {
             text: text.as_bytes(),
             name_bytes,
             value_bytes,
-            kind: Kind::Plain,
+            kind: FieldKind::Plain,
             has_good_value: true,
         });
     }

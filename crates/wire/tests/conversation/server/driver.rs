@@ -189,7 +189,7 @@ impl Driver<'_> {
         let next = self.server.end(act.trailers(), &mut self.talk.written).expect("as long as announced");
         let wants = match next {
             Next::Request => Wants::Head,
-            Next::Skip => Wants::Body,
+            Next::Body | Next::Skip => Wants::Body,
             Next::Close => Wants::Nothing,
         };
         assert_eq!(self.server.wants(), wants);

@@ -1,0 +1,68 @@
+//! Asks an admin listener to do something, such as to reload.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use flatout_engine::Address;
+use flatout_wire::answer;
+
+/// How long it may take: a reload scans folders and opens what is new.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of the response.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Calls the action at `path` on the admin listener at `address`, with `body`: returns its message, of success or
+/// failure.
+///
+/// # Errors
+/// There is no listener, it is not an admin listener, or the server ended before it responded.
+pub fn ask(address: &Address, path: &str, body: &[u8]) -> io::Result<Result<String, String>> {
+    let bytes = match address {
+        Address::Tcp(tcp) => {
+            let stream = TcpStream::connect_timeout(tcp, TIME_MAX)?;
+            stream.set_read_timeout(Some(TIME_MAX))?;
+            exchange(stream, &tcp.to_string(), path, body)?
+        }
+        Address::Unix(socket) => {
+            let stream = UnixStream::connect(socket)?;
+            stream.set_read_timeout(Some(TIME_MAX))?;
+            exchange(stream, "localhost", path, body)?
+        }
+    };
+    if bytes.is_empty() {
+        let why = "the server has ended before it responded; see its log";
+        return Err(io::Error::new(ErrorKind::UnexpectedEof, why));
+    }
+    let odd =
+        || io::Error::new(ErrorKind::InvalidData, "the server at this address is not an admin listener");
+    let head = answer::parse(&bytes, false, flatout_engine::HEAD_BYTES_MAX_CEILING)
+        .ok()
+        .flatten()
+        .ok_or_else(odd)?;
+    let body = bytes.get(head.head_bytes..).unwrap_or_default();
+    let text = String::from_utf8_lossy(body).trim().to_owned();
+    match head.status.code() {
+        200 => Ok(Ok(text)),
+        409 => Ok(Err(text)),
+        404 | 405 => Ok(Err(format!("this server does not support {path}"))),
+        _ => Err(odd()),
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, host: &str, path: &str, body: &[u8]) -> io::Result<Vec<u8>> {
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    let mut bytes = Vec::new();
+    let sent = stream.write_all(&[head.as_bytes(), body].concat());
+    match sent.and_then(|()| stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(bytes),
+        // The server has ended.
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Ok(bytes),
+        Err(error) => Err(error),
+    }
+}

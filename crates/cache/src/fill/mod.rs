@@ -1,0 +1,383 @@
+//! Handles the response of an upstream: stores it, streams it to all waiting clients, replaces it with a stale one,
+//! or passes it to one client.
+
+mod stale;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_lane::clock;
+use flatout_wire::Status;
+use flatout_wire::cache::{Asks, Exchange, Reason, StorageDecision, store, vary_names};
+
+use super::entry::{Content, Entry, Parts, body_of, stored_lines};
+use super::flight::{Flight, Outcome};
+use super::follow::with_head;
+use super::key::{Key, KeyBuf};
+use super::respond::{self, RequestConditions, add_cache_status};
+use super::status::CacheStatus;
+use super::worker::{Caching, select};
+use flatout_gateway::ResponseOrigin;
+use flatout_gateway::Rules;
+use flatout_proxy::{Disposition, ParkedClient, ResponseSink};
+
+/// What was requested, and how to handle its response.
+pub(super) struct FillRequest {
+    pub(super) key: KeyBuf,
+    pub(super) rules: Arc<Rules>,
+    /// The head of the client's request.
+    pub(super) head: Vec<u8>,
+    pub(super) asks: Asks,
+    pub(super) conditions: RequestConditions,
+    pub(super) is_authorized: bool,
+    /// `Authorization` is part of the key.
+    pub(super) has_authorization_key: bool,
+    pub(super) asked_ms: u64,
+    pub(super) cache_status: CacheStatus,
+}
+
+/// Handles one response.
+pub(super) struct Fill {
+    caching: Rc<Caching>,
+    flight: Arc<Flight>,
+    /// The entry to revalidate.
+    stale: Option<Arc<Entry>>,
+    /// The client of the request; `None` if an entry is refreshed in the background.
+    client: RefCell<Option<ParkedClient>>,
+    order: FillRequest,
+    guest: Cell<Option<GuestKey>>,
+    stream: RefCell<Option<Stream>>,
+}
+
+/// A body that is being received.
+struct Stream {
+    /// The entry without its body.
+    head: Arc<Entry>,
+    bytes: u64,
+    /// It has not exceeded the limit.
+    is_kept: bool,
+}
+
+impl Fill {
+    pub(super) fn new(
+        caching: Rc<Caching>,
+        flight: Arc<Flight>,
+        stale: Option<Arc<Entry>>,
+        client: Option<ParkedClient>,
+        order: FillRequest,
+    ) -> Fill {
+        let (guest, stream) = (Cell::new(None), RefCell::new(None));
+        Fill { caching, flight, stale, client: RefCell::new(client), order, guest, stream }
+    }
+
+    fn key(&self) -> Key<'_> {
+        self.caching.store.key_of(&self.order.key)
+    }
+
+    fn cache_status(&self, cache_status: CacheStatus) -> Option<CacheStatus> {
+        self.order.rules.says_status.then_some(cache_status)
+    }
+
+    /// No further request can join; waiting requests get the outcome.
+    fn settle(&self, outcome: Outcome) {
+        self.caching.store.land(&self.flight);
+        self.flight.settle(outcome);
+    }
+
+    /// Sends the client its response.
+    fn answer(&self, lane: &Lane, mut response: Box<Response>, by: ResponseOrigin) {
+        if let Some(ParkedClient { exchange, finish }) = self.client.take() {
+            finish.finish(&mut response, by);
+            lane.answer(exchange, response);
+        }
+    }
+
+    /// Sends the client a response from this entry.
+    fn answer_with(&self, lane: &Lane, entry: &Arc<Entry>, cache_status: CacheStatus, now_ms: u64) {
+        self.caching.counters.count(cache_status.label);
+        if self.client.borrow().is_none() {
+            return;
+        }
+        let mut response = lane.response();
+        let cache_status = self.cache_status(cache_status);
+        let written = with_head(&self.order.head, |head| {
+            let body = body_of(entry);
+            respond::write(
+                entry,
+                body,
+                head,
+                self.order.conditions,
+                now_ms,
+                cache_status.as_ref(),
+                &mut response,
+            );
+        });
+        if written.is_none() {
+            response.set_status(Status::INTERNAL_SERVER_ERROR);
+        }
+        self.answer(lane, response, ResponseOrigin::Upstream);
+    }
+
+    fn kept<'a>(
+        &self,
+        status: Status,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        now_ms: u64,
+    ) -> Result<StorageDecision, Reason> {
+        let exchange = Exchange {
+            request_ms: self.order.asked_ms,
+            response_ms: now_ms,
+            is_authorized: self.order.is_authorized,
+            has_authorization_key: self.order.has_authorization_key,
+            asks_no_store: self.order.asks.no_store,
+        };
+        store(status, fields, &exchange, &self.order.rules.of(status.code()))
+    }
+
+    fn entry<'a>(
+        &self,
+        status: Status,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        kept: &StorageDecision,
+        now_ms: u64,
+        body: impl Into<Content>,
+    ) -> Entry {
+        let lines = stored_lines(fields.clone(), &kept.withheld, Some(now_ms / 1000));
+        let vary = match self.order.rules.ignored.vary {
+            true => Vec::new(),
+            false => vary_names(
+                fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")).map(|(_, value)| value),
+            ),
+        };
+        let mut selected = Vec::new();
+        if !vary.is_empty() {
+            with_head(&self.order.head, |head| select(head, &vary, &mut selected));
+        }
+        let parts = Parts {
+            key: self.key(),
+            vary: &vary,
+            selected: &selected,
+            lines: &lines,
+            status,
+            policy: kept.policy,
+        };
+        Entry::new(&parts, body)
+    }
+
+    /// The response is not stored: its client gets it unchanged, and waiting requests are forwarded.
+    fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Disposition {
+        let slot = self.flight.slot;
+        if is_for_all {
+            self.caching.store.pass(slot, clock::unix_milliseconds());
+        }
+        let status = response.status().code();
+        if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
+            // It was replaced by a response that is not stored.
+            self.caching.store.remove_everywhere(&self.key(), slot, stale);
+        }
+        self.settle(Outcome::Released);
+        self.caching.counters.count(self.order.cache_status.label);
+        add_cache_status(
+            self.cache_status(CacheStatus { status: Some(status), ..self.order.cache_status }).as_ref(),
+            &mut response,
+        );
+        match self.client.take() {
+            Some(client) => Disposition::Passed(response, client),
+            None => Disposition::Consumed(false),
+        }
+    }
+
+    /// Handles a response whose body arrived with its head.
+    fn whole(
+        &self,
+        lane: &Lane,
+        mut response: Box<Response>,
+        kept: &StorageDecision,
+        now_ms: u64,
+    ) -> Disposition {
+        let body = response.body_bytes().unwrap_or_default().to_vec();
+        let entry = self.entry(response.status(), response.fields(), kept, now_ms, body);
+        let (entry, is_stored) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+        self.pass_if_stale_at_once(kept, now_ms);
+        self.settle(Outcome::Whole(entry.clone()));
+        let status = Some(entry.status.code());
+        let cache_status = CacheStatus { status, is_stored, ..self.order.cache_status };
+        let conditions = self.order.conditions;
+        if conditions.has_conditions || conditions.has_range {
+            self.answer_with(lane, &entry, cache_status, now_ms);
+        } else {
+            self.caching.counters.count(cache_status.label);
+            add_cache_status(self.cache_status(cache_status).as_ref(), &mut response);
+            self.answer(lane, response, ResponseOrigin::Upstream);
+        }
+        Disposition::Consumed(false)
+    }
+
+    /// Handles a response whose body is still being received.
+    fn streaming(
+        &self,
+        lane: &Lane,
+        mut response: Box<Response>,
+        kept: &StorageDecision,
+        now_ms: u64,
+    ) -> Disposition {
+        let length = response.declared_length();
+        let head = Arc::new(self.entry(response.status(), response.fields(), kept, now_ms, Vec::new()));
+        let body = self.flight.reader(length);
+        *self.stream.borrow_mut() = Some(Stream { head: head.clone(), bytes: 0, is_kept: true });
+        self.pass_if_stale_at_once(kept, now_ms);
+        // Requests that arrive meanwhile can still join.
+        self.flight.settle(Outcome::Stream(head.clone(), length));
+        let cache_status =
+            CacheStatus { status: Some(head.status.code()), is_stored: true, ..self.order.cache_status };
+        let is_known = self.order.conditions.has_conditions
+            && head.status == Status::OK
+            && with_head(&self.order.head, |request| respond::is_not_modified(&head, request)) == Some(true);
+        match body {
+            Some(body) if !is_known => {
+                self.caching.counters.count(cache_status.label);
+                add_cache_status(self.cache_status(cache_status).as_ref(), &mut response);
+                response.set_body(Body::Stream(Box::pin(body)));
+                self.answer(lane, response, ResponseOrigin::Upstream);
+            }
+            _ => self.answer_with(lane, &head, cache_status, now_ms),
+        }
+        Disposition::Consumed(true)
+    }
+
+    /// Lets the next requests pass on their own if the response has to be validated for each of them.
+    fn pass_if_stale_at_once(&self, kept: &StorageDecision, now_ms: u64) {
+        if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
+            self.caching.store.pass(self.flight.slot, now_ms);
+        }
+    }
+
+    /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
+    /// them.
+    fn holds(&self, bytes: u64) -> bool {
+        let (held, has_room) = self.caching.store.hold(bytes);
+        self.flight.count(held);
+        has_room
+    }
+
+    fn taken(&self, response: &Response) -> Result<StorageDecision, bool> {
+        let now_ms = clock::unix_milliseconds();
+        let length = response.declared_length();
+        let bytes_max = self.caching.store.body_bytes_max();
+        let is_pushed = matches!(response.body(), Body::Pushed);
+        let is_too_large = match is_pushed {
+            true => length.is_some_and(|length| length > bytes_max),
+            false => response.body_bytes().is_none_or(|body| body.len() as u64 > bytes_max),
+        };
+        if is_too_large {
+            return Err(true);
+        }
+        // A response caused by this request says nothing about the next request's response.
+        self.kept(response.status(), response.fields(), now_ms)
+            .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
+    }
+}
+
+impl ResponseSink for Fill {
+    fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
+        if let Some(client) = &*self.client.borrow() {
+            lane.inform(client.exchange, status, lines);
+        }
+    }
+
+    fn head(
+        &self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        mut response: Box<Response>,
+        by: ResponseOrigin,
+    ) -> Disposition {
+        self.guest.set(guest);
+        let status = response.status();
+        if response.field("x-cache-status").is_some() {
+            response.remove_header("x-cache-status");
+        }
+        if by == ResponseOrigin::Here {
+            return self.fail(lane, response, by);
+        }
+        let now_ms = clock::unix_milliseconds();
+        match &self.stale {
+            Some(stale) if status == Status::NOT_MODIFIED => return self.revalidated(lane, stale, &response),
+            Some(stale)
+                if matches!(status.code(), 500 | 502 | 503 | 504)
+                    && stale.policy.stands_in(&self.order.asks, now_ms, None) =>
+            {
+                return self.fail(lane, response, by);
+            }
+            _ => {}
+        }
+        match self.taken(&response) {
+            Err(is_for_all) => self.release(response, is_for_all),
+            Ok(kept) if matches!(response.body(), Body::Pushed) => {
+                self.streaming(lane, response, &kept, now_ms)
+            }
+            Ok(kept) => self.whole(lane, response, &kept, now_ms),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.flight.has_room(|| {
+            let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
+            Box::new(move || {
+                if let Some(guest) = guest {
+                    mailbox.call_again(guest);
+                }
+            })
+        })
+    }
+
+    fn push(&self, data: Bytes) -> bool {
+        let mut stream = self.stream.borrow_mut();
+        let Some(stream) = &mut *stream else { return false };
+        stream.bytes += data.len() as u64;
+        let is_too_large = stream.bytes > self.caching.store.body_bytes_max();
+        if stream.is_kept && (is_too_large || !self.holds(data.len() as u64)) {
+            stream.is_kept = false;
+            self.caching.store.pass(self.flight.slot, clock::unix_milliseconds());
+            self.caching.store.land(&self.flight);
+            self.flight.keep_no_more();
+        }
+        self.flight.push(data);
+        stream.is_kept || self.flight.has_readers()
+    }
+
+    fn end(&self) {
+        if let Some(Stream { head, is_kept: true, .. }) = self.stream.take() {
+            let parts = Parts {
+                key: self.key(),
+                vary: head.vary(),
+                selected: head.selected(),
+                lines: head.lines(),
+                status: head.status,
+                policy: head.policy,
+            };
+            let entry = Entry::new(&parts, self.flight.body());
+            let (entry, _) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            self.flight.end_stored(&entry);
+        }
+        self.caching.store.land(&self.flight);
+        self.flight.end(true);
+    }
+
+    fn cut(&self) {
+        self.stream.take();
+        self.caching.store.land(&self.flight);
+        self.flight.end(false);
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        // Waiting requests must always get an outcome. If it was settled or has ended, nothing changes.
+        self.settle(Outcome::Failed(Status::BAD_GATEWAY));
+        self.flight.end(false);
+    }
+}

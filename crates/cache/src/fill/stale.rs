@@ -1,0 +1,100 @@
+//! Responses to requests for which there is a stale entry: it is served instead of an error, or updated by a 304.
+
+use std::sync::Arc;
+
+use flatout_engine::{Lane, Response};
+use flatout_lane::clock;
+use flatout_wire::cache::{is_kept_on_update, is_stored};
+
+use super::Fill;
+use crate::entry::{Content, Entry};
+use crate::flight::Outcome;
+use crate::respond::add_cache_status;
+use crate::status::{CacheOutcome, CacheStatus};
+use flatout_gateway::ResponseOrigin;
+use flatout_proxy::Disposition;
+
+impl Fill {
+    /// The upstream failed: serves a stale response instead, if that is allowed.
+    pub(super) fn fail(&self, lane: &Lane, mut response: Box<Response>, by: ResponseOrigin) -> Disposition {
+        let now_ms = clock::unix_milliseconds();
+        let status = response.status();
+        self.settle(Outcome::Failed(status));
+        let cut_off = (by == ResponseOrigin::Here).then(|| self.order.rules.stale_seconds());
+        match &self.stale {
+            Some(stale) if stale.policy.stands_in(&self.order.asks, now_ms, cut_off) => {
+                let ttl = Some(stale.policy.fresh_for(now_ms));
+                let cache_status =
+                    CacheStatus { ttl, detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) };
+                self.answer_with(lane, stale, cache_status, now_ms);
+            }
+            _ => {
+                self.caching.counters.count(self.order.cache_status.label);
+                let status = (by == ResponseOrigin::Upstream).then_some(status.code());
+                add_cache_status(
+                    self.cache_status(CacheStatus { status, ..self.order.cache_status }).as_ref(),
+                    &mut response,
+                );
+                self.answer(lane, response, by);
+            }
+        }
+        Disposition::Consumed(false)
+    }
+
+    /// The stale response is still valid: updates it with the fields of the 304.
+    pub(super) fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Disposition {
+        let now_ms = clock::unix_milliseconds();
+        let fields = updated(stale, response, now_ms / 1000);
+        let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+        let kept = self.kept(stale.status, fields(), now_ms);
+        let entry = match &kept {
+            Ok(kept) => {
+                let entry =
+                    self.entry(stale.status, fields(), kept, now_ms, Content::Of(stale.owner().clone()));
+                self.caching.store.insert(&self.key(), entry, self.flight.asked).0
+            }
+            // It must not be stored any more, and serves only this request.
+            Err(_) => {
+                self.caching.store.remove_everywhere(&self.key(), self.flight.slot, stale);
+                stale.clone()
+            }
+        };
+        let is_shared = kept.as_ref().is_ok_and(|kept| !kept.policy.is_validated_always);
+        self.settle(if is_shared { Outcome::Whole(entry.clone()) } else { Outcome::Released });
+        let ttl = Some(entry.policy.fresh_for(now_ms));
+        let cache_status = CacheStatus {
+            status: Some(304),
+            ttl,
+            is_stored: kept.is_ok(),
+            ..CacheStatus::forwarded(CacheOutcome::Revalidated, "stale")
+        };
+        self.answer_with(lane, &entry, cache_status, now_ms);
+        Disposition::Consumed(false)
+    }
+}
+
+/// The fields of a stored response updated from a 304 (RFC 9111 section 3.2), with the age of the 304.
+fn updated(stale: &Entry, response: &Response, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let is_new = |name: &[u8]| {
+        is_stored(name) && !is_kept_on_update(name) && !name.eq_ignore_ascii_case(b"set-cookie")
+    };
+    let confirmed: Vec<(Vec<u8>, Vec<u8>)> = response
+        .fields()
+        .filter(|(name, _)| is_new(name) || name.eq_ignore_ascii_case(b"age"))
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect();
+    let is_confirmed = |name: &[u8]| confirmed.iter().any(|(this, _)| this.eq_ignore_ascii_case(name));
+    // Its age is that of the response that has confirmed it.
+    let is_kept = |name: &[u8]| !is_confirmed(name) && !name.eq_ignore_ascii_case(b"date");
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = stale
+        .fields()
+        .filter(|(name, _)| is_kept(name))
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect();
+    let has_date = is_confirmed(b"date");
+    fields.extend(confirmed);
+    if !has_date {
+        fields.push((b"Date".to_vec(), flatout_wire::date::format(now).to_vec()));
+    }
+    fields
+}

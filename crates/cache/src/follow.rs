@@ -1,0 +1,209 @@
+//! Requests that wait for the response to another request, or for a read from disk.
+//!
+//! ```text
+//! outcome ── its own variant ──────────────> the response
+//!         ── another variant, read from disk ─> through the cache again
+//!         ── a response for one client only ──> forwarded alone
+//! ```
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, Reply, Request, Response};
+use flatout_lane::clock;
+use flatout_wire::cache::Verdict;
+use flatout_wire::head::parse_kept;
+use flatout_wire::{Head, Status};
+
+use super::entry::{Entry, body_of};
+use super::flight::{Flight, Outcome};
+use super::invalidate::After;
+use super::respond::{self, RequestConditions};
+use super::status::{CacheOutcome, CacheStatus};
+use super::waiting_request::{WaitHistory, WaitingRequest};
+use super::worker::{Caching, Case, select};
+use flatout_gateway::{Forwarded, ResponseOrigin};
+
+/// Calls `act` with a kept head.
+pub(super) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
+    let mut fields = Vec::new();
+    let head = parse_kept(bytes, &mut fields, None)?;
+    Some(act(&head))
+}
+
+/// A waiting request.
+struct Follower {
+    caching: Rc<Caching>,
+    flight: Arc<Flight>,
+    stale: Option<Arc<Entry>>,
+    waiting: WaitingRequest,
+    cache_status: CacheStatus,
+}
+
+/// How a request goes on.
+enum Next {
+    /// Its response was written.
+    Respond(ResponseOrigin),
+    /// Through the cache again.
+    Again(WaitHistory),
+    /// Without the cache.
+    Alone,
+}
+
+impl Caching {
+    /// Makes a request wait for the response to another, or for a read from disk.
+    #[expect(clippy::too_many_arguments, reason = "they are what a follower is made of")]
+    pub(super) fn follow(
+        &self,
+        request: &Request<'_>,
+        what: &Forwarded<'_>,
+        case: &Case<'_>,
+        flight: Arc<Flight>,
+        stale: Option<Arc<Entry>>,
+        cache_status: CacheStatus,
+        response: &mut Response,
+    ) -> Reply {
+        let Some(caching) = self.me.upgrade() else {
+            respond::refuse(Status::BAD_GATEWAY, None, response);
+            what.finish.finish(response, ResponseOrigin::Here);
+            return Reply::Now;
+        };
+        let waiting = WaitingRequest::of(request, what, case);
+        let follower = Follower { caching, flight, stale, waiting, cache_status };
+        Reply::Later(Box::pin(follower.respond()))
+    }
+}
+
+impl Follower {
+    async fn respond(self) -> Response {
+        let outcome = self.flight.outcome().await;
+        let mut response = Response::new();
+        let reply = self.go_on(outcome, &mut response);
+        // The flight may hold a whole body.
+        drop(self);
+        match reply {
+            Reply::Now => response,
+            Reply::Later(future) => future.await,
+            // The response comes by key.
+            Reply::Parked => pending().await,
+            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
+        }
+    }
+
+    fn go_on(&self, outcome: Outcome, response: &mut Response) -> Reply {
+        let Follower { caching, waiting, .. } = self;
+        match self.next(outcome, response) {
+            Next::Respond(by) => {
+                waiting.finish.finish(response, by);
+                Reply::Now
+            }
+            Next::Again(waited) => {
+                waiting.resume(&caching.store, response, |request, what, case, response| {
+                    caching.look(request, what, Case { waited, ..case }, response)
+                })
+            }
+            Next::Alone => waiting.resume(&caching.store, response, |request, what, _, response| {
+                let cache_status = CacheStatus { is_collapsed: false, ..self.cache_status };
+                caching.pass(request, what, cache_status, After::Nothing, response)
+            }),
+        }
+    }
+
+    /// What follows from the outcome. Writes the response, if there is one now.
+    fn next(&self, outcome: Outcome, response: &mut Response) -> Next {
+        let now_ms = clock::unix_milliseconds();
+        match outcome {
+            Outcome::Whole(entry) => self.misfit(&entry, now_ms).unwrap_or_else(|| {
+                self.write(
+                    &entry,
+                    body_of(&entry),
+                    self.waiting.cache_fields.conditions,
+                    self.cache_status,
+                    response,
+                )
+            }),
+            Outcome::Stream(entry, length) => self.misfit(&entry, now_ms).unwrap_or_else(|| {
+                let Some(body) = self.flight.reader(length) else { return Next::Alone };
+                let conditions = RequestConditions { has_conditions: false, has_range: false };
+                let next = self.write(&entry, Bytes::new(), conditions, self.cache_status, response);
+                response.set_body(Body::Stream(Box::pin(body)));
+                next
+            }),
+            Outcome::Loaded(is_there) => self.again(|waited| waited.was_on_disk = Some(is_there)),
+            Outcome::Failed(status) => self.fail(status, now_ms, response),
+            Outcome::Released => Next::Alone,
+        }
+    }
+
+    /// How the request goes on if it cannot use this response: alone if the response must be validated for each request, and through the
+    /// cache again if it is another variant.
+    fn misfit(&self, entry: &Entry, now_ms: u64) -> Option<Next> {
+        if entry.policy.judge(&self.waiting.asks, now_ms, false) == Verdict::Validate {
+            return Some(Next::Alone);
+        }
+        if entry.vary().is_empty() {
+            return None;
+        }
+        let mut selected = Vec::new();
+        with_head(&self.waiting.head, |head| select(head, entry.vary(), &mut selected));
+        if entry.selected() == selected {
+            return None;
+        }
+        let store = &self.caching.store;
+        let variant = Some(store.slot_of(self.waiting.key(store).hash, &selected));
+        Some(self.again(|waited| waited.variant = variant))
+    }
+
+    fn again(&self, change: impl FnOnce(&mut WaitHistory)) -> Next {
+        let Some(mut waited) = self.waiting.waited.once_more() else { return Next::Alone };
+        change(&mut waited);
+        Next::Again(waited)
+    }
+
+    /// The upstream has failed: sends the stale response, if that is allowed.
+    fn fail(&self, status: Status, now_ms: u64, response: &mut Response) -> Next {
+        let cut_off = Some(self.waiting.rules.stale_seconds());
+        if let Some(stale) = &self.stale
+            && stale.policy.stands_in(&self.waiting.asks, now_ms, cut_off)
+        {
+            let ttl = Some(stale.policy.fresh_for(now_ms));
+            let cache_status =
+                CacheStatus { ttl, detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) };
+            return self.write(
+                stale,
+                body_of(stale),
+                self.waiting.cache_fields.conditions,
+                cache_status,
+                response,
+            );
+        }
+        respond::refuse(status, self.reported(self.cache_status).as_ref(), response);
+        self.caching.counters.count(self.cache_status.label);
+        Next::Respond(ResponseOrigin::Here)
+    }
+
+    fn reported(&self, cache_status: CacheStatus) -> Option<CacheStatus> {
+        self.waiting.rules.says_status.then_some(cache_status)
+    }
+
+    fn write(
+        &self,
+        entry: &Entry,
+        body: Bytes,
+        conditions: RequestConditions,
+        cache_status: CacheStatus,
+        response: &mut Response,
+    ) -> Next {
+        self.caching.counters.count(cache_status.label);
+        let (reported, now_ms) = (self.reported(cache_status), clock::unix_milliseconds());
+        let written = with_head(&self.waiting.head, |head| {
+            respond::write(entry, body, head, conditions, now_ms, reported.as_ref(), response);
+        });
+        if written.is_none() {
+            response.set_status(Status::INTERNAL_SERVER_ERROR);
+        }
+        Next::Respond(ResponseOrigin::Upstream)
+    }
+}

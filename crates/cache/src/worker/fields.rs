@@ -1,0 +1,84 @@
+//! The request fields that concern a cache, and those that are not forwarded.
+
+use flatout_wire::Head;
+use flatout_wire::cache::Asks;
+
+use crate::respond::RequestConditions;
+use flatout_proxy::withholds;
+
+/// Request fields that are not forwarded if the response may be stored. Conditions and ranges: the cache
+/// requests the whole response. The others: some applications build responses from them, and they are not
+/// part of the key.
+pub(crate) const LEFT_OUT: [&[u8]; 20] = [
+    b"if-match",
+    b"if-modified-since",
+    b"if-none-match",
+    b"if-range",
+    b"if-unmodified-since",
+    b"range",
+    b"forwarded",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-prefix",
+    b"x-forwarded-scheme",
+    b"x-forwarded-server",
+    b"x-host",
+    b"x-http-host-override",
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-original-host",
+    b"x-original-url",
+    b"x-rewrite-url",
+];
+
+/// The first ones are about conditions and ranges. They are forwarded if the response will not be stored.
+const OF_CONDITIONS: usize = 6;
+
+/// The fields that are not forwarded even if the response will not be stored.
+pub(crate) fn left_out_always() -> &'static [&'static [u8]] {
+    LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
+}
+
+/// The parsed fields of a request that concern a cache.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheFields {
+    pub(crate) asks: Asks,
+    pub(crate) conditions: RequestConditions,
+    pub(crate) is_authorized: bool,
+    /// Only the origin can serve it: it has a precondition, or fields that the origin does not get.
+    pub(super) is_for_origin: bool,
+}
+
+impl CacheFields {
+    /// One pass over the fields; most are skipped by the length of their names.
+    #[inline]
+    pub(crate) fn at(head: &Head<'_>) -> CacheFields {
+        let conditions = RequestConditions { has_conditions: false, has_range: false };
+        let mut cache_fields =
+            CacheFields { asks: Asks::default(), conditions, is_authorized: false, is_for_origin: false };
+        let mut asks = false;
+        for (name, value) in head.fields() {
+            let is = |this: &[u8]| name.eq_ignore_ascii_case(this);
+            match name.len() {
+                5 => cache_fields.conditions.has_range |= is(b"range"),
+                6 => asks |= is(b"pragma"),
+                8 => cache_fields.is_for_origin |= is(b"if-match"),
+                // A field that the upstream does not get must not select a variant, nor be in the key.
+                10 => cache_fields.is_for_origin |= is(b"connection") && withholds(value, head),
+                13 => {
+                    asks |= is(b"cache-control");
+                    cache_fields.is_authorized |= is(b"authorization");
+                    cache_fields.conditions.has_conditions |= is(b"if-none-match");
+                }
+                17 => cache_fields.conditions.has_conditions |= is(b"if-modified-since"),
+                19 => cache_fields.is_for_origin |= is(b"if-unmodified-since"),
+                _ => {}
+            }
+        }
+        if asks {
+            cache_fields.asks = Asks::of(head.fields());
+        }
+        cache_fields
+    }
+}

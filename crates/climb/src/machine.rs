@@ -1,0 +1,394 @@
+//! The server, the applied changes and the load. This is where a climb changes the machine.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flatout_load::Target;
+use flatout_profile::{self as profile, Profile, Sampler};
+use flatout_trial::{Found, Go, Progress, Sample, Set, Stage, Subject};
+use flatout_tune::quote;
+
+use crate::changes::Changes;
+use crate::gathered::Gathered;
+use crate::generator::Load;
+use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
+use crate::run::{ClimbProgress, Finished};
+use crate::server::{Start, UnderTest, is_here};
+use crate::tunings::Tunings;
+use crate::variants::{Copies, Edit};
+use flatout_tune::Needs;
+
+/// Runs whose median counts as the highest rate, when a share of it is taken.
+const RATE_RUNS: usize = 5;
+
+/// Number of parts of a profile: those before and after alternate, as all runs do.
+pub(crate) const PROFILE_PARTS: u32 = 2;
+
+/// The machine as one climb uses it.
+pub(crate) struct Machine<'p> {
+    pub(crate) plan: &'p Plan,
+    pub(crate) changes: Changes<'p>,
+    /// The A/A runs, and the runs of everything kept against the unchanged server.
+    pub(crate) noise: Gathered,
+    pub(crate) total: Gathered,
+    stage: Option<Stage>,
+    served: UnderTest<'p>,
+    load: Load<'p>,
+    watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
+    begun: Instant,
+    progress: Option<Progress>,
+    comparison: Option<(Stage, Instant)>,
+    /// The folder with copies of the server's configuration.
+    copies: Copies,
+    /// The rungs that need a restart of the server.
+    restarting: Vec<bool>,
+    /// Whether the two compared sets differ in one of these: then every run starts a new server, so that all runs are
+    /// alike. Otherwise the server keeps running, so that its warm-up is not measured.
+    is_starting: bool,
+}
+
+impl<'p> Machine<'p> {
+    pub(crate) fn new(
+        plan: &'p Plan,
+        target: Target,
+        load: Load<'p>,
+        tunings: &'p mut dyn Tunings,
+        watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
+    ) -> Machine<'p> {
+        let restarting = plan.rungs.iter().map(|rung| match &rung.change {
+            Attempt::Variant(variant) => variant.restarts(),
+            Attempt::Tuning => {
+                tunings.needs(&rung.name) != Ok(Needs::Reboot) && tunings.is_restarting(&rung.name)
+            }
+            Attempt::Edit(_) => true,
+            Attempt::Skip(_) => false,
+        });
+        Machine {
+            copies: Copies::default(),
+            restarting: restarting.collect(),
+            is_starting: false,
+            plan,
+            changes: Changes::new(&plan.rungs, tunings),
+            noise: Gathered::default(),
+            total: Gathered::default(),
+            stage: None,
+            served: UnderTest::new(&plan.server, target, load.url.clone(), load.stop),
+            load,
+            watch,
+            begun: Instant::now(),
+            progress: None,
+            comparison: None,
+        }
+    }
+
+    /// Starts the unchanged server, and checks that it responds.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.served.bring_up(self.start(self.changes.on()))
+    }
+
+    /// Sets the rate of all further measurements, if the plan asks for one: a known rate, or a share of the highest
+    /// that the unchanged server can serve. Returns the rate.
+    pub(crate) fn settle_rate(&mut self, known_per_s: Option<f64>) -> Result<Option<f64>, Error> {
+        let Some(asked) = self.plan.rate() else { return Ok(None) };
+        let per_s = match (known_per_s, asked) {
+            (Some(per_s), _) | (None, LoadRate::PerS(per_s)) => per_s,
+            (None, LoadRate::Share(share)) => {
+                let mut rates = Vec::new();
+                while rates.len() < RATE_RUNS {
+                    let Some(run) = self.load.run(self.served.pids())? else { return Ok(None) };
+                    rates.push(run.sample.requests_per_s);
+                }
+                rates.sort_by(f64::total_cmp);
+                rates[RATE_RUNS / 2] * share
+            }
+        };
+        if per_s < 1.0 {
+            let url = &self.load.url;
+            return Err(Error::Server(format!(
+                "{url} gave no responses, so there is no load rate to derive from them"
+            )));
+        }
+        self.load.at_rate(per_s);
+        Ok(Some(per_s))
+    }
+
+    /// Samples stacks with these rungs applied, for one part of the profile's time.
+    pub(crate) fn profile(&mut self, on: &[bool]) -> Result<Profile, String> {
+        match self.set(on) {
+            Ok(Set::Done) => {}
+            Ok(Set::Refused(why)) => return Err(why),
+            Err(error) => return Err(error.to_string()),
+        }
+        let plan = profile::Plan {
+            pids: self.served.pids().to_vec(),
+            rate_hz: profile::RATE_HZ_DEFAULT,
+            softirq: profile::Softirq::All,
+        };
+        let is_over = AtomicBool::new(false);
+        let (sampled, run) = std::thread::scope(|scope| {
+            let sampler = scope.spawn(|| {
+                let mut sampler = Sampler::start(plan)?;
+                sampler.run_while(|_| !is_over.load(Ordering::Relaxed));
+                sampler.finish()
+            });
+            let run = self.load.run_for(self.plan.profile_time / PROFILE_PARTS, self.served.pids());
+            is_over.store(true, Ordering::Relaxed);
+            (sampler.join(), run)
+        });
+        let run = run.map_err(|error| error.to_string())?.ok_or("interrupted")?;
+        let sampled = sampled.map_err(|_| "the sampler panicked".to_owned())?;
+        let profile = sampled.map_err(|error| error.to_string())?;
+        let count = Some(run.sample.requests as f64).filter(|count| *count > 0.0);
+        Ok(Profile { request_count: count, ..profile })
+    }
+
+    /// The applied variants, in order.
+    fn variants(&self, on: &[bool]) -> impl Iterator<Item = &'p Variant> {
+        let rungs = self.plan.rungs.iter().zip(on.to_vec());
+        rungs.filter_map(|(rung, is_on)| match &rung.change {
+            Attempt::Variant(variant) if is_on => Some(variant),
+            _ => None,
+        })
+    }
+
+    /// The applied edits of the server's configuration, in order.
+    pub(crate) fn edits(&self, on: &[bool]) -> Vec<Edit> {
+        let rungs = self.plan.rungs.iter().zip(on);
+        let edits = rungs.filter_map(|(rung, is_on)| match &rung.change {
+            Attempt::Edit(edit) if *is_on => Some(*edit),
+            _ => None,
+        });
+        edits.collect()
+    }
+
+    /// The command that starts the server with these rungs applied, except edits of its configuration: the last
+    /// command that a rung names, and all arguments.
+    pub(crate) fn server_command(&self, on: &[bool]) -> Option<String> {
+        let ServerPlan::Command(command) = &self.plan.server else { return None };
+        Some(self.with_arguments(command.clone(), on))
+    }
+
+    fn with_arguments(&self, command: String, on: &[bool]) -> String {
+        let replaced = self.variants(on).filter_map(|variant| variant.server_command.clone()).last();
+        let arguments = self.variants(on).filter_map(|variant| variant.server_arguments.clone());
+        std::iter::once(replaced.unwrap_or(command)).chain(arguments).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same with a copy of the configuration that has those edits.
+    fn command_to_start(&self, on: &[bool]) -> Result<Option<String>, String> {
+        let (ServerPlan::Command(_), Some(config)) = (&self.plan.server, &self.plan.config) else {
+            return Ok(self.server_command(on));
+        };
+        let edits = self.edits(on);
+        if edits.is_empty() {
+            return Ok(self.server_command(on));
+        }
+        let copy =
+            self.copies.of(&edits).map_err(|error| format!("cannot copy the configuration: {error}"))?;
+        let command = config.command_with(&edits, self.plan.cpus, &copy);
+        let command = command.map_err(|error| format!("cannot copy the configuration: {error}"))?;
+        Ok(Some(self.with_arguments(command, on)))
+    }
+
+    /// How to start the server for these rungs, if it is ours.
+    fn start(&self, on: &[bool]) -> Option<Start> {
+        // A copy that cannot be written is reported when the server is started.
+        let command = self
+            .command_to_start(on)
+            .unwrap_or_else(|why| Some(format!("echo {} >&2; false", quote(&why))))?;
+        Some(Start { command, on: self.needed_at_start(on) })
+    }
+
+    /// Starts the server with the rungs that need a restart. The others are applied once it is running: settings of
+    /// its processes end with them.
+    fn start_with(&mut self, on: &[bool]) -> Result<Set, Error> {
+        let set = self.changes.change_to(&self.needed_at_start(on), &self.served.environment())?;
+        if set != Set::Done || self.is_stopped() {
+            return Ok(set);
+        }
+        match self.served.bring_up(self.start(on)) {
+            // We did not wait for it.
+            Err(_) if self.is_stopped() => Ok(Set::Done),
+            // It started unchanged before, so one of the changes is to blame.
+            Err(Error::Server(why)) if on.contains(&true) => Ok(Set::Refused(why)),
+            Err(error) => Err(error),
+            Ok(()) => Ok(Set::Done),
+        }
+    }
+
+    /// The applied rungs that need a restart.
+    fn needed_at_start(&self, on: &[bool]) -> Vec<bool> {
+        on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting).collect()
+    }
+
+    /// The time left for comparisons.
+    fn left(&self) -> Duration {
+        let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
+        budget.saturating_sub(self.begun.elapsed())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.load.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Subject for Machine<'_> {
+    type Error = Error;
+
+    fn omission(&self, rung: usize) -> Option<String> {
+        match &self.plan.rungs[rung].change {
+            Attempt::Skip(why) => Some(why.clone()),
+            Attempt::Tuning if self.takes_reboot(rung) => {
+                self.changes.tunings.before_reboot(&self.plan.rungs[rung].name).err()
+            }
+            _ => None,
+        }
+    }
+
+    fn takes_reboot(&self, rung: usize) -> bool {
+        self.changes.needs(&self.plan.rungs[rung]) == Needs::Reboot
+    }
+
+    fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
+        self.stage = Some(stage);
+        self.is_starting = self.start(one) != self.start(other);
+    }
+
+    fn obstacle(&self, rung: usize) -> Option<String> {
+        let is_ours = matches!(self.plan.server, ServerPlan::Command(_));
+        if !is_ours && self.restarting[rung] {
+            return Some(
+                "it takes effect when the server restarts, and this climb did not start the server: give its command"
+                    .to_owned(),
+            );
+        }
+        match self.changes.needs(&self.plan.rungs[rung]) {
+            Needs::AnyPath => None,
+            Needs::Reboot => self.plan.why_no_reboot.clone(),
+            Needs::Card if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
+            // The address is ours, and the load comes from another machine.
+            Needs::Card if self.plan.interface.is_some() => None,
+            Needs::Card => Some(format!(
+                "requests to {} do not pass through a network device, so it has no effect; load the server from another machine \
+                 (--bench 'ssh client …' with --interface), or try --lab",
+                self.load.remote
+            )),
+        }
+    }
+
+    fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
+        if self.is_starting || !self.served.is_up(&self.start(on)) {
+            let started = self.start_with(on)?;
+            if started != Set::Done || self.is_stopped() {
+                return Ok(started);
+            }
+        }
+        self.changes.change_to(on, &self.served.environment())
+    }
+
+    fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
+        // While the server is running: commands that undo a change may need its processes.
+        let left = self.changes.change_to(on, &self.served.environment());
+        self.served.end();
+        match left? {
+            Set::Done if on.contains(&true) => self.changes.keep(),
+            Set::Done => Ok(()),
+            Set::Refused(why) => Err(Error::Change(why)),
+        }
+    }
+
+    fn measure(&mut self) -> Result<Sample, Error> {
+        let Some(run) = self.load.run(self.served.pids())? else { return Ok(Sample::default()) };
+        self.served.look_after()?;
+        let Sample { requests, errors, .. } = run.sample;
+        if self.changes.are_none() && errors * 2 > requests {
+            return Err(Error::Server(format!(
+                "{} gave {errors} errors in {requests} responses; a server that responds with errors is not measured",
+                self.load.url
+            )));
+        }
+        // A run without a response, on an overloaded machine, carries no information; its pair is left out.
+        let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
+        if !is_told && self.changes.are_none() {
+            return Err(Error::Generator(format!(
+                "the runs do not report {}; use another objective (--for), name the server's process (--pid), or use \
+                 a generator that reports it",
+                self.plan.objective.name()
+            )));
+        }
+        match self.stage {
+            Some(Stage::Noise) => self.noise.add(self.changes.on(), &run),
+            Some(Stage::Total | Stage::Block) => self.total.add(self.changes.on(), &run),
+            _ => {}
+        }
+        Ok(run.sample)
+    }
+
+    fn is_same(&self, one: &[bool], other: &[bool]) -> bool {
+        let changes = |on: &[bool]| -> Vec<bool> {
+            let rungs = self.plan.rungs.iter().zip(on);
+            rungs
+                .map(|(rung, is_on)| {
+                    *is_on && !matches!(&rung.change, Attempt::Variant(v) if v.set.is_none())
+                })
+                .collect()
+        };
+        let edits = |on: &[bool]| self.edits(on);
+        changes(one) == changes(other)
+            && edits(one) == edits(other)
+            && self.server_command(one) == self.server_command(other)
+    }
+
+    fn is_burden(&self, rung: usize) -> bool {
+        let rung = &self.plan.rungs[rung];
+        match &rung.change {
+            Attempt::Tuning => self.changes.tunings.is_burden(&rung.name),
+            Attempt::Variant(variant) => variant.is_burden,
+            Attempt::Edit(_) | Attempt::Skip(_) => false,
+        }
+    }
+
+    fn found(&mut self, rung: usize, found: &Found) {
+        let objective = self.plan.objective;
+        let name = self.plan.rungs[rung].name.as_str();
+        let progress = self.progress.unwrap_or(Progress {
+            stage: Stage::Forward(rung),
+            pairs: 0,
+            estimate: None,
+            left: 1,
+        });
+        let (left, budget) = (self.left(), self.plan.budget);
+        let finished = Some(Finished { name, found, objective });
+        (self.watch)(&ClimbProgress { progress, rung: None, left, budget, finished });
+    }
+
+    fn look(&mut self, progress: &Progress) -> Go {
+        let left = self.left();
+        self.progress = Some(*progress);
+        let rung = match progress.stage {
+            Stage::Forward(at) | Stage::SecondLook(at) | Stage::LeaveOneOut(at) => {
+                Some(self.plan.rungs[at].name.as_str())
+            }
+            _ => None,
+        };
+        let budget = self.plan.budget;
+        (self.watch)(&ClimbProgress { progress: *progress, rung, left, budget, finished: None });
+        if self.is_stopped() {
+            return Go::Interrupted;
+        }
+        if left.is_zero() {
+            return Go::Over;
+        }
+        let now = Instant::now();
+        let ends = match self.comparison {
+            Some((stage, ends)) if stage == progress.stage => ends,
+            // Everything is compared with the noise floor: it gets twice the time.
+            _ if matches!(progress.stage, Stage::Noise | Stage::Block) => {
+                now + 2 * left / (progress.left as u32 + 1)
+            }
+            _ => now + left / progress.left.max(1) as u32,
+        };
+        self.comparison = Some((progress.stage, ends));
+        if now >= ends { Go::Next } else { Go::On }
+    }
+}

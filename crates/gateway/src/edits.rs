@@ -1,0 +1,39 @@
+//! Changes of a request's fields.
+
+use flatout_wire::Head;
+
+/// Changes of a request's fields.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Edits<'a> {
+    /// Names of fields that are left out, in lower case.
+    pub dropped: &'a [String],
+    /// More such names.
+    pub dropped_too: &'a [String],
+    /// More such names, from code between the site and the proxy.
+    pub left_out: &'a [&'a [u8]],
+    /// The host and port that the upstream gets in place of the client's spelling: the cache's key has this one.
+    pub authority: Option<&'a [u8]>,
+    /// Field lines to add, each ended by CRLF. They contain no control bytes, and no fields of the connection or of
+    /// framing.
+    pub lines: &'a [u8],
+}
+
+impl Edits<'_> {
+    /// The host and port that the upstream gets.
+    pub fn authority<'h>(&'h self, head: &'h Head<'_>) -> &'h [u8] {
+        self.authority.unwrap_or(head.authority())
+    }
+
+    /// Whether the client's field of this name is removed. `_` and `-` are equal: applications behind CGI, WSGI and
+    /// the like see `X_Real_IP` as `X-Real-IP`.
+    pub fn drops(&self, name: &[u8]) -> bool {
+        self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
+            || self.left_out.iter().any(|dropped| is_alike(name, dropped))
+    }
+}
+
+/// Whether applications may read `name` as this lower-case one.
+pub fn is_alike(name: &[u8], dropped: &[u8]) -> bool {
+    let alike = |(&a, &b): (&u8, &u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');
+    name.len() == dropped.len() && name.iter().zip(dropped).all(alike)
+}

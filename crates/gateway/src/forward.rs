@@ -1,0 +1,109 @@
+//! Requests for an upstream.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use flatout_engine::{BodyPlan, ExchangeKey, Reply, Request, Response};
+use flatout_wire::Head;
+use tokio::sync::oneshot;
+
+use super::{AuthDecision, AuthQuery, Caching, Client, Edits, Finish};
+
+/// Forwards requests, on one worker.
+pub trait Forwarding {
+    /// How the body after this head is to be read; `bytes_max` is the route's limit, `None` the server's.
+    fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan;
+
+    /// Sends a request to its upstream. `request.path` is the path in its normal form after all rewrites.
+    ///
+    /// The response may come at once, later, or by the request's key ([`Request::park`]). In each case
+    /// [`Finish::finish`] is called on it before the engine gets it, and `what.finish` is kept until then.
+    fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply;
+
+    /// Responds at once to a request that is byte for byte like an earlier one ([`Caching::repeats`]). Returns
+    /// whether it did.
+    fn repeat(&self, _request: &Request<'_>, _response: &mut Response) -> bool {
+        false
+    }
+
+    /// The time that is left to a request until its limit as a whole (`request-time`), if it has one.
+    fn time_left(&self, _to: &Forward, _key: ExchangeKey) -> Option<Duration> {
+        None
+    }
+
+    /// Asks an auth service whether a request is allowed; its decision is sent to `then`, now or later. If `then` is
+    /// dropped, the auth service could not be asked. If its receiver is, nobody waits for the decision any more.
+    fn ask(&self, query: AuthQuery<'_>, then: oneshot::Sender<AuthDecision>);
+}
+
+/// How the requests of one route are forwarded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// The index of the upstream in the plan.
+    pub upstream: usize,
+    /// The value of `Host`.
+    pub host: Host,
+    /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are sent.
+    pub x_forwarded: bool,
+    /// Whether `Forwarded` (RFC 7239) is sent.
+    pub forwarded: bool,
+    /// Our name in `Via`, in both directions; `None` sends none.
+    pub via: Option<String>,
+    /// Whether a request's body is collected before the upstream is contacted.
+    pub buffer_requests: bool,
+    /// The trailer fields of requests that are passed on, in lower case; others are dropped.
+    pub request_trailers: Vec<String>,
+    /// Whether the upstream gets the path in its normal form instead of as the client sent it.
+    pub normal_path: bool,
+    /// The protocols in `Upgrade` that are forwarded, in lower case; the connection becomes a tunnel if the upstream
+    /// agrees. No rule sees what is in a tunnel, so protocols that carry requests, such as `h2c`, let clients past the
+    /// rules. Requests with a body, and those whose response may be stored, are never upgraded.
+    pub upgrade: Vec<String>,
+    /// Whether fields with `_` in their names are forwarded. Some applications take `X_User` for `X-User`.
+    pub underscores: bool,
+}
+
+/// The value of `Host` for an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Host {
+    /// The client's.
+    Kept,
+    /// The server's address.
+    Upstream,
+    /// This one.
+    Set(String),
+}
+
+impl Forward {
+    /// To this upstream with default settings.
+    pub fn to(upstream: usize) -> Forward {
+        Forward {
+            upstream,
+            host: Host::Kept,
+            x_forwarded: true,
+            forwarded: false,
+            via: None,
+            buffer_requests: false,
+            request_trailers: Vec::new(),
+            normal_path: false,
+            upgrade: vec!["websocket".to_owned()],
+            underscores: false,
+        }
+    }
+}
+
+/// What is forwarded, and how. All request rules of the route have been applied.
+pub struct Forwarded<'a> {
+    /// The route's settings.
+    pub forward: &'a Forward,
+    /// Path and query for the upstream: as the client sent them, rewritten, or in the normal form.
+    pub target: &'a [u8],
+    /// The client.
+    pub client: Client,
+    /// Changes of the request's fields.
+    pub edits: Edits<'a>,
+    /// The rules for the response.
+    pub finish: Rc<dyn Finish>,
+    /// How the response is cached, if it is.
+    pub caching: Option<Caching<'a>>,
+}

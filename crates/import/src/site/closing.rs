@@ -1,0 +1,298 @@
+//! What must not be served, because nginx handled or restricted it in a way that is not converted.
+//!
+//! A directive that is left out must not open anything: where nginx would have passed a request to a handler that is not
+//! supported, or would have checked it first, the site file has `respond 501`.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::location::{self, Path};
+use super::pattern;
+use super::rewrite::is_lost;
+use super::{Import, hidden, table, values};
+
+/// The response in place of what nginx would have sent.
+pub(super) const NOT_CONVERTED: &str = "respond 501 \"not converted\"";
+
+/// Directives that handle the requests of their block, and do nothing for inner ones. A `*` stands for any text.
+const HANDLERS: [&str; 24] = [
+    "*_pass",
+    "content_by_*",
+    "perl",
+    "js_content",
+    "echo*",
+    "empty_gif",
+    "stub_status",
+    "random_index",
+    "api",
+    "status",
+    "upstream_conf",
+    "dyups_interface",
+    "nchan_*",
+    "push_stream_*",
+    "rtmp_*",
+    "vhost_traffic_status_display",
+    "mruby_content_handler*",
+    "hls",
+    "f4f",
+    "vod",
+    "zip",
+    "gridfs",
+    "wsgi*",
+    "unit_*",
+];
+
+/// Directives that make the response out of a file, whose text would be shown instead. Inner blocks inherit them.
+const MAKERS: [&str; 4] = ["ssi", "xslt_stylesheet", "image_filter", "passenger_enabled"];
+
+/// Directives that refuse requests. Inner blocks inherit them.
+const GUARDS: [&str; 16] = [
+    "auth_*",
+    "access_by_*",
+    "rewrite_by_*",
+    "server_rewrite_by_*",
+    "header_filter_by_*",
+    "body_filter_by_*",
+    "js_access",
+    "modsecurity*",
+    "naxsi*",
+    "SecRulesEnabled",
+    "app_protect*",
+    "testcookie*",
+    "mruby_*_handler*",
+    "waf*",
+    "ssl_crl",
+    "ssl_ocsp",
+];
+
+/// These are converted, or change nothing alone.
+const CONVERTED_GUARDS: [&str; 5] =
+    ["auth_basic", "auth_basic_user_file", "auth_request", "auth_request_set", "auth_delay"];
+
+/// Variables about the URL, the server and the browser. A redirect that depends on nothing else leads to another
+/// spelling of the same page.
+const OF_URL: [&str; 13] = [
+    "scheme",
+    "https",
+    "host",
+    "http_host",
+    "server_name",
+    "server_port",
+    "uri",
+    "request_uri",
+    "args",
+    "query_string",
+    "http_x_forwarded_proto",
+    "http_user_agent",
+    "request_filename",
+];
+
+/// Directives without which a nested location serves the same files.
+const COSMETIC: [&str; 12] = [
+    "expires",
+    "add_header",
+    "access_log",
+    "log_not_found",
+    "error_log",
+    "etag",
+    "gzip",
+    "gzip_static",
+    "open_file_cache",
+    "sendfile",
+    "tcp_nodelay",
+    "default_type",
+];
+
+/// Whether a name matches one of these patterns.
+fn is_one(name: &str, patterns: &[&str]) -> bool {
+    patterns.iter().any(|pattern| hidden::matches(pattern, name))
+}
+
+fn is_off(directive: &Directive) -> bool {
+    directive.words.len() == 1 && directive.word(0) == "off"
+}
+
+/// A reason, with the directive that it is about.
+fn because(directive: &Directive, why: &str) -> String {
+    let place = format!("{}:{}", directive.file, directive.line);
+    format!("{directive} ({place}): {why}").replace("; (", " (")
+}
+
+impl<'d> Import<'d> {
+    /// Writes `respond 501` for the current place, and adds it to the summary.
+    pub(super) fn close(&mut self, why: &str, lines: &mut super::out::Lines) {
+        lines.setting(NOT_CONVERTED.to_owned());
+        let text = format!("{}: {why}", self.place);
+        if !self.closed.contains(&text) {
+            self.closed.push(text);
+        }
+    }
+
+    /// Why nothing of this block may be served; `None` if everything that handles or restricts its requests is
+    /// converted.
+    pub(super) fn closed_by(&self, chain: &Chain<'d>) -> Option<String> {
+        let own = chain.own();
+        let of_server =
+            self.closed_servers.iter().find(|(server, _)| std::ptr::eq(server.inner(), chain.server()));
+        if let Some((_, why)) = of_server {
+            return Some(why.clone());
+        }
+        let why = |directive: &Directive| table::why(directive).unwrap_or("there is no equivalent");
+        let is_handler =
+            |it: &&Directive| it.name != "proxy_pass" && is_one(&it.name, &HANDLERS) && !is_off(it);
+        if let Some(handler) = own.iter().find(is_handler) {
+            return Some(because(handler, why(handler)));
+        }
+        if let Some(limit) = own.iter().find(|directive| directive.name == "limit_except") {
+            return Some(because(limit, why(limit)));
+        }
+        for (depth, level) in chain.levels().iter().enumerate() {
+            let is_server = chain.is_server(depth);
+            for directive in level.iter() {
+                let is_guard =
+                    is_one(&directive.name, &GUARDS) && !CONVERTED_GUARDS.contains(&directive.name.as_str());
+                let is_inherited = is_guard || is_one(&directive.name, &MAKERS);
+                let is_current =
+                    || chain.find(&directive.name).is_some_and(|last| std::ptr::eq(last, directive));
+                if is_inherited && !is_off(directive) && is_current() {
+                    return Some(because(directive, why(directive)));
+                }
+                if depth > 0 && !is_server {
+                    continue;
+                }
+                if directive.name == "if" && restricts(directive) {
+                    return Some(because(directive, "it refuses or changes requests under a condition"));
+                }
+                if directive.name == "rewrite" && is_lost(directive, &self.maps) {
+                    return Some(because(directive, "this rewrite cannot be converted"));
+                }
+                if table::is_unknown(directive) && !self.fates.is_known(directive) && !is_off(directive) {
+                    let why = "this directive is not known here; it could handle or refuse requests";
+                    return Some(because(directive, why));
+                }
+            }
+            if is_server && let Some(lost) = lost_location(level) {
+                return Some(because(lost, "its expression is not supported"));
+            }
+        }
+        match chain.find("auth_request").filter(|directive| directive.word(0) != "off") {
+            Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, why)),
+            None => None,
+        }
+    }
+
+    /// Why the location that nginx would choose for a path does not serve it here; `None` if it does.
+    pub(super) fn unserved(&self, uri: &str, chain: &Chain<'d>) -> Option<String> {
+        let path = uri.split(['?', '$']).next().unwrap_or_default();
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        if let Some(location) = location::choose(&path, chain.server()) {
+            let around = chain.at_server();
+            let inner = around.within(location.inner());
+            if let Some(why) = self.closed_by(&inner) {
+                return Some(format!("{path} goes to {why}"));
+            }
+        }
+        let name = path.rsplit('/').next().unwrap_or_default();
+        hidden::is_hidden(name).then(|| format!("{path} could be source, and is hidden"))
+    }
+
+    /// Why requests for folders are not served: one of their index files is not.
+    pub(super) fn unserved_index(&self, chain: &Chain<'d>) -> Option<String> {
+        let index = chain.find("index")?;
+        index.texts().into_iter().find_map(|name| self.unserved(name, chain))
+    }
+
+    /// Why missing files are not served: nginx passes their requests on.
+    pub(super) fn unserved_missing(&self, chain: &Chain<'d>) -> Option<String> {
+        let pages = chain.list(&["error_page"]);
+        let page = pages.into_iter().find(|page| page.texts().contains(&"404"))?;
+        let to = page.texts().last().copied().unwrap_or_default();
+        match to.starts_with('@') {
+            true => Some(because(page, "missing files go to a named location")),
+            false if to.starts_with('/') => self.unserved(to, chain),
+            false => None,
+        }
+    }
+
+    /// The target of an `if` for missing files, as in `if (!-e $request_filename) { rewrite ^ /index.php last; }`.
+    pub(super) fn missing_target(&self, chain: &Chain<'d>) -> Option<&'d str> {
+        let levels = chain.levels();
+        let conditions =
+            levels.iter().enumerate().filter(|(depth, _)| *depth == 0 || chain.is_server(*depth));
+        let conditions = conditions.flat_map(|(_, level)| level.iter()).filter(|it| is_about_missing(it));
+        conditions.flat_map(Directive::inner).find(|it| it.name == "rewrite").map(|rewrite| rewrite.word(1))
+    }
+}
+
+/// Whether a nested location changes what is served, and not only its fields.
+pub(super) fn matters(location: &Directive) -> bool {
+    location.inner().iter().any(|directive| !COSMETIC.contains(&directive.name.as_str()))
+}
+
+/// Whether a location refuses all its requests.
+pub(super) fn only_refuses(location: &Directive) -> bool {
+    let has = |name: &str, word: &str| {
+        location.inner().iter().any(|directive| directive.name == name && directive.word(0) == word)
+    };
+    let is_refusal = |directive: &Directive| {
+        directive.name == "return" && directive.word(0).parse().is_ok_and(|code: u16| code >= 400)
+    };
+    let has_allow = location.inner().iter().any(|directive| directive.name == "allow");
+    (has("deny", "all") && !has_allow) || location.inner().iter().any(is_refusal)
+}
+
+/// A location of a server whose expression cannot even be widened.
+fn lost_location(server: &[Directive]) -> Option<&Directive> {
+    let mut locations = server.iter().filter(|directive| directive.name == "location");
+    locations.find_map(|location| {
+        let is_lost = match Path::of(location) {
+            Some(Path::Regex { pattern, .. }) => pattern::read(&pattern).is_none(),
+            _ => false,
+        };
+        if is_lost { Some(location) } else { lost_location(location.inner()) }
+    })
+}
+
+/// The words of a condition without its parentheses.
+fn condition(directive: &Directive) -> String {
+    let words = directive.texts().join(" ");
+    words.trim().trim_start_matches('(').trim_end_matches(')').trim().to_owned()
+}
+
+fn is_about_missing(directive: &Directive) -> bool {
+    let condition = condition(directive);
+    directive.name == "if"
+        && ["!-e", "!-f", "!-d"].iter().any(|test| condition.starts_with(test))
+        && condition.contains("$request_filename")
+}
+
+/// Whether an `if` refuses requests, or passes them on.
+fn restricts(directive: &Directive) -> bool {
+    if is_about_missing(directive) {
+        // Handled like `try_files`.
+        return directive.inner().iter().any(|it| !["rewrite", "break", "set"].contains(&it.name.as_str()));
+    }
+    let condition = condition(directive);
+    let names = values::variables(&condition);
+    let is_of_url = || {
+        // A dollar sign may also be the end of an expression.
+        let mut names = names.iter().filter(|name| !name.is_empty());
+        names.all(|name| OF_URL.contains(name) || name.starts_with("arg_"))
+    };
+    let is_of_file = ["-e", "-f", "-d"].iter().any(|test| condition.starts_with(test));
+    directive.inner().iter().any(|inner| match inner.name.as_str() {
+        "return" => match inner.word(0).parse::<u16>() {
+            // A page for the time of maintenance.
+            Ok(503) => !is_of_file,
+            Ok(200..=299) => names != ["request_method"],
+            Ok(300..=399) | Err(_) => !is_of_url(),
+            Ok(_) => true,
+        },
+        "rewrite" => {
+            !["redirect", "permanent"].contains(&inner.word(2)) && !inner.word(1).contains("://")
+                || !is_of_url()
+        }
+        "deny" | "allow" | "limit_except" | "proxy_pass" => true,
+        name => is_one(name, &HANDLERS) || is_one(name, &MAKERS) || is_one(name, &GUARDS),
+    })
+}

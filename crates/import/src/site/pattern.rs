@@ -1,0 +1,108 @@
+//! Expressions of PCRE that the expressions of a site file do not have.
+
+use regex::Regex;
+
+/// An expression in the site file's form.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// It matches the same paths.
+    Same(String),
+    /// It matches these paths and more.
+    Wider(String),
+}
+
+/// Converts an expression; `None` if that is not possible.
+pub(super) fn read(pattern: &str) -> Option<Pattern> {
+    let is_valid = |pattern: &String| Regex::new(pattern).is_ok();
+    if let Some(same) = Some(pattern.to_owned()).filter(is_valid) {
+        return Some(Pattern::Same(same));
+    }
+    if let Some(same) = without_negative(pattern).filter(is_valid) {
+        return Some(Pattern::Same(same));
+    }
+    without_lookaround(pattern).filter(is_valid).map(Pattern::Wider)
+}
+
+/// Writes a negative look-ahead for a plain text, such as `\.(?!well-known).*`, without it: as what may follow instead. What
+/// comes after it must match anything.
+fn without_negative(pattern: &str) -> Option<String> {
+    let (before, rest) = pattern.split_once("(?!")?;
+    let (text, after) = rest.split_once(')')?;
+    let text: Vec<char> =
+        text.replace("\\/", "/").replace("\\-", "-").replace("\\.", "\u{1}").chars().collect();
+    let is_plain = |char: &char| char.is_ascii_alphanumeric() || "/-_\u{1}".contains(*char);
+    if !["", ".*", "(.*)", ".*$"].contains(&after) || text.is_empty() || !text.iter().all(is_plain) {
+        return None;
+    }
+    let others = text.iter().rev().fold(String::new(), |inner, char| {
+        let char = if *char == '\u{1}' { "\\.".to_owned() } else { regex::escape(&char.to_string()) };
+        let longer = if inner.is_empty() { String::new() } else { format!("|{char}{inner}") };
+        format!("(?:$|[^{char}]{longer})")
+    });
+    Some(format!("{before}{others}"))
+}
+
+/// Removes look-around, so that the expression matches more.
+fn without_lookaround(pattern: &str) -> Option<String> {
+    let mut text = pattern.to_owned();
+    while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| text.find(start)).min() {
+        let end = at + group_bytes(text.get(at..)?)?;
+        text.replace_range(at..end, "");
+    }
+    if text.is_empty() {
+        text.push('^');
+    }
+    Some(text)
+}
+
+/// The length of the group at the start of a text.
+fn group_bytes(text: &str) -> Option<usize> {
+    let (mut depth, mut is_escaped, mut is_class) = (0usize, false, false);
+    for (at, char) in text.char_indices() {
+        match char {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '[' => is_class = true,
+            ']' => is_class = false,
+            '(' if !is_class => depth += 1,
+            ')' if !is_class => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look_around_is_written_without_it() {
+        let Some(Pattern::Same(laravel)) = read(r"/\.(?!well-known).*") else { panic!("it is plain") };
+        let laravel = Regex::new(&laravel).unwrap();
+        for (path, expected) in [
+            ("/.env", true),
+            ("/a/.git/config", true),
+            ("/.well-know", true),
+            ("/.w", true),
+            ("/.", true),
+            ("/.well-known/x", false),
+            ("/.well-known", false),
+            ("/a.b", false),
+            ("/.well-known/.env", true),
+        ] {
+            assert_eq!(laravel.is_match(path), expected, "{path}");
+        }
+        assert_eq!(read("^/a$"), Some(Pattern::Same("^/a$".to_owned())));
+        assert_eq!(read("^/(?!a|b)c"), Some(Pattern::Wider("^/c".to_owned())));
+        assert_eq!(read("(?<=a(b))[)]c(?=d)"), Some(Pattern::Wider("[)]c".to_owned())));
+        assert_eq!(read(r"(a)\1"), None);
+        assert_eq!(read("(?=a"), None);
+        assert_eq!(read("(?=a)"), Some(Pattern::Wider("^".to_owned())));
+    }
+}

@@ -1,0 +1,150 @@
+//! The access log: a line for each request. No request waits for the log.
+//!
+//! ```text
+//! begun ── what the head says, as text ──> kept ─┐
+//! ended ── status, sizes, times ─────────────────┴─> line in the worker's buffer ── full ──> its queue ──> writer ──> file
+//!                                                                └── flush, reopen, end: taken by the writer ┘
+//! ```
+//!
+//! A worker writes into its own buffer. Each log has one thread that writes buffers to the file, and only this thread
+//! waits for the disk. Lines that the disk does not accept, or not in time, are lost, counted and reported; a line is
+//! written completely or not at all.
+
+mod clock;
+mod condition;
+mod escape;
+mod lines;
+#[cfg(test)]
+mod oracle;
+mod secret;
+mod sink;
+mod steps;
+mod template;
+#[cfg(test)]
+mod tests;
+mod text;
+mod variable;
+mod writer;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use clock::iso_time;
+pub use condition::Condition;
+pub(crate) use lines::Lines;
+pub use template::Format;
+
+use writer::Shared;
+
+/// The settings of a log.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The file; it is created if it does not exist.
+    pub path: PathBuf,
+    /// The format of a line.
+    pub format: Format,
+    /// Bytes that a worker buffers before they are written.
+    pub buffer_bytes: usize,
+    /// The longest time before a line is written.
+    pub flush: Duration,
+    /// Conditions for logging a request; all must hold.
+    pub only: Vec<Condition>,
+    /// Logs one in this many requests, and all errors.
+    pub sample: u32,
+    /// Logs only requests of this site, by its number ([`Sites`](crate::observed::Sites)).
+    pub site: Option<u16>,
+}
+
+/// The limits for a worker's buffer.
+const BUFFER_BYTES_MIN: usize = 1 << 10;
+const BUFFER_BYTES_MAX: usize = 64 << 20;
+
+/// The longest time between two writes.
+const FLUSH_MAX: Duration = Duration::from_secs(3600);
+
+impl Plan {
+    /// Logs to this file, with default settings.
+    pub fn new(path: impl Into<PathBuf>) -> Plan {
+        Plan {
+            path: path.into(),
+            format: Format::combined(),
+            buffer_bytes: 256 << 10,
+            flush: Duration::from_secs(10),
+            only: Vec::new(),
+            sample: 1,
+            site: None,
+        }
+    }
+
+    /// Checks the plan; errors are for the person who configured it.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn check(&self) -> Result<(), String> {
+        if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&self.buffer_bytes) {
+            return Err(format!("log buffer: got {} bytes, allowed 1KiB to 64MiB", self.buffer_bytes));
+        }
+        if self.flush.is_zero() || self.flush > FLUSH_MAX {
+            return Err(format!("log flush: got {:?}, allowed 1ms to 1h", self.flush));
+        }
+        if self.sample == 0 {
+            return Err("log sample: got 0, need at least 1, which logs every request".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The statistics of a log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Lines written to the file.
+    pub lines: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Lines that were lost.
+    pub lost: u64,
+}
+
+/// An open log; clones share it.
+#[derive(Clone)]
+pub struct Log {
+    shared: Arc<Shared>,
+}
+
+impl Log {
+    /// Opens the file with the current privileges, and starts the writer thread.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started.
+    pub fn open(plan: Plan) -> io::Result<Log> {
+        Ok(Log { shared: writer::open(plan)? })
+    }
+
+    /// Reopens the file by name, after a log rotation renamed it. Lines logged before this call go to the old file.
+    /// Returns at once.
+    pub fn reopen(&self) {
+        self.shared.reopen();
+    }
+
+    /// Writes all buffered lines and ends the writer. Waits up to five seconds for a slow disk.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+
+    /// The statistics so far.
+    pub fn tally(&self) -> Tally {
+        self.shared.tally()
+    }
+
+    /// Whether its format uses upstream values.
+    pub(crate) fn wants_upstreams(&self) -> bool {
+        self.shared.plan.format.wants_upstreams()
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &std::path::Path {
+        &self.shared.plan.path
+    }
+}

@@ -1,0 +1,191 @@
+//! What the engine does not know of a request, its site and its upstream: the service stores it in the worker's
+//! [`Notes`], under the number that it passes to [`Response::set_note`](flatout_engine::Response::set_note).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sites with their own number; all later ones share the last number.
+pub(crate) const SITES_MAX: usize = 1024;
+
+/// The number for responses that belong to no site.
+pub const NO_SITE: u16 = 0;
+
+/// The numbers of sites in notes, logs and metrics. A name keeps its number for the lifetime of the process, across
+/// reloads. Clones share the numbers.
+#[derive(Debug, Clone)]
+pub struct Sites(Arc<Mutex<Vec<String>>>);
+
+impl Default for Sites {
+    fn default() -> Sites {
+        Sites::single("none")
+    }
+}
+
+impl Sites {
+    /// With this name for responses of no site, for a server without other sites.
+    pub fn single(name: &str) -> Sites {
+        Sites(Arc::new(Mutex::new(vec![name.to_owned()])))
+    }
+
+    /// The number of a site.
+    pub fn number(&self, name: &str) -> u16 {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = names.iter().skip(1).position(|known| known == name).map(|at| at + 1);
+        let number = known.unwrap_or_else(|| {
+            if names.len() < SITES_MAX {
+                names.push(name.to_owned());
+            }
+            names.len() - 1
+        });
+        u16::try_from(number).unwrap_or(NO_SITE)
+    }
+
+    /// The names of all sites, in the order of their numbers.
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Notes that a worker keeps at a time, one for each response in progress. Beyond that the oldest is dropped, and its
+/// log line has `-` for the upstream.
+const NOTES_MAX: usize = 16 << 10;
+
+/// Bits of a note for the site's number; the others are the key of the kept entry.
+const SITE_BITS: u32 = 16;
+
+/// What one worker's services note of their requests.
+#[derive(Default)]
+pub struct Notes {
+    wants_upstreams: bool,
+    kept: RefCell<Vec<(u64, Upstream)>>,
+    count: Cell<u64>,
+}
+
+/// The upstream attempts of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// The servers that were tried, in order. All but the last failed.
+    pub attempts: Vec<Attempt>,
+}
+
+/// One attempt at a server, and how long it took. Times are nanoseconds from the start of the attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The server's address, as it is logged.
+    pub address: Rc<str>,
+    /// The status of its response; 0 if there was none.
+    pub status: u16,
+    /// Until there was a connection.
+    pub connect_ns: Option<u64>,
+    /// Until the head of its response was read.
+    pub head_ns: Option<u64>,
+    /// Until its response was complete.
+    pub response_ns: Option<u64>,
+}
+
+impl Notes {
+    /// `wants_upstreams`: whether upstream attempts are noted.
+    pub fn new(wants_upstreams: bool) -> Notes {
+        Notes { wants_upstreams, ..Notes::default() }
+    }
+
+    /// Whether upstream attempts have to be noted.
+    #[inline]
+    pub fn wants_upstreams(&self) -> bool {
+        self.wants_upstreams
+    }
+
+    /// The note of a response of this site, without an upstream.
+    #[inline]
+    pub fn site(site: u16) -> u64 {
+        u64::from(site)
+    }
+
+    /// The note of a response that came from an upstream.
+    pub fn upstream(&self, site: u16, upstream: Upstream) -> u64 {
+        let count = self.count.get() + 1;
+        self.count.set(count);
+        let mut kept = self.kept.borrow_mut();
+        match kept.get_mut(count as usize % NOTES_MAX) {
+            Some(place) => *place = (count, upstream),
+            None => {
+                if kept.is_empty() {
+                    // Keys start at 1.
+                    kept.push((0, upstream.clone()));
+                }
+                kept.push((count, upstream));
+            }
+        }
+        count << SITE_BITS | u64::from(site)
+    }
+
+    /// Changes a note, if it is still kept.
+    pub fn update(&self, note: u64, change: impl FnOnce(&mut Upstream)) {
+        let count = note >> SITE_BITS;
+        if let Some((kept, upstream)) = self.kept.borrow_mut().get_mut(count as usize % NOTES_MAX)
+            && *kept == count
+            && count != 0
+        {
+            change(upstream);
+        }
+    }
+
+    /// Calls `act` with the site and the upstream of a note.
+    #[inline]
+    pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
+        let (site, count) = (note as u16, note >> SITE_BITS);
+        if count == 0 {
+            return act(site, None);
+        }
+        let kept = self.kept.borrow();
+        let found = kept.get(count as usize % NOTES_MAX).filter(|(this, _)| *this == count);
+        act(site, found.map(|(_, upstream)| upstream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upstream(status: u16) -> Upstream {
+        let attempt =
+            Attempt { address: "unix:/a".into(), status, connect_ns: None, head_ns: None, response_ns: None };
+        Upstream { attempts: vec![attempt] }
+    }
+
+    #[test]
+    fn a_site_keeps_its_number() {
+        let sites = Sites::default();
+        assert_eq!(sites.names(), ["none"]);
+        assert_eq!((sites.number("a"), sites.number("b"), sites.number("a")), (1, 2, 1));
+        assert_eq!(sites.names(), ["none", "a", "b"]);
+        for at in 0..2 * SITES_MAX {
+            sites.number(&at.to_string());
+        }
+        assert_eq!((sites.names().len(), sites.number("one more")), (SITES_MAX, SITES_MAX as u16 - 1));
+        assert_eq!(sites.number("a"), 1);
+        assert_eq!(Sites::single("x").names(), ["x"]);
+    }
+
+    #[test]
+    fn notes_are_found_until_they_are_forgotten() {
+        let notes = Notes::default();
+        let first = notes.upstream(3, upstream(200));
+        notes.update(first, |upstream| upstream.attempts[0].response_ns = Some(7));
+        let found = notes.with(first, |site, upstream| (site, upstream.cloned()));
+        assert_eq!((found.0, found.1.unwrap().attempts[0].response_ns), (3, Some(7)));
+        assert_eq!(notes.with(Notes::site(9), |site, upstream| (site, upstream.is_none())), (9, true));
+        assert_eq!(notes.with(0, |site, upstream| (site, upstream.is_none())), (0, true));
+        for status in 0..NOTES_MAX as u16 {
+            let note = notes.upstream(1, upstream(status));
+            assert_eq!(
+                notes.with(note, |_, upstream| upstream.map(|found| found.attempts[0].status)),
+                Some(status)
+            );
+        }
+        assert!(notes.with(first, |_, upstream| upstream.is_none()), "its place is another's");
+        notes.update(first, |_| panic!("it is forgotten"));
+        assert_eq!(notes.kept.borrow().len(), NOTES_MAX);
+    }
+}

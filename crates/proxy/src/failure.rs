@@ -1,0 +1,293 @@
+//! Why a proxied request ends without the complete response of a server: for each reason one status, one text for the
+//! client, one label in metrics, and one line in the log.
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flatout_engine::{BodyFault, say};
+use flatout_wire::Status;
+
+use super::job::Job;
+use flatout_observe::log::iso_time;
+
+/// Lines about failures that a process logs in a second. Further ones are counted.
+const LINES_PER_S_MAX: u32 = 5;
+
+/// The most of a request's target that is logged.
+const TARGET_BYTES_MAX: usize = 200;
+
+/// Why a proxied request has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// No server of the upstream is up, or none has an address.
+    NoServer,
+    /// The queue for a connection is full.
+    QueueFull,
+    /// It was in this queue for `queue-time`.
+    QueueTime,
+    /// There is no connection to the server.
+    NotConnected,
+    /// There was none within `connect-time`.
+    ConnectTime,
+    /// The server does not use HTTP/2, but should.
+    NoHttp2,
+    /// The server has closed the connection before the end of its response.
+    Closed,
+    /// The server's response is malformed.
+    Malformed,
+    /// The server has reset the stream of the request.
+    Reset,
+    /// The server refuses the stream, again and again.
+    Refused,
+    /// The server has accepted nothing of the request for `send-time`.
+    SendTime,
+    /// The server has sent nothing for `read-time`.
+    ReadTime,
+    /// The request has taken `request-time`.
+    RequestTime,
+    /// The client has sent nothing of its body for `read-time`.
+    BodyTime,
+    /// The framing of the client's body is malformed.
+    BadBody,
+    /// The client's body is larger than allowed.
+    LargeBody,
+}
+
+impl Failure {
+    /// All of them.
+    pub const ALL: [Failure; 16] = [
+        Failure::NoServer,
+        Failure::QueueFull,
+        Failure::QueueTime,
+        Failure::NotConnected,
+        Failure::ConnectTime,
+        Failure::NoHttp2,
+        Failure::Closed,
+        Failure::Malformed,
+        Failure::Reset,
+        Failure::Refused,
+        Failure::SendTime,
+        Failure::ReadTime,
+        Failure::RequestTime,
+        Failure::BodyTime,
+        Failure::BadBody,
+        Failure::LargeBody,
+    ];
+
+    /// Its label in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Failure::NoServer => "no_server",
+            Failure::QueueFull => "queue_full",
+            Failure::QueueTime => "queue_time",
+            Failure::NotConnected => "not_connected",
+            Failure::ConnectTime => "connect_time",
+            Failure::NoHttp2 => "no_http2",
+            Failure::Closed => "closed",
+            Failure::Malformed => "malformed",
+            Failure::Reset => "reset",
+            Failure::Refused => "refused",
+            Failure::SendTime => "send_time",
+            Failure::ReadTime => "read_time",
+            Failure::RequestTime => "request_time",
+            Failure::BodyTime => "body_time",
+            Failure::BadBody => "bad_body",
+            Failure::LargeBody => "large_body",
+        }
+    }
+
+    /// The status of the response, unless the server's has started.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Failure::NoServer
+            | Failure::NotConnected
+            | Failure::NoHttp2
+            | Failure::Closed
+            | Failure::Malformed
+            | Failure::Reset
+            | Failure::Refused => Status::BAD_GATEWAY,
+            Failure::QueueFull | Failure::QueueTime => Status::SERVICE_UNAVAILABLE,
+            Failure::ConnectTime | Failure::SendTime | Failure::ReadTime | Failure::RequestTime => {
+                Status::GATEWAY_TIMEOUT
+            }
+            Failure::BodyTime => Status::REQUEST_TIMEOUT,
+            Failure::BadBody => Status::BAD_REQUEST,
+            Failure::LargeBody => Status::CONTENT_TOO_LARGE,
+        }
+    }
+
+    /// The text of this response. It does not name the server: that is nobody else's business.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Failure::NoServer => "no server of the upstream is up",
+            Failure::QueueFull => "too many requests are waiting for the upstream",
+            Failure::QueueTime => "the request waited too long for a connection to the upstream",
+            Failure::NotConnected => "cannot connect to the upstream",
+            Failure::ConnectTime => "cannot connect to the upstream in time",
+            Failure::NoHttp2 => "the upstream does not use HTTP/2",
+            Failure::Closed => "the upstream closed the connection before the end of its response",
+            Failure::Malformed => "the upstream sent no valid response",
+            Failure::Reset => "the upstream reset the stream of the request",
+            Failure::Refused => "the upstream refused the request without processing it",
+            Failure::SendTime => "the upstream did not accept the request in time",
+            Failure::ReadTime => "the upstream did not respond in time",
+            Failure::RequestTime => "the request took too long",
+            Failure::BodyTime => "the request body was not sent in time",
+            Failure::BadBody => "the request body is malformed",
+            Failure::LargeBody => "the request body is too large",
+        }
+    }
+
+    /// The client or the configuration is the reason, not a server.
+    fn is_warning(self) -> bool {
+        matches!(self, Failure::RequestTime | Failure::BodyTime | Failure::BadBody | Failure::LargeBody)
+    }
+
+    /// Logs it. `server` is the address of the server, if one was chosen; `detail` says more than the text.
+    #[cold]
+    pub(super) fn log(self, upstream: &str, server: Option<&str>, job: Option<&Job>, detail: Option<&str>) {
+        static THROTTLE: Throttle = Throttle::new();
+        let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let Some(left_out) = THROTTLE.admit(unix_seconds) else { return };
+        let line = Line { failure: self, upstream, server, job, detail };
+        let time = iso_time(unix_seconds);
+        let level = if self.is_warning() { "warning" } else { "error" };
+        match left_out {
+            0 => say(format_args!("{time} {level}: {line}")),
+            more => say(format_args!("{time} {level}: {line} ({more} lines before it were left out)")),
+        }
+    }
+}
+
+impl From<BodyFault> for Failure {
+    fn from(fault: BodyFault) -> Failure {
+        match fault {
+            BodyFault::TooLarge => Failure::LargeBody,
+            _ => Failure::BadBody,
+        }
+    }
+}
+
+/// The text of an error without its number, as in `connection refused`.
+pub(super) fn error_text(error: &io::Error) -> String {
+    match (error.get_ref(), error.raw_os_error()) {
+        (Some(inner), _) => inner.to_string(),
+        (None, Some(_)) => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            text.to_lowercase()
+        }
+        (None, None) => error.to_string(),
+    }
+}
+
+/// A line of the log.
+struct Line<'a> {
+    failure: Failure,
+    upstream: &'a str,
+    server: Option<&'a str>,
+    job: Option<&'a Job>,
+    detail: Option<&'a str>,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { failure, upstream, server, job, detail } = self;
+        write!(f, "upstream {upstream}: ")?;
+        match (failure, server) {
+            (Failure::NotConnected, Some(server)) => write!(f, "cannot connect to {server}")?,
+            (Failure::ConnectTime, Some(server)) => write!(f, "cannot connect to {server} in time")?,
+            (failure, Some(server)) => write!(f, "{server}: {}", failure.text())?,
+            (failure, None) => f.write_str(failure.text())?,
+        }
+        if let Some(detail) = detail {
+            write!(f, ": {detail}")?;
+        }
+        if let Some(job) = job {
+            let line = job.head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+            // The query may hold secrets.
+            let end = line.iter().position(|&byte| byte == b'?').or(line.iter().rposition(|&it| it == b' '));
+            let request = line.get(..end.unwrap_or(0).min(TARGET_BYTES_MAX)).unwrap_or_default();
+            write!(f, "; request {}", request.escape_ascii())?;
+            if let Some(peer) = job.peer {
+                write!(f, " of {peer}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Limits the lines of a log.
+struct Throttle(Mutex<Window>);
+
+struct Window {
+    second: u64,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Throttle {
+    const fn new() -> Throttle {
+        Throttle(Mutex::new(Window { second: 0, lines: 0, left_out: 0 }))
+    }
+
+    /// Whether a line may be logged in this second: then, how many were left out since the last one.
+    fn admit(&self, second: u64) -> Option<u64> {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.second != second {
+            (window.second, window.lines) = (second, 0);
+        }
+        if window.lines >= LINES_PER_S_MAX {
+            window.left_out += 1;
+            return None;
+        }
+        window.lines += 1;
+        Some(std::mem::take(&mut window.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_few_lines_and_the_next_says_how_many_were_left_out() {
+        let throttle = Throttle::new();
+        for _ in 0..LINES_PER_S_MAX {
+            assert_eq!(throttle.admit(7), Some(0));
+        }
+        for _ in 0..1000 {
+            assert_eq!(throttle.admit(7), None);
+        }
+        assert_eq!(throttle.admit(8), Some(1000));
+        assert_eq!(throttle.admit(8), Some(0));
+    }
+
+    #[test]
+    fn each_failure_has_its_own_text_and_label() {
+        for (at, one) in Failure::ALL.iter().enumerate() {
+            assert_eq!(*one as usize, at, "`ALL` is in order");
+            for other in &Failure::ALL[at + 1..] {
+                assert_ne!((one.text(), one.label()), (other.text(), other.label()));
+                assert!(one.text() != other.text() && one.label() != other.label(), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_names_the_server_and_the_reason() {
+        let refused = io::Error::from_raw_os_error(111);
+        let line = Line {
+            failure: Failure::NotConnected,
+            upstream: "api",
+            server: Some("127.0.0.1:26011"),
+            job: None,
+            detail: Some(&error_text(&refused)),
+        };
+        assert_eq!(line.to_string(), "upstream api: cannot connect to 127.0.0.1:26011: connection refused");
+        let line = Line { failure: Failure::ReadTime, server: Some("unix:/run/app"), detail: None, ..line };
+        assert_eq!(line.to_string(), "upstream api: unix:/run/app: the upstream did not respond in time");
+    }
+}

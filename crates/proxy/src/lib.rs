@@ -1,0 +1,134 @@
+//! The reverse proxy: requests go to upstream servers over connections in the worker's own lane.
+//!
+//! ```text
+//! client ── ProxyWorker::forward ──> Job ── dispatch: server, connection ──> begin ──> upstream
+//!              │ park                    │ or queue                      ^ send_body: pulled by key
+//!              v                         v                               │
+//! client <── Lane: answer, push <── receive: head, body <── UpstreamConnection <── ready (the lane's events)
+//! ```
+//!
+//! A request is parked, and its head rewritten from what was parsed. Its upstream connection is a guest of the lane,
+//! so it needs neither a task nor a future. Bodies are pulled and pushed by the exchange's key, no faster than the
+//! receiving side accepts them. Large ones go through a pipe without passing through the program.
+#![forbid(unsafe_code)]
+// The data path: data from a client, a file or a plan must not crash a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
+mod address;
+mod balance;
+mod budget;
+mod completion;
+mod connection;
+mod control;
+mod dispatch;
+mod failure;
+mod figures;
+mod h2;
+mod health;
+mod job;
+mod limit;
+mod names;
+mod plan;
+mod receive;
+mod request;
+mod response;
+mod secure;
+mod sticky;
+mod takeover;
+mod tunnel;
+mod upstream;
+mod waiter;
+mod watch;
+mod windows;
+mod worker;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Worker;
+
+pub use failure::Failure;
+pub use figures::{Figures, ServerFigures, UpstreamFigures};
+pub use flatout_gateway::{Forward, Host};
+pub use names::Resolver;
+pub use plan::{Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream};
+pub use request::{may_be_trailer, withholds};
+pub use upstream::ServerState;
+pub use waiter::{Disposition, ParkedClient, ResponseSink};
+pub use watch::Watch;
+pub use worker::{Prepared, ProxyWorker, body_plan};
+
+/// The upstreams of a server, shared by all its workers. Clones are the same proxy.
+#[derive(Clone)]
+pub struct Proxy {
+    upstreams: Arc<[upstream::LiveUpstream]>,
+    _control: Option<Arc<control::Control>>,
+}
+
+impl Proxy {
+    /// A proxy to these upstreams, which routes name by index. If some have names, it waits a while for them to
+    /// resolve; names that do not are looked up again periodically.
+    ///
+    /// # Errors
+    /// The thread cannot be started, or the resolver's configuration or a certificate cannot be read.
+    pub fn open(upstreams: Vec<Upstream>, resolver: &Resolver) -> io::Result<Proxy> {
+        Proxy::open_after(upstreams, resolver, None)
+    }
+
+    /// Like `open`, replacing `former`: state of servers that both have is kept, and it waits only for new names.
+    ///
+    /// # Errors
+    /// See [`Proxy::open`].
+    pub fn open_after(
+        upstreams: Vec<Upstream>,
+        resolver: &Resolver,
+        former: Option<&Proxy>,
+    ) -> io::Result<Proxy> {
+        let former = former.map_or(&[][..], |former| &former.upstreams);
+        let opened: Result<Arc<[_]>, _> =
+            upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
+        let upstreams = opened.map_err(io::Error::other)?;
+        let control = control::start(&upstreams, resolver)?;
+        Ok(Proxy { upstreams, _control: control.map(Arc::new) })
+    }
+
+    /// One worker's part of it.
+    pub fn worker(&self, worker: &Worker) -> Rc<ProxyWorker> {
+        self.watched_worker(worker, Watch::default())
+    }
+
+    /// The same, observed by `watch`.
+    pub fn watched_worker(&self, worker: &Worker, watch: Watch) -> Rc<ProxyWorker> {
+        ProxyWorker::new(worker, self.upstreams.clone(), watch)
+    }
+
+    /// The state of its upstreams.
+    pub fn states(&self) -> Vec<UpstreamState> {
+        let of = |upstream: &upstream::LiveUpstream| UpstreamState {
+            name: upstream.plan.name.clone(),
+            servers: upstream
+                .servers
+                .iter()
+                .map(|it| (it.label.clone(), it.state(upstream.plan.slow_start)))
+                .collect(),
+        };
+        self.upstreams.iter().map(of).collect()
+    }
+
+    /// Like `worker`, replacing this worker's `former` part: it takes over connections to servers that both have,
+    /// those in use when they become idle.
+    pub fn worker_after(&self, worker: &Worker, former: &ProxyWorker) -> Rc<ProxyWorker> {
+        let successor = self.watched_worker(worker, former.watch.clone());
+        successor.succeed(former);
+        successor
+    }
+}
+
+/// The state of an upstream.
+pub struct UpstreamState {
+    /// Its name in the plan.
+    pub name: String,
+    /// Each with its name in figures.
+    pub servers: Vec<(String, ServerState)>,
+}

@@ -1,0 +1,248 @@
+//! The settings of a proxied route and its upstream.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flatout_engine::tls::Identity;
+pub use flatout_wire::proxy_protocol::ProxyVersion as ProxyProtocol;
+
+/// A named group of servers that answer the same requests.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Its name in the site file, in logs and in metrics.
+    pub name: String,
+    /// Its servers; at least one.
+    pub servers: Vec<Server>,
+    /// The protocol of its servers.
+    pub protocol: Protocol,
+    /// How one of them is chosen.
+    pub balance: Balance,
+    /// Idle connections that a worker keeps to each server; 0 keeps none.
+    pub idle_max: usize,
+    /// How long an idle connection is kept.
+    pub idle_time_max: Duration,
+    /// Connections of one worker to each server; beyond that requests wait in the queue.
+    pub connections_max: usize,
+    /// Requests of one worker that wait for a connection; beyond that the response is 503.
+    pub queue_max: usize,
+    /// How long a request waits for a connection before the response is 503.
+    pub queue_time_max: Duration,
+    /// How long connecting may take.
+    pub connect_time_max: Duration,
+    /// How long a send may make no progress.
+    pub send_time_max: Duration,
+    /// How long the upstream may send nothing while a response is expected or in progress.
+    pub read_time_max: Duration,
+    /// How long a request may take as a whole, from its head to the end of the server's response; `None` is no limit.
+    pub request_time_max: Option<Duration>,
+    /// How long a tunnel (WebSocket) may be silent.
+    pub tunnel_time_max: Duration,
+    /// Further attempts of one request, if safe.
+    pub retries_max: u32,
+    /// The limit of retries, as a share of recent requests.
+    pub retry_budget: f64,
+    /// When a server is considered down because of its responses.
+    pub passive: Passive,
+    /// Active health checks, if any.
+    pub active: Option<Active>,
+    /// How long a recovered server takes to get its full share; zero gives it at once.
+    pub slow_start: Duration,
+    /// The PROXY protocol header sent before the first request of a connection.
+    pub send_proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// The protocol of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// One request at a time per connection.
+    Http1,
+    /// HTTP/2 without TLS, with prior knowledge.
+    H2c {
+        /// Concurrent requests per connection; the server may allow fewer.
+        streams_max: u32,
+    },
+    /// HTTP/2 over TLS, negotiated by ALPN.
+    H2 {
+        /// Concurrent requests per connection; the server may allow fewer.
+        streams_max: u32,
+    },
+}
+
+impl Protocol {
+    /// Default number of concurrent requests per connection.
+    pub const STREAMS_MAX: u32 = 100;
+
+    /// The largest value that can be set.
+    pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
+
+    /// Concurrent requests per HTTP/2 connection; `None` for HTTP/1.
+    pub(super) fn streams_max(self) -> Option<u32> {
+        match self {
+            Protocol::Http1 => None,
+            Protocol::H2c { streams_max } | Protocol::H2 { streams_max } => Some(streams_max),
+        }
+    }
+}
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Where it listens.
+    pub address: Address,
+    /// Its weight relative to the others; at least 1.
+    pub weight: u32,
+    /// Whether it is used only if all non-backup servers are down.
+    pub backup: bool,
+    /// TLS to it; `None` is plain.
+    pub tls: Option<Tls>,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A fixed address.
+    Socket(SocketAddr),
+    /// A name and a port; the name is looked up again when its TTL expires.
+    Name(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// TLS to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The name for SNI that its certificate must have; `None` uses the name in the address.
+    pub name: Option<String>,
+    /// CA certificates to trust instead of the system's (PEM).
+    pub authorities: Option<PathBuf>,
+    /// Whether its certificate is checked.
+    pub verify: bool,
+    /// The client certificate, if the server requests one.
+    pub certificate: Option<Identity>,
+}
+
+/// How a server is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Balance {
+    /// Weighted round robin.
+    RoundRobin,
+    /// The one with the fewest requests in progress for its weight.
+    LeastConnections,
+    /// The better of two chosen at random.
+    TwoChoices,
+    /// By consistent hash of a key, so that few keys move when a server is added or removed.
+    Hash(Key),
+    /// The one in a cookie, which the first response sets.
+    Sticky {
+        /// The cookie's name.
+        cookie: String,
+    },
+}
+
+/// The part of a request that is hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// The client's address.
+    Client,
+    /// The path in its normal form.
+    Path,
+    /// Path and query as they were sent.
+    Target,
+    /// The field of this name.
+    Header(String),
+    /// The cookie of this name.
+    Cookie(String),
+}
+
+/// Passive health checks: when a server is considered down because of its responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passive {
+    /// Failures within `window` after which it is down; 0 never.
+    pub failures_max: u32,
+    /// The time in which failures are counted.
+    pub window: Duration,
+    /// How long it stays down before one request tries it again.
+    pub down_time: Duration,
+}
+
+/// Active health checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Active {
+    /// The target of the request.
+    pub path: String,
+    /// The time between checks.
+    pub interval: Duration,
+    /// How long a response may take.
+    pub time_max: Duration,
+    /// Good responses in a row after which a server is up.
+    pub rise: u32,
+    /// Bad responses in a row after which it is down.
+    pub fall: u32,
+    /// The statuses of good responses.
+    pub statuses: std::ops::RangeInclusive<u16>,
+}
+
+impl Upstream {
+    /// An upstream of these servers with default settings.
+    pub fn new(name: &str, servers: Vec<Server>) -> Upstream {
+        Upstream {
+            name: name.to_owned(),
+            servers,
+            protocol: Protocol::Http1,
+            balance: Balance::RoundRobin,
+            idle_max: 256,
+            idle_time_max: Duration::from_secs(60),
+            connections_max: 4096,
+            queue_max: 4096,
+            queue_time_max: Duration::from_secs(10),
+            connect_time_max: Duration::from_secs(5),
+            send_time_max: Duration::from_secs(30),
+            read_time_max: Duration::from_secs(60),
+            request_time_max: None,
+            tunnel_time_max: Duration::from_secs(3600),
+            retries_max: 2,
+            retry_budget: 0.2,
+            passive: Passive {
+                failures_max: 3,
+                window: Duration::from_secs(10),
+                down_time: Duration::from_secs(10),
+            },
+            active: None,
+            slow_start: Duration::ZERO,
+            send_proxy_protocol: None,
+        }
+    }
+}
+
+impl Upstream {
+    /// Checks that the settings are compatible.
+    ///
+    /// # Errors
+    /// The incompatible settings, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let has_tls = |server: &Server| server.tls.is_some();
+        let wrong = match self.protocol {
+            Protocol::Http1 => return Ok(()),
+            Protocol::H2 { .. } if !self.servers.iter().all(has_tls) => {
+                "protocol h2 is over TLS: servers must be https://; without TLS use h2c"
+            }
+            Protocol::H2c { .. } if self.servers.iter().any(has_tls) => {
+                "protocol h2c is without TLS: servers cannot be https://; with TLS use h2"
+            }
+            // A PROXY header names a single client.
+            _ if self.send_proxy_protocol.is_some() => {
+                "send-proxy needs protocol http/1.1: with HTTP/2 many clients share a connection"
+            }
+            _ => return Ok(()),
+        };
+        Err(wrong.to_owned())
+    }
+}
+
+impl Server {
+    /// A plain server with the weight 1.
+    pub fn new(address: Address) -> Server {
+        Server { address, weight: 1, backup: false, tls: None }
+    }
+}

@@ -1,0 +1,231 @@
+//! A running server in the hands of its operator: reloads, purges and upgrades, by the admin listener or a signal.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flatout_admin::Action;
+use flatout_cache::Purge;
+use flatout_engine::{Address, Error, Handle, say};
+use flatout_observe::observed;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::certificates::Secure;
+use crate::live::Live;
+use crate::plan::{Checked, Plan, Source};
+use crate::secure::SecurePort;
+use crate::sharing::{self, Sharing};
+use crate::start;
+use crate::turns::Turns;
+use crate::upgrade::Predecessor;
+use crate::upgrade::Program;
+use crate::{Failure, signals};
+
+/// Commands of the operator.
+pub(crate) struct Control {
+    source: Box<dyn Source>,
+    program: Program,
+    turns: Turns,
+    /// The numbers of all sites so far.
+    numbers: observed::Sites,
+    /// `None` before the start. Reloads take turns.
+    running: Mutex<Option<Running>>,
+}
+
+/// The parts of a running server that a command changes.
+pub(crate) struct Running {
+    /// The settings that need a restart, as they were at the start.
+    pub(crate) restart: Vec<(&'static str, String)>,
+    pub(crate) secure: Option<Secure>,
+    pub(crate) secure_port: SecurePort,
+    pub(crate) live: Live,
+    pub(crate) handle: Handle,
+    pub(crate) sharing: Option<Sharing>,
+}
+
+/// The result of a change.
+struct Changed {
+    added: Vec<Address>,
+    removed: Vec<Address>,
+}
+
+impl Control {
+    /// Of a server that has not started yet.
+    pub(crate) fn new(source: Box<dyn Source>, numbers: observed::Sites) -> Arc<Control> {
+        Arc::new(Control {
+            source,
+            program: Program::current(),
+            turns: Turns::default(),
+            numbers,
+            running: Mutex::new(None),
+        })
+    }
+
+    /// The actions of the admin listener.
+    pub(crate) fn actions(self: &Arc<Control>) -> Vec<Action> {
+        let action = |path, run: fn(&Control, &[u8]) -> Result<String, String>| {
+            let control = self.clone();
+            Action { path, run: Arc::new(move |what| run(&control, what)) }
+        };
+        vec![
+            action("/reload", |control, _| {
+                let _turn = control.turns.take()?;
+                control.reload()
+            }),
+            action("/purge", |control, what| {
+                let _turn = control.turns.take()?;
+                control.purge(what)
+            }),
+            action("/upgrade", |control, _| control.upgrade()),
+        ]
+    }
+
+    /// Lets signals do the same.
+    pub(crate) fn follow_signals(self: &Arc<Control>) -> Result<(), Failure> {
+        let control = self.clone();
+        signals::on(signals::SIGHUP, move || control.reload_by_signal())?;
+        let control = self.clone();
+        signals::on(signals::SIGUSR2, move || {
+            if let Err(why) = control.upgrade() {
+                say(format_args!("not upgraded: {why}"));
+            }
+        })
+    }
+
+    /// The server runs. It takes no commands before [`Control::begin`].
+    pub(crate) fn set(&self, running: Running) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    }
+
+    /// This process is the only one that serves.
+    pub(crate) fn begin(&self, former: Predecessor) {
+        self.turns.begin(former);
+    }
+
+    /// This process is about to end. Returns whether the admin listener has to complete its responses.
+    pub(crate) fn end(&self) -> bool {
+        self.turns.end()
+    }
+
+    /// Nobody reads the result of a signal and tries again, so it waits for its turn. If another process takes over
+    /// meanwhile, that one gets the signal.
+    fn reload_by_signal(&self) {
+        match self.turns.wait() {
+            Ok(_turn) => match self.reload() {
+                Ok(message) => say(format_args!("{message}")),
+                Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
+            },
+            Err(pid) => pass_on(pid, Signal::HUP, "the reload"),
+        }
+    }
+
+    /// Called after the logs were reopened by a signal: a process that took over meanwhile may have opened the old
+    /// files.
+    pub(crate) fn reopened_by_signal(&self) {
+        if let Err(pid) = self.turns.wait() {
+            pass_on(pid, Signal::USR1, "reopening the logs");
+        }
+    }
+
+    /// Removes stored responses. Returns how many, or why it failed.
+    fn purge(&self, what: &[u8]) -> Result<String, String> {
+        let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = running.as_ref().and_then(|running| running.live.opened().cache.clone());
+        let sharing = running.as_ref().and_then(|running| running.sharing.clone());
+        drop(running);
+        if let Some(sharing) = sharing {
+            return sharing.purge(&purge);
+        }
+        let Some(cache) = cache else {
+            return Err("this server has no cache: no route stores responses".to_owned());
+        };
+        Ok(sharing::said(&purge, cache.purge(&purge)))
+    }
+
+    /// Reads the site file again and applies it. Returns what happened, or why the old plan stays.
+    fn reload(&self) -> Result<String, String> {
+        let Some(file) = self.source.name() else {
+            return Err("there is no site file; the server was started with flags".to_owned());
+        };
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = running.as_ref().ok_or("the server has not started yet")?;
+        let mut checked = self.source.checked()?;
+        checked.number(&self.numbers);
+        let Changed { added, removed } = running.change(&checked).map_err(|failure| failure.to_string())?;
+        let sites = &checked.plan().sites;
+        let routes: usize = sites.sites.iter().map(|site| site.routes.len()).sum();
+        let counted = [
+            several(sites.sites.len(), "site"),
+            several(routes, "route"),
+            several(sites.upstreams.len(), "upstream"),
+        ]
+        .join(", ");
+        let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
+            true => String::new(),
+            false => {
+                let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+                format!("; {what} {}", names.join(" "))
+            }
+        };
+        let (added, removed) = (listed("now listening on", added), listed("no longer listening on", removed));
+        Ok(format!("reloaded {file}: {counted}{added}{removed}"))
+    }
+
+    /// Replaces this process by another one. Returns a message with the result, or why this process continues.
+    fn upgrade(&self) -> Result<String, String> {
+        self.turns.upgrade(|former| self.program.replace(former))
+    }
+}
+
+impl Running {
+    /// Changes to another plan, or changes nothing: everything that can fail comes first.
+    fn change(&self, checked: &Checked) -> Result<Changed, Failure> {
+        checked.check_change(&self.restart).map_err(Failure::Usage)?;
+        // A part of the plan that is not named here would be forgotten by reloads.
+        let Plan {
+            server: _,         // prepared below
+            secure: _,         // prepared below, with its certificates
+            issue: _,          // the same
+            sites: _,          // opened below
+            state: _,          // these need a restart: `Plan::restart` has them
+            https_redirect: _, //
+            push: _,           //
+            bus: _,            //
+            logs: _,           //
+            admin: _,          //
+            admin_public: _,   //
+            is_constant: _,    // a file that is read again is not
+            restart: _,        // checked above
+        } = checked.plan();
+        let former = self.live.opened();
+        let opened = start::open(checked, &former.hub, Some(&former))?;
+        let secure = self.secure.as_ref().map(|secure| secure.prepare(checked.plan())).transpose();
+        let secure = secure.map_err(Failure::Usage)?;
+        let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
+        let change = self.handle.prepare(checked.listening(acceptor)).map_err(|error| match error {
+            Error::Plan(message) => Failure::Usage(message),
+            error => Failure::Run(error.to_string()),
+        })?;
+        // From here on nothing fails. In this order, so that a new listener never serves the old plan.
+        if let Some(secure) = secure {
+            secure.commit();
+        }
+        self.live.replace(opened);
+        let changed = change.commit();
+        self.secure_port.set(self.handle.secure_port());
+        Ok(Changed { added: changed.added, removed: changed.removed })
+    }
+}
+
+/// A count and its noun.
+fn several(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Sends a signal to the process that has taken over.
+fn pass_on(pid: u32, signal: Signal, what: &str) {
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    match id.map(|id| kill_process(id, signal)) {
+        Some(Ok(())) => say(format_args!("process {pid} has taken over, and was asked for {what}")),
+        _ => say(format_args!("process {pid} has taken over, but it could not be asked for {what}")),
+    }
+}

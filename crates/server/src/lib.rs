@@ -1,0 +1,33 @@
+//! A whole server: what a plan opens, binds and starts; reload, upgrade to a new process, certificates, the bus.
+//!
+//! ```text
+//! Source ──> Plan ── check ──> Checked ──┬── start ──> Started ── run, until a signal ends it
+//!                                        └── change of a running server: SIGHUP, or `/reload` of the admin listener
+//! ```
+//!
+//! It does not know where a plan comes from (flags, a file, a test), and prints nothing but log lines: the message on
+//! a terminal is a callback of its user.
+#![forbid(unsafe_code)]
+// The data path: data from a client, a file or a plan must not crash a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
+mod certificates;
+mod control;
+mod failure;
+mod issue;
+mod issuing;
+pub mod live;
+mod observe;
+mod plan;
+pub mod secure;
+mod sharing;
+mod signals;
+mod start;
+mod turns;
+pub mod upgrade;
+pub mod upstreams;
+
+pub use failure::Failure;
+pub use issue::{Issue, LISTEN_DEFAULT};
+pub use plan::{Checked, Invalid, Plan, Source};
+pub use start::{Started, Welcome, examine, start};

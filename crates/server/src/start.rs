@@ -1,0 +1,378 @@
+//! Starts a server from a plan, in stages.
+//!
+//! ```text
+//! Checked ── bind: addresses, certificates, the user ──> Bound ── open: folders, upstreams, logs ──> Open
+//!         ── join: the bus, the process it replaces ──> Joined ── start: workers, admin listener ──> Started ── run
+//! ```
+//!
+//! Everything before `open` has the rights of the starting user, everything after it those of the serving user.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use flatout_cache::Cache;
+use flatout_engine::tls::Acceptor;
+use flatout_engine::{Address, Error, Handle, Server};
+use flatout_observe::metrics::{self, TlsSource};
+use flatout_observe::observed;
+use flatout_proxy::{Figures, Proxy, Resolver, Watch};
+use flatout_push::Hub;
+use flatout_site::{self as site, Sites};
+
+use crate::certificates::Secure;
+use crate::control::{Control, Running};
+use crate::live::{Live, Opened};
+use crate::observe::{self, Observing};
+use crate::plan::{Checked, Plan, Source};
+use crate::secure::{Before, HttpChallenges, SecurePort, Secured};
+use crate::sharing::{Closing, Sharing};
+use crate::upgrade::{ListenerOwner, Predecessor, Successor};
+use crate::{Failure, signals};
+
+/// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
+///
+/// # Errors
+/// The plan is wrong, or the machine refuses. The process that this one was to replace continues.
+pub fn start(source: Box<dyn Source>, version: &str) -> Result<Started, Failure> {
+    let mut successor = Successor::from_environment().map_err(Failure::Run)?;
+    let started = start_as(source, version, &mut successor);
+    if let (Err(failure), Some(successor)) = (&started, successor) {
+        successor.refuse(&failure.to_string());
+    }
+    started
+}
+
+/// The same. A successor takes the listeners of the process it replaces, and its subscribers once it serves.
+fn start_as(
+    source: Box<dyn Source>,
+    version: &str,
+    successor: &mut Option<Successor>,
+) -> Result<Started, Failure> {
+    let checked = source.checked().map_err(Failure::Usage)?;
+    let bound = Bound::bind(source, checked, successor)?;
+    let joined = bound.open()?.join(successor)?;
+    joined.start(successor.take(), version)
+}
+
+/// Its addresses are bound, and the process has switched to the serving user.
+struct Bound {
+    checked: Checked,
+    control: Arc<Control>,
+    numbers: observed::Sites,
+    secure: Option<Secure>,
+    observing: observe::Bound,
+    server: flatout_engine::Bound,
+}
+
+/// A server that serves now, for a message to whoever started it.
+pub struct Welcome<'s> {
+    /// Its plan.
+    pub plan: &'s Plan,
+    /// Its sites, with their folders.
+    pub sites: &'s Sites,
+    /// How many workers it has.
+    pub workers_count: usize,
+    /// Where it listens, with the ports that the system has chosen.
+    pub addresses: &'s [Address],
+    /// The same as URLs.
+    pub urls: &'s [String],
+    /// Where its admin listener listens.
+    pub admin: &'s [Address],
+}
+
+/// What it serves is open.
+struct Open {
+    checked: Checked,
+    control: Arc<Control>,
+    secure: Option<Secure>,
+    challenges: Option<HttpChallenges>,
+    observing: Observing,
+    /// Counters of upstreams, if metrics are on.
+    figures: Option<Figures>,
+    server: flatout_engine::Bound,
+    hub: Hub,
+    live: Live,
+}
+
+/// It gets the messages of other servers, and has those of the process it replaces.
+struct Joined {
+    open: Open,
+    sharing: Option<Sharing>,
+    /// Announces the end to other servers, also if this server does not start.
+    closing: Option<Closing>,
+}
+
+/// It serves.
+pub struct Started {
+    checked: Checked,
+    control: Arc<Control>,
+    observing: Observing,
+    admin: Vec<Address>,
+    server: Server,
+    live: Live,
+    closing: Option<Closing>,
+}
+
+impl Bound {
+    fn bind(
+        source: Box<dyn Source>,
+        mut checked: Checked,
+        successor: &mut Option<Successor>,
+    ) -> Result<Bound, Failure> {
+        // As the starting user, who may read keys that the serving user may not.
+        let secure = Secure::open(checked.plan())?;
+        check_folders(&checked)?;
+        let is_one_folder = checked.is_one_folder();
+        let numbers = match is_one_folder {
+            true => observed::Sites::single(EVERY_HOST),
+            false => observed::Sites::default(),
+        };
+        checked.number(&numbers);
+        let control = Control::new(source, numbers.clone());
+        let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
+        let plan = checked.plan();
+        let observing = observe::Options {
+            logs: plan.logs.clone(),
+            admin: plan.admin.clone(),
+            admin_public: plan.admin_public,
+            actions: control.actions(),
+            sources: acceptor
+                .cloned()
+                .into_iter()
+                .map(|it| Arc::new(TlsSource(it)) as Arc<dyn metrics::Source>)
+                .collect(),
+        };
+        let mut inherited =
+            |whose| successor.as_mut().map(|successor| successor.listeners(whose)).unwrap_or_default();
+        let observing = observing.bind(inherited(ListenerOwner::Admin))?;
+        let listening = checked.listening(acceptor);
+        let server =
+            flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server)).map_err(failure)?;
+        Ok(Bound { checked, control, numbers, secure, observing, server })
+    }
+
+    /// Opens what it serves, as the serving user: files that this user may not read are not served.
+    fn open(self) -> Result<Open, Failure> {
+        let Bound { checked, control, numbers, secure, observing, server } = self;
+        let challenges = secure.as_ref().map(|secure| secure.begin(checked.plan())).transpose()?.flatten();
+        let hub = Hub::new(checked.plan().push);
+        let live = Live::new(open(&checked, &hub, None)?);
+        control.follow_signals()?;
+        let mut observing = observing.open(numbers)?;
+        let (logs, reopening) = (observing.observers().logs, control.clone());
+        signals::on(signals::SIGUSR1, move || {
+            logs.iter().for_each(flatout_observe::log::Log::reopen);
+            reopening.reopened_by_signal();
+        })?;
+        // Without rules, the site layer is skipped.
+        let figures = (!checked.is_one_folder()).then(|| observing.watch_upstreams(live.clone())).flatten();
+        observing.add(Arc::new(live.clone()));
+        Ok(Open { checked, control, secure, challenges, observing, figures, server, hub, live })
+    }
+}
+
+impl Open {
+    fn has_push(&self) -> bool {
+        self.live.opened().sites.has_push()
+    }
+
+    /// Joins the bus, and takes over the channels of the process to be replaced.
+    fn join(self, successor: &mut Option<Successor>) -> Result<Joined, Failure> {
+        let (has_push, bus) = (self.has_push(), self.checked.plan().bus.clone());
+        if has_push && bus.is_some() {
+            self.hub.expect_workers();
+            if let Some(successor) = successor.as_ref() {
+                successor.await_channels(&self.hub);
+            }
+        }
+        // Wait, so that the first subscribers find the history, and so that messages which the old process no longer
+        // accepts are not lost.
+        let waits = successor.is_some() || bus.as_ref().is_some_and(|bus| bus.history.is_some());
+        let sharing = bus.map(|bus| Sharing::begin(bus, &self.hub, &self.live)).transpose()?;
+        let closing = sharing.clone().map(Closing);
+        let mut joined = Joined { open: self, sharing, closing };
+        if let Some(sharing) = &joined.sharing {
+            joined.open.observing.watch_bus(&sharing.relay);
+            if waits {
+                sharing.wait_joined();
+            }
+        }
+        if let Some(successor) = successor {
+            let relay = joined.sharing.as_ref().map(|sharing| &*sharing.relay);
+            successor.take_channels(&joined.open.hub, relay, has_push).map_err(Failure::Run)?;
+        }
+        Ok(joined)
+    }
+
+    /// What each worker runs.
+    fn make(
+        &self,
+        before: Before,
+    ) -> impl Fn(flatout_engine::Worker) -> Box<dyn flatout_engine::Service> + Send + Sync + 'static {
+        let (live, observers, figures) =
+            (self.live.clone(), self.observing.observers(), self.figures.clone());
+        let is_one_folder = self.checked.is_one_folder();
+        let folder = is_one_folder.then(|| live.opened().sites.folders().first().cloned()).flatten();
+        move |worker| {
+            observers.wrap(|notes| {
+                let service = match &folder {
+                    Some(folder) => folder.service(),
+                    None => live.service(&worker, Watch::new(&notes, figures.clone())),
+                };
+                match before.is_needed() {
+                    true => Box::new(Secured::new(before.clone(), service)),
+                    false => service,
+                }
+            })
+        }
+    }
+}
+
+impl Joined {
+    /// Starts the workers and the admin listener, and takes the subscribers of the process to be replaced.
+    fn start(self, successor: Option<Successor>, version: &str) -> Result<Started, Failure> {
+        let Joined { open, sharing, closing } = self;
+        let plan = open.checked.plan();
+        let secure_port = SecurePort::new(open.server.secure_port());
+        let before = Before {
+            redirect: plan.https_redirect.then(|| secure_port.clone()),
+            sites: Some(open.live.clone()),
+            challenges: open.challenges.clone(),
+            early_data: plan.secure.early_data,
+        };
+        let (make, has_push) = (open.make(before), open.has_push());
+        let Open { checked, control, secure, mut observing, server, hub, live, .. } = open;
+        let server = server.start(make).map_err(failure)?;
+        if let Some(secure) = &secure {
+            let following = secure.clone().follow();
+            following.map_err(|error| Failure::Run(format!("cannot start the TLS thread: {error}")))?;
+        }
+        if has_push {
+            observing.watch_push(&hub);
+        }
+        let (restart, handle) = (checked.plan().restart.clone(), server.handle());
+        let relay = sharing.as_ref().map(|sharing| sharing.relay.clone());
+        control.set(Running { restart, secure, secure_port, live: live.clone(), handle, sharing });
+        let admin = observing.start(&server, version)?;
+        let former = Predecessor {
+            server: server.handle(),
+            admin: observing.admin(),
+            hub: hub.clone(),
+            relay,
+            live: live.clone(),
+        };
+        match successor {
+            None => control.begin(former),
+            Some(successor) => {
+                let begun = control.clone();
+                let workers = server.workers_count();
+                let followed =
+                    successor.take_subscribers((hub, live.clone()), workers, move || begun.begin(former));
+                followed
+                    .map_err(|error| Failure::Run(format!("cannot start the upgrade thread: {error}")))?;
+            }
+        }
+        Ok(Started { checked, control, observing, admin, server, live, closing })
+    }
+}
+
+impl Started {
+    /// Serves until a signal ends it, or another process has taken over. Without `welcome`, a single line is written to
+    /// stderr, which programs wait for.
+    ///
+    /// # Errors
+    /// A worker failed.
+    pub fn run(self, welcome: Option<&dyn Fn(&Welcome<'_>)>) -> Result<(), Failure> {
+        let Started { checked, control, observing, admin, server, live, closing } = self;
+        let workers_count = server.workers_count();
+        let ended = match welcome {
+            Some(welcome) => {
+                let urls = server.urls().to_vec();
+                server.run_announced(|addresses| {
+                    let (plan, opened) = (checked.plan(), live.opened());
+                    let sites = &opened.sites;
+                    welcome(&Welcome { plan, sites, workers_count, addresses, urls: &urls, admin: &admin });
+                })
+            }
+            None => server.run(),
+        };
+        if control.end() {
+            // Otherwise they are cut: a live page never ends.
+            observing.admin().iter().for_each(Handle::drain);
+        }
+        drop(closing);
+        observing.close();
+        ended.map_err(failure)
+    }
+}
+
+/// The name in metrics of the site for all hosts.
+const EVERY_HOST: &str = "*";
+
+/// Opens what a plan serves. Keeps from the former one what both have: folders, counters, upstreams with their state,
+/// and stored responses.
+pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
+    let (sites, user) = (&checked.plan().sites, checked.plan().server.user.as_deref());
+    let opened = site::open_after(sites, former.map(|former| &former.sites));
+    let opened = opened.map_err(|error| match error {
+        site::Error::Fault(fault) => Failure::Usage(fault.to_string()),
+        site::Error::Folder(at, error) => {
+            let root = sites.folders.get(at).map(|folder| folder.root.display().to_string());
+            cannot_read(&root.unwrap_or_default(), user, &error)
+        }
+        error => Failure::Run(error.to_string()),
+    })?;
+    let proxy = Proxy::open_after(sites.upstreams.clone(), &Resolver::System, former.map(|it| &it.proxy));
+    let proxy = proxy.map_err(|error| Failure::Run(format!("upstreams: {error}")))?;
+    let cache = checked.is_cached().then(|| match former.and_then(|former| former.cache.as_ref()) {
+        Some(former) => Cache::open_after(sites.cache.clone(), former),
+        None => Cache::open(sites.cache.clone()),
+    });
+    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache })
+}
+
+/// Checks what only this machine can tell, without changing anything: its certificates and folders.
+///
+/// # Errors
+/// Why a server with this plan would not start.
+pub fn examine(checked: &Checked) -> Result<(), Failure> {
+    if checked.plan().is_secure() {
+        Acceptor::open(checked.plan().secure.clone()).map_err(Failure::Usage)?;
+    }
+    check_folders(checked)
+}
+
+/// Finds missing folders before anything is bound. Permissions are not checked yet: on a network file system root may
+/// have fewer rights than the serving user.
+fn check_folders(checked: &Checked) -> Result<(), Failure> {
+    for folder in &checked.plan().sites.folders {
+        let root = folder.root.display().to_string();
+        match std::fs::metadata(&folder.root) {
+            Ok(found) if !found.is_dir() => {
+                return Err(cannot_read(&root, None, &ErrorKind::NotADirectory.into()));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(cannot_read(&root, None, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
+    match (error.kind(), user) {
+        (ErrorKind::NotFound | ErrorKind::NotADirectory, _) => {
+            Failure::Usage(format!("`{root}` is not a folder: {error}; give the folder to serve"))
+        }
+        (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
+        (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Plan(message) => Failure::Usage(message),
+        error => Failure::Run(error.to_string()),
+    }
+}

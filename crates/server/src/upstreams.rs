@@ -1,0 +1,132 @@
+//! The state of the current upstreams, for metrics and the admin listener.
+
+use flatout_admin as admin;
+use flatout_admin::upstreams::{ServerSnapshot, UpstreamSnapshot};
+use flatout_cache as cache;
+use flatout_observe::metrics::{Family, Kind, Source, Value};
+use flatout_proxy::{Failure, Figures, ServerState};
+
+use crate::live::Live;
+
+/// The current upstreams and their counters.
+pub struct Upstreams {
+    live: Live,
+    figures: Figures,
+}
+
+impl Upstreams {
+    /// The upstreams of `live`, whose workers count in `figures`.
+    pub fn new(live: Live, figures: Figures) -> Upstreams {
+        Upstreams { live, figures }
+    }
+}
+
+impl admin::UpstreamSource for Upstreams {
+    fn upstreams(&self) -> Vec<UpstreamSnapshot> {
+        let states = self.live.opened().proxy.states();
+        let of = |upstream: flatout_proxy::UpstreamState| {
+            let server = |(address, state): (String, ServerState)| {
+                let figures = self.figures.server(&upstream.name, &address);
+                ServerSnapshot { address, state, figures }
+            };
+            let servers = upstream.servers.into_iter().map(server).collect();
+            UpstreamSnapshot { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
+        };
+        states.into_iter().map(of).collect()
+    }
+
+    fn cache(&self) -> Option<cache::Figures> {
+        self.live.opened().cache.as_ref().map(cache::Cache::figures)
+    }
+}
+
+impl Source for Upstreams {
+    fn collect(&self, into: &mut Vec<Family>) {
+        families(&admin::UpstreamSource::upstreams(self), into);
+    }
+}
+
+/// The name of a state as a label.
+fn label(state: ServerState) -> &'static str {
+    match state {
+        ServerState::Up => "up",
+        ServerState::SlowStart => "slow_start",
+        ServerState::Down => "down",
+        ServerState::NoAddress => "no_address",
+    }
+}
+
+fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {
+    let gauge = |name, help| Family::new(name, Kind::Gauge, help);
+    let counter = |name, help| Family::new(name, Kind::Counter, help);
+    let mut states =
+        gauge("flatout_upstream_server_state", "1 for the current state of a server, 0 for the others");
+    let mut active = gauge("flatout_upstream_active_requests", "Requests that a server is serving");
+    let mut connections = gauge("flatout_upstream_connections", "Open connections to a server");
+    let mut requests = counter("flatout_upstream_requests", "Requests sent to a server");
+    let mut failures =
+        counter("flatout_upstream_failures", "Requests and attempts to connect that failed at a server");
+    let mut retries = counter("flatout_upstream_retries", "Requests retried after a failure at a server");
+    let mut times = Family::new(
+        "flatout_upstream_response_duration_seconds",
+        Kind::Histogram,
+        "Time from the start of an attempt to the end of its response",
+    );
+    let mut queued = gauge("flatout_upstream_queued_requests", "Requests that wait for a connection");
+    let mut refused =
+        counter("flatout_upstream_refused_requests", "Requests not sent to any server, by reason");
+    let mut ended = counter(
+        "flatout_upstream_failed_requests",
+        "Requests that ended without the complete response of a server, by reason",
+    );
+    let mut no_budget =
+        counter("flatout_upstream_refused_retries", "Retries not made because the budget was used up");
+    for upstream in upstreams {
+        let name = upstream.name.as_str();
+        for server in &upstream.servers {
+            let labels = [("upstream", name), ("server", server.address.as_str())];
+            let [of_upstream, of_server] = labels;
+            for state in ServerState::ALL {
+                let is_it = Value::Count(u64::from(server.state == state));
+                states.add(&[of_upstream, of_server, ("state", label(state))], is_it);
+            }
+            let figures = &server.figures;
+            let busy = figures.open.saturating_sub(figures.idle);
+            for (state, count) in [("active", busy), ("idle", figures.idle)] {
+                connections.add(&[of_upstream, of_server, ("state", state)], Value::Count(count));
+            }
+            active.add(&labels, Value::Count(figures.active));
+            requests.add(&labels, Value::Count(figures.requests));
+            failures.add(&labels, Value::Count(figures.failures));
+            retries.add(&labels, Value::Count(figures.retries));
+            times.add(&labels, Value::Latency(Box::new(figures.responses.clone())));
+        }
+        let figures = &upstream.figures;
+        queued.add(&[("upstream", name)], Value::Count(figures.queued));
+        let reasons = [
+            ("queue_full", figures.queue_full),
+            ("queue_time", figures.queue_time),
+            ("no_server", figures.no_server),
+        ];
+        for (reason, count) in reasons {
+            refused.add(&[("upstream", name), ("reason", reason)], Value::Count(count));
+        }
+        for (failure, count) in Failure::ALL.into_iter().zip(figures.ended) {
+            ended.add(&[("upstream", name), ("reason", failure.label())], Value::Count(count));
+        }
+        no_budget.add(&[("upstream", name)], Value::Count(figures.no_budget));
+    }
+    into.extend([
+        states,
+        active,
+        connections,
+        requests,
+        failures,
+        retries,
+        times,
+        queued,
+        refused,
+        ended,
+        no_budget,
+    ]);
+}

@@ -1,0 +1,195 @@
+//! The guards of a route, checked and prepared.
+
+use std::sync::Arc;
+
+use flatout_wire::Status;
+use regex::bytes::Regex;
+
+use super::super::access::AccessList;
+use super::super::basic::Basic;
+use super::super::concurrency::Gate;
+use super::super::fault::{Fault, Place};
+use super::super::pages::CompiledMaintenance;
+use super::super::plan::{self, ForwardAuth, Limited, Plan, RateUse, Rules, Template};
+use super::super::rate::Buckets;
+use super::super::render::Text;
+
+/// What is checked before a request is answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Guards {
+    pub(crate) maintenance: Option<Arc<CompiledMaintenance>>,
+    pub(crate) access: Arc<AccessList>,
+    pub(crate) rates: Vec<CompiledRate>,
+    pub(crate) basic: Option<Basic>,
+    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) body_bytes_max: Option<u64>,
+    pub(crate) gates: Vec<(Key, Arc<Gate>)>,
+}
+
+/// A rate limit of a route.
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledRate {
+    pub(crate) key: Key,
+    pub(crate) buckets: Arc<Buckets>,
+    pub(crate) burst: u32,
+    pub(crate) delay: Option<u32>,
+    pub(crate) status: Status,
+    /// `"name";q=…;w=…` and `"name"`, if responses carry these fields.
+    pub(crate) field_values: Option<(String, String)>,
+}
+
+/// Whose requests are counted together.
+#[derive(Debug, Clone)]
+pub(crate) enum Key {
+    Everyone,
+    Client { ipv6_bits: u8 },
+    Text(Text),
+}
+
+#[derive(Debug)]
+pub(crate) struct Authority {
+    pub(crate) plan: ForwardAuth,
+    pub(crate) target: Text,
+    /// The request's own fields of these names are removed.
+    pub(crate) dropped: Vec<String>,
+}
+
+/// What routes name by index, created once, with the settings of each.
+#[derive(Debug)]
+pub(super) struct SharedLimits {
+    buckets: Vec<(plan::Rate, Arc<Buckets>)>,
+    gates: Vec<(plan::Concurrency, Arc<Gate>)>,
+}
+
+impl SharedLimits {
+    /// Limits that `former` has with the same settings are kept.
+    pub(super) fn after(plan: &Plan, former: Option<&SharedLimits>) -> Result<SharedLimits, Fault> {
+        let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {
+            let place = Place::Rate(at);
+            if rate.requests == 0 || rate.window.is_zero() || rate.keys_max == 0 {
+                return Err(place.fault(format!(
+                    "the rate `{}`: requests, window and keys must be at least 1",
+                    rate.name
+                )));
+            }
+            if !rate.name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
+                || rate.name.is_empty()
+            {
+                return Err(place.fault(format!(
+                    "the rate {:?}: its name must be visible ASCII without quotes",
+                    rate.name
+                )));
+            }
+            let known = former.and_then(|former| former.buckets.iter().find(|(known, _)| known == rate));
+            let made = || Arc::new(Buckets::new(rate.requests, rate.window, rate.keys_max));
+            Ok((rate.clone(), known.map_or_else(made, |(_, buckets)| buckets.clone())))
+        });
+        let gates = plan.concurrency.iter().enumerate().map(|(at, limit)| {
+            if limit.requests_max == 0 || limit.keys_max == 0 {
+                let reason = format!("the limit `{}`: requests and keys must be at least 1", limit.name);
+                return Err(Place::Concurrency(at).fault(reason));
+            }
+            let known = former.and_then(|former| former.gates.iter().find(|(known, _)| known == limit));
+            let made =
+                || Gate::new(limit.requests_max, limit.queue_max, limit.queue_time_max, limit.keys_max);
+            Ok((limit.clone(), known.map_or_else(made, |(_, gate)| gate.clone())))
+        });
+        Ok(SharedLimits {
+            buckets: buckets.collect::<Result<_, Fault>>()?,
+            gates: gates.collect::<Result<_, Fault>>()?,
+        })
+    }
+}
+
+impl Guards {
+    /// Whether they allow every request.
+    pub(crate) fn is_open(&self) -> bool {
+        self.maintenance.is_none()
+            && self.access.is_empty()
+            && self.rates.is_empty()
+            && self.basic.is_none()
+            && self.authority.is_none()
+            && self.gates.is_empty()
+    }
+
+    pub(super) fn new(
+        plan: &Plan,
+        shared: &SharedLimits,
+        rules: &Rules,
+        expression: Option<&Regex>,
+        place: Place,
+    ) -> Result<Guards, Fault> {
+        let text = |template: &Template| Text::new(template, expression, plan.maps.len(), place);
+        let key = |limited: &Limited| {
+            Ok(match limited {
+                Limited::Everyone => Key::Everyone,
+                Limited::Client { ipv6_bits: bits @ 1..=128 } => Key::Client { ipv6_bits: *bits },
+                Limited::Client { ipv6_bits } => {
+                    return Err(
+                        place.fault(format!("got {ipv6_bits} bits of an IPv6 address, need 1 to 128"))
+                    );
+                }
+                Limited::Text(template) => Key::Text(text(template)?),
+            })
+        };
+        let rate = |used: &RateUse| {
+            let at = within(used.rate, plan.rates.len(), "rate", place)?;
+            let Some((rate, buckets)) = shared.buckets.get(at) else {
+                return Err(place.fault("no such rate"));
+            };
+            let all: Vec<u16> = (400..600).collect();
+            Ok(CompiledRate {
+                key: key(&rate.key)?,
+                buckets: buckets.clone(),
+                burst: used.burst,
+                delay: used.delay,
+                status: status_of(used.status, &all, place)?,
+                field_values: used.fields.then(|| {
+                    let (name, seconds) = (&rate.name, rate.window.as_secs().max(1));
+                    (format!("\"{name}\";q={};w={seconds}", rate.requests), format!("\"{name}\""))
+                }),
+            })
+        };
+        let gate = |&at: &usize| {
+            let at = within(at, plan.concurrency.len(), "concurrency limit", place)?;
+            match shared.gates.get(at) {
+                Some((limit, gate)) => Ok((key(&limit.key)?, gate.clone())),
+                None => Err(place.fault("no such limit")),
+            }
+        };
+        let basic = |basic| Basic::new(basic, place);
+        let authority = |authority: &ForwardAuth| {
+            within(authority.upstream, plan.upstreams.len(), "upstream", place)?;
+            let dropped = authority.response_fields.iter().map(|name| name.to_ascii_lowercase()).collect();
+            Ok(Arc::new(Authority { target: text(&authority.target)?, plan: authority.clone(), dropped }))
+        };
+        let maintenance =
+            rules.maintenance.as_ref().map(|closed| CompiledMaintenance::new(closed, place)).transpose()?;
+        Ok(Guards {
+            maintenance: maintenance.map(Arc::new),
+            access: Arc::new(AccessList::new(&rules.access)),
+            rates: rules.rates.iter().map(rate).collect::<Result<_, Fault>>()?,
+            basic: rules.basic_auth.as_ref().map(basic).transpose()?,
+            authority: rules.forward_auth.as_ref().map(authority).transpose()?,
+            body_bytes_max: rules.body.bytes_max,
+            gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
+        })
+    }
+
+    pub(super) fn uses_captures(&self) -> bool {
+        let key = |key: &Key| matches!(key, Key::Text(text) if text.uses_captures());
+        self.rates.iter().any(|rate| key(&rate.key))
+            || self.gates.iter().any(|(this, _)| key(this))
+            || self.authority.as_ref().is_some_and(|authority| authority.target.uses_captures())
+    }
+}
+
+pub(super) fn within(index: usize, count: usize, what: &str, place: Place) -> Result<usize, Fault> {
+    if index < count { Ok(index) } else { Err(place.fault(format!("no {what} {index}: there are {count}"))) }
+}
+
+pub(super) fn status_of(code: u16, allowed: &[u16], place: Place) -> Result<Status, Fault> {
+    Status::from_code(code)
+        .filter(|_| allowed.contains(&code))
+        .ok_or_else(|| place.fault(format!("the status {code} cannot be used here")))
+}

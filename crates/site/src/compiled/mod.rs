@@ -1,0 +1,142 @@
+//! A plan, checked and prepared: the part shared by all workers, and the part that each worker has a copy of.
+
+mod guards;
+mod route;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::client::Clients;
+use super::fault::{Fault, Place};
+use super::hosts::Hosts;
+use super::plan::{self, Plan};
+use super::render::{Maps, Paths, View};
+use super::rewrite::Rewrites;
+use super::table::Table;
+use guards::SharedLimits;
+
+pub(crate) use guards::{Guards, Key};
+pub(crate) use route::{Act, CompiledCached, CompiledRoute, ResponseRules};
+
+/// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
+const SITES_MAX: usize = 4096;
+
+/// A checked plan. A clone has its own memory for expressions, which threads would otherwise contend for, and shares
+/// the counters.
+#[derive(Debug, Clone)]
+pub(crate) struct Compiled {
+    pub(crate) hosts: Hosts,
+    pub(crate) sites: Vec<CompiledSite>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) keys: RandomState,
+    /// The counters of limits.
+    counted: Arc<SharedLimits>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledSite {
+    pub(crate) table: Table,
+    pub(crate) rewrites: Rewrites,
+    pub(crate) routes: Vec<CompiledRoute>,
+    /// The guards used when no route matches.
+    pub(crate) rest: Guards,
+    pub(crate) rest_response: ResponseRules,
+}
+
+impl Compiled {
+    /// # Errors
+    /// The first error in the plan.
+    pub(crate) fn new(plan: &Plan) -> Result<Compiled, Fault> {
+        Compiled::after(plan, None)
+    }
+
+    /// Like `new`, replacing `former`: limits that did not change keep their counters.
+    ///
+    /// # Errors
+    /// See [`Compiled::new`].
+    pub(crate) fn after(plan: &Plan, former: Option<&Compiled>) -> Result<Compiled, Fault> {
+        if plan.sites.len() > SITES_MAX {
+            return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
+        }
+        let shared = SharedLimits::after(plan, former.map(|former| &*former.counted))?;
+        let sites =
+            plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(plan, &shared, at, site));
+        Ok(Compiled {
+            hosts: Hosts::new(&plan.sites)?,
+            sites: sites.collect::<Result<_, Fault>>()?,
+            clients: Arc::new(Clients::new(&plan.trust)),
+            maps: Arc::new(Maps::new(&plan.maps)?),
+            // Keys are counted by their hashes, so the hasher has to stay.
+            keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
+            counted: Arc::new(shared),
+        })
+    }
+
+    /// Whether passwords are checked anywhere.
+    pub(crate) fn has_passwords(&self) -> bool {
+        let of_routes = |site: &CompiledSite| site.routes.iter().any(|route| route.guards.basic.is_some());
+        self.sites.iter().any(|site| site.rest.basic.is_some() || of_routes(site))
+    }
+
+    /// The number of a key in the tables of limits. Requests whose key is empty are counted together: a client must not
+    /// get rid of a limit by leaving out what it is counted by.
+    pub(crate) fn number_of(&self, key: &Key, view: &View<'_>) -> u64 {
+        match key {
+            Key::Everyone => 1,
+            Key::Client { ipv6_bits } => {
+                let address = match view.client.address {
+                    Some(IpAddr::V6(address)) => {
+                        let free_bits = 128 - u32::from(*ipv6_bits).min(128);
+                        let address = u128::from(address);
+                        let network =
+                            address.checked_shr(free_bits).and_then(|top| top.checked_shl(free_bits));
+                        Some(IpAddr::V6(network.unwrap_or(0).into()))
+                    }
+                    address => address,
+                };
+                self.keys.hash_one(address)
+            }
+            Key::Text(text) => {
+                let mut value = Vec::new();
+                text.render(view, Paths::Decoded, &mut value);
+                self.keys.hash_one(value)
+            }
+        }
+    }
+}
+
+impl CompiledSite {
+    /// Whether identical requests may get the same response.
+    pub(crate) fn repeats(&self) -> bool {
+        self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
+    }
+
+    fn new(plan: &Plan, shared: &SharedLimits, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
+        let table = Table::new(&site.routes, at)?;
+        let place = Place::Site(at);
+        let rest_rules = &site.rules;
+        let mut routes: Vec<CompiledRoute> = Vec::with_capacity(site.routes.len());
+        for (route_at, route) in site.routes.iter().enumerate() {
+            let former = site.routes.get(..route_at).unwrap_or_default();
+            let alike = former.iter().position(|former| route::is_alike(former, route));
+            let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
+            let expression = table.expression(route_at).cloned();
+            let place = Place::Route(at, route_at);
+            let mut route = CompiledRoute::new(plan, shared, (place, class), route, expression)?;
+            if let Some(cache) = &mut route.cache {
+                // A rewrite may depend on anything.
+                cache.repeats &= site.rewrites.is_empty();
+            }
+            routes.push(route);
+        }
+        Ok(CompiledSite {
+            table,
+            rewrites: Rewrites::new(&site.rewrites, None, plan.maps.len(), place)?,
+            routes,
+            rest: Guards::new(plan, shared, rest_rules, None, place)?,
+            rest_response: ResponseRules::new(plan, rest_rules, None, place)?,
+        })
+    }
+}

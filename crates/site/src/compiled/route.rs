@@ -1,0 +1,245 @@
+//! One route, checked and prepared.
+
+use std::sync::Arc;
+
+use flatout_wire::Status;
+use flatout_wire::field::{is_field_value, is_token};
+use regex::bytes::Regex;
+
+use super::super::cors::CompiledCors;
+use super::super::fault::{Fault, Place};
+use super::super::fields::FieldRules;
+use super::super::pages::ErrorPages;
+use super::super::plan::{self, Action, Hsts, PathPolicy, Piece, Plan, Rules, Template, Variable};
+use super::super::render::Text;
+use super::super::rewrite::Rewrites;
+use super::guards::{Guards, SharedLimits, status_of, within};
+use flatout_compress as compress;
+use flatout_gateway as gateway;
+use flatout_observe::observed::NO_SITE;
+use flatout_push as push;
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledRoute {
+    /// Routes with the same number have the same rules and the same upstream.
+    pub(crate) class: usize,
+    pub(crate) paths: PathPolicy,
+    pub(crate) rewrites: Rewrites,
+    pub(crate) guards: Guards,
+    pub(crate) request_fields: FieldRules,
+    pub(crate) response: ResponseRules,
+    /// The route's expression, if a text uses its captures.
+    pub(crate) captures: Option<Regex>,
+    pub(crate) try_files: Option<usize>,
+    pub(crate) act: Act,
+    pub(crate) cache: Option<CompiledCached>,
+}
+
+/// How responses are cached.
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledCached {
+    pub(crate) rules: Arc<gateway::Rules>,
+    pub(crate) key: Option<Text>,
+    pub(crate) names_authorization: bool,
+    /// The rules depend on nothing but the request head.
+    pub(crate) repeats: bool,
+    pub(crate) bypass: Vec<Text>,
+    pub(crate) no_store: Vec<Text>,
+}
+
+/// The rules for a response.
+#[derive(Debug, Clone)]
+pub(crate) struct ResponseRules {
+    /// The number of the site, for logs and metrics.
+    pub(crate) site: u16,
+    pub(crate) pages: ErrorPages,
+    pub(crate) fields: FieldRules,
+    /// The value of `Strict-Transport-Security`, over HTTPS.
+    pub(crate) hsts: Option<String>,
+    pub(crate) cors: Option<CompiledCors>,
+    pub(crate) compress: Option<compress::Rules>,
+}
+
+/// What answers.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    Files(usize),
+    Proxy(gateway::Forward),
+    Push(Arc<push::Plan>),
+    Redirect { status: Status, to: Text },
+    Respond { status: Status, content_type: String, body: Text },
+    Close,
+}
+
+/// Whether two routes give everybody the same access, so that it does not matter which of them a request takes.
+pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
+    let has_same_upstream = match (&one.action, &other.action) {
+        (Action::Proxy(one), Action::Proxy(other)) => {
+            one.upstream == other.upstream && one.host == other.host
+        }
+        _ => false,
+    };
+    has_same_upstream
+        && one.rules == other.rules
+        && one.rewrites == other.rewrites
+        && one.try_files == other.try_files
+}
+
+impl CompiledRoute {
+    pub(super) fn new(
+        plan: &Plan,
+        shared: &SharedLimits,
+        (place, class): (Place, usize),
+        route: &plan::Route,
+        expression: Option<Regex>,
+    ) -> Result<CompiledRoute, Fault> {
+        let maps_count = plan.maps.len();
+        let text = |template: &Template| Text::new(template, expression.as_ref(), maps_count, place);
+        if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
+            return Err(place.fault(format!("`{method}` is not a valid method")));
+        }
+        let act = match &route.action {
+            Action::Files(folder) => Act::Files(within(*folder, plan.folders.len(), "folder", place)?),
+            Action::Proxy(forward) => {
+                within(forward.upstream, plan.upstreams.len(), "upstream", place)?;
+                Act::Proxy(forward.clone())
+            }
+            Action::Push(plan) => Act::Push(Arc::new(push::Plan::clone(plan))),
+            Action::Redirect { status, to } => Act::Redirect {
+                status: status_of(*status, &[301, 302, 303, 307, 308], place)?,
+                to: text(to)?,
+            },
+            Action::Respond { status, content_type, body } => {
+                if !is_field_value(content_type.as_bytes()) {
+                    return Err(place.fault(format!("{content_type:?} is not a valid Content-Type")));
+                }
+                let all: Vec<u16> = (200..600).collect();
+                let status = status_of(*status, &all, place)?;
+                Act::Respond { status, content_type: content_type.clone(), body: text(body)? }
+            }
+            Action::Close => Act::Close,
+        };
+        if let Some(folder) = route.try_files {
+            within(folder, plan.folders.len(), "folder", place)?;
+        }
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
+        let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place)?;
+        if matches!(act, Act::Close) {
+            // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
+            (guards.basic, guards.authority) = (None, None);
+            guards.rates.clear();
+            guards.gates.clear();
+        }
+        let request_fields =
+            FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
+        let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+        if matches!(act, Act::Files(_)) {
+            // Files were compressed beforehand.
+            response.compress = None;
+        }
+        let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
+        let mut cache = cache.map(|rules| CompiledCached::new(rules, text)).transpose()?;
+        if let Some(cache) = &mut cache {
+            // Nothing may depend on addresses, the counters of limits, or files.
+            cache.repeats = cache.key.is_none()
+                && cache.bypass.is_empty()
+                && cache.no_store.is_empty()
+                && guards.is_open()
+                && rewrites.is_empty()
+                && request_fields.is_empty()
+                && response.fields.is_constant()
+                && response.cors.is_none()
+                && route.try_files.is_none()
+                && plan.trust.proxies.is_empty();
+        }
+        let uses_captures = rewrites.uses_captures()
+            || guards.uses_captures()
+            || request_fields.uses_captures()
+            || response.fields.uses_captures()
+            || cache.as_ref().is_some_and(CompiledCached::uses_captures)
+            || match &act {
+                Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
+                Act::Files(_) | Act::Proxy(_) | Act::Push(_) | Act::Close => false,
+            };
+        Ok(CompiledRoute {
+            class,
+            paths: route.paths,
+            rewrites,
+            guards,
+            request_fields,
+            response,
+            captures: expression.filter(|_| uses_captures),
+            try_files: route.try_files,
+            act,
+            cache,
+        })
+    }
+}
+
+impl CompiledCached {
+    fn new(
+        cached: &plan::Cached,
+        text: impl Fn(&Template) -> Result<Text, Fault>,
+    ) -> Result<CompiledCached, Fault> {
+        let texts = |templates: &[Template]| templates.iter().map(&text).collect::<Result<Vec<_>, Fault>>();
+        let is_authorization = |piece: &Piece| match piece {
+            Piece::Variable(Variable::Header(name)) => name.eq_ignore_ascii_case("authorization"),
+            _ => false,
+        };
+        Ok(CompiledCached {
+            key: cached.key.as_ref().map(&text).transpose()?,
+            repeats: false,
+            names_authorization: cached.key.iter().flat_map(|key| &key.0).any(is_authorization),
+            bypass: texts(&cached.bypass)?,
+            no_store: texts(&cached.no_store)?,
+            rules: Arc::new(cached.rules.clone()),
+        })
+    }
+
+    fn uses_captures(&self) -> bool {
+        self.key.iter().chain(&self.bypass).chain(&self.no_store).any(Text::uses_captures)
+    }
+}
+
+impl Default for ResponseRules {
+    fn default() -> Self {
+        ResponseRules {
+            site: NO_SITE,
+            pages: ErrorPages::default(),
+            fields: FieldRules::default(),
+            hsts: None,
+            cors: None,
+            compress: None,
+        }
+    }
+}
+
+impl ResponseRules {
+    pub(super) fn new(
+        plan: &Plan,
+        rules: &Rules,
+        expression: Option<&Regex>,
+        place: Place,
+    ) -> Result<ResponseRules, Fault> {
+        let site = match place {
+            Place::Site(site) | Place::Route(site, _) => {
+                plan.sites.get(site).map_or(NO_SITE, |site| site.number)
+            }
+            _ => NO_SITE,
+        };
+        Ok(ResponseRules {
+            site,
+            pages: ErrorPages::new(&rules.error_pages, place)?,
+            fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
+            hsts: rules.hsts.map(hsts),
+            cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
+            compress: rules.compress.clone().map(compress::Rules::new),
+        })
+    }
+}
+
+fn hsts(hsts: Hsts) -> String {
+    let subdomains = if hsts.subdomains { "; includeSubDomains" } else { "" };
+    let preload = if hsts.preload { "; preload" } else { "" };
+    format!("max-age={}{subdomains}{preload}", hsts.max_age.as_secs())
+}

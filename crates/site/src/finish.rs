@@ -1,0 +1,130 @@
+//! Applies a route's rules to a response before it is sent.
+
+use std::rc::Rc;
+
+use flatout_engine::Response;
+use tokio::sync::oneshot;
+
+use super::compiled::ResponseRules;
+use super::concurrency::Permit;
+use flatout_gateway::{Finish, ResponseOrigin, Stored};
+use flatout_observe::observed::Notes;
+
+/// The rules of a route for one response, with the parts of its request that they need.
+#[derive(Debug, Default)]
+pub(crate) struct Finisher {
+    rules: Rc<FinishRules>,
+    /// The values of field rules, if they differ between requests.
+    values: Vec<Vec<u8>>,
+    origin: Option<Vec<u8>>,
+    is_https: bool,
+    is_head: bool,
+    /// The codings that the client accepts.
+    accept: Option<Vec<u8>>,
+    /// Lines of rates, each ended by CRLF.
+    rate_lines: Vec<u8>,
+    /// Released when the response has ended.
+    _permits: Vec<Permit>,
+    /// Dropped when no response is possible any more.
+    _signal: Option<oneshot::Sender<()>>,
+}
+
+/// The rules of a route; `None` if there are none.
+#[derive(Debug, Default)]
+pub(crate) struct FinishRules(Option<ResponseRules>);
+
+/// Creates the finisher for each response of a route.
+pub(crate) struct Finishers {
+    rules: Rc<FinishRules>,
+    /// Shared by all requests if their responses are changed in the same way: without HTTPS, and with it.
+    same: Option<[Rc<Finisher>; 2]>,
+}
+
+/// What a finisher needs from a request.
+#[derive(Default)]
+pub(crate) struct Needs {
+    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) origin: Option<Vec<u8>>,
+    pub(crate) is_https: bool,
+    pub(crate) is_head: bool,
+    pub(crate) accept: Option<Vec<u8>>,
+    pub(crate) rate_lines: Vec<u8>,
+    pub(crate) permits: Vec<Permit>,
+    pub(crate) signal: Option<oneshot::Sender<()>>,
+}
+
+impl Finishers {
+    pub(crate) fn new(rules: ResponseRules) -> Finishers {
+        let names_origins = rules.cors.is_some();
+        let is_same = rules.fields.is_constant() && !names_origins && rules.compress.is_none();
+        let rules = Rc::new(FinishRules(Some(rules)));
+        let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
+        let same = is_same.then(|| [false, true].map(same));
+        Finishers { rules, same }
+    }
+
+    /// The rules, to find out what they need from a request.
+    pub(crate) fn rules(&self) -> Option<&ResponseRules> {
+        self.rules.0.as_ref()
+    }
+
+    /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
+    #[inline]
+    pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
+        let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();
+        match &self.same {
+            Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
+            _ => Rc::new(Finisher {
+                rules: self.rules.clone(),
+                values: needs.values,
+                origin: needs.origin,
+                is_https: needs.is_https,
+                is_head: needs.is_head,
+                accept: needs.accept,
+                rate_lines: needs.rate_lines,
+                _permits: needs.permits,
+                _signal: needs.signal,
+            }),
+        }
+    }
+}
+
+impl Finish for Finisher {
+    fn finish(&self, response: &mut Response, by: ResponseOrigin) {
+        self.apply(response, by, None);
+    }
+
+    fn finish_stored(&self, response: &mut Response, stored: &dyn Stored) {
+        self.apply(response, ResponseOrigin::Upstream, Some(stored));
+    }
+}
+
+impl Finisher {
+    #[inline]
+    fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
+        let Some(rules) = &self.rules.0 else { return };
+        if !rules.pages.is_empty() {
+            rules.pages.apply(response, by);
+        }
+        if !rules.fields.is_empty() {
+            rules.fields.apply(&self.values, response);
+        }
+        if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
+            && response.field("strict-transport-security").is_none()
+        {
+            response.header("Strict-Transport-Security", hsts);
+        }
+        if let Some(cors) = &rules.cors {
+            cors.apply(self.origin.as_deref(), response);
+        }
+        if !self.rate_lines.is_empty() {
+            response.encoded_fields(&self.rate_lines);
+        }
+        if let Some(compress) = &rules.compress {
+            let form = |coding, plain: &[u8]| stored?.compressed(coding, plain);
+            compress.apply(self.is_head, self.accept.as_deref(), form, response);
+        }
+        let others = response.note() & !u64::from(u16::MAX);
+        response.set_note(others | Notes::site(rules.site));
+    }
+}

@@ -1,0 +1,210 @@
+//! Finds a request's site by its `Host`.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use regex::bytes::Regex;
+
+use super::fault::{Fault, Place};
+use super::pattern::expression;
+use super::plan::{Host, Site};
+
+/// The longest DNS name in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The sites by host name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hosts {
+    exact: HashMap<Box<[u8]>, usize, RandomState>,
+    /// Keyed by the name after the first dot.
+    below: HashMap<Box<[u8]>, usize, RandomState>,
+    /// In the order of the sites.
+    patterns: Vec<(Regex, usize)>,
+    any: Option<usize>,
+    /// The first site, for requests without a host if there is no site for all others.
+    first: Option<usize>,
+}
+
+impl Hosts {
+    /// # Errors
+    /// A host name is invalid, or used by two sites.
+    pub(crate) fn new(sites: &[Site]) -> Result<Hosts, Fault> {
+        let mut hosts = Hosts { first: (!sites.is_empty()).then_some(0), ..Hosts::default() };
+        for (at, site) in sites.iter().enumerate() {
+            let place = Place::Site(at);
+            for host in &site.hosts {
+                let former = match host {
+                    Host::Exact(name) => hosts.exact.insert(key(name, place)?, at),
+                    Host::Below(name) => hosts.below.insert(key(name, place)?, at),
+                    Host::Pattern(pattern) => {
+                        hosts.patterns.push((expression(pattern, true, place)?, at));
+                        None
+                    }
+                    Host::Any => hosts.any.replace(at),
+                };
+                if former.is_some_and(|former| former != at) {
+                    return Err(place.fault(format!("{} belongs to another site already", written(host))));
+                }
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// The site of an authority (`host[:port]`). It is empty in requests of HTTP/1.0 without `Host`, which old health
+    /// checkers send: they go to the site for all other hosts, or to the first site.
+    #[inline]
+    pub(crate) fn find(&self, authority: &[u8]) -> Option<usize> {
+        if self.exact.is_empty() && self.below.is_empty() && self.patterns.is_empty() {
+            return self.any;
+        }
+        let unnamed = || self.first.filter(|_| authority.is_empty());
+        self.named(name_of(authority)).or(self.any).or_else(unnamed)
+    }
+
+    fn named(&self, name: &[u8]) -> Option<usize> {
+        let mut lower = [0; NAME_BYTES_MAX];
+        let lower = lower.get_mut(..name.len())?;
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        if let Some(&site) = self.exact.get(&*lower) {
+            return Some(site);
+        }
+        if self.below.is_empty() && self.patterns.is_empty() {
+            return None;
+        }
+        let mut rest = &*lower;
+        while let Some(dot) = rest.iter().position(|&byte| byte == b'.') {
+            rest = rest.get(dot + 1..).unwrap_or_default();
+            if let Some(&site) = self.below.get(rest) {
+                return Some(site);
+            }
+        }
+        self.patterns.iter().find(|(pattern, _)| pattern.is_match(lower)).map(|(_, site)| *site)
+    }
+}
+
+/// The name in an authority, without the port and without the trailing dot of a full name.
+pub(crate) fn name_of(authority: &[u8]) -> &[u8] {
+    let end = match authority.first() {
+        Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),
+        _ => authority.iter().position(|&byte| byte == b':'),
+    };
+    let name = authority.get(..end.unwrap_or(authority.len())).unwrap_or(authority);
+    name.strip_suffix(b".").unwrap_or(name)
+}
+
+fn key(name: &str, place: Place) -> Result<Box<[u8]>, Fault> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_address = name.starts_with('[') && name.ends_with(']');
+    let is_name = !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    if !is_name && !is_address {
+        return Err(
+            place.fault(format!("got `{name}`, need a host name such as example.org, without a port"))
+        );
+    }
+    Ok(name.to_ascii_lowercase().into_bytes().into())
+}
+
+fn written(host: &Host) -> String {
+    match host {
+        Host::Exact(name) => format!("the host `{name}`"),
+        Host::Below(name) => format!("the host `*.{name}`"),
+        Host::Pattern(pattern) => format!("the host `~{pattern}`"),
+        Host::Any => "any other host".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(sites: &[&[Host]]) -> Result<Hosts, Fault> {
+        let sites: Vec<Site> =
+            sites.iter().map(|hosts| Site { hosts: hosts.to_vec(), ..Site::default() }).collect();
+        Hosts::new(&sites)
+    }
+
+    fn exact(name: &str) -> Host {
+        Host::Exact(name.to_owned())
+    }
+
+    fn below(name: &str) -> Host {
+        Host::Below(name.to_owned())
+    }
+
+    #[test]
+    fn the_exact_name_goes_before_the_longest_name_above() {
+        let hosts = hosts(&[
+            &[exact("example.org"), exact("[::1]")],
+            &[below("example.org")],
+            &[below("api.example.org")],
+            &[exact("www.EXAMPLE.org.")],
+        ])
+        .unwrap();
+        for (authority, site) in [
+            ("example.org", Some(0)),
+            ("EXAMPLE.ORG:8080", Some(0)),
+            ("example.org.", Some(0)),
+            ("example.org.:80", Some(0)),
+            ("[::1]:80", Some(0)),
+            ("a.example.org", Some(1)),
+            ("a.b.example.org", Some(1)),
+            ("a.api.example.org", Some(2)),
+            ("api.example.org", Some(1)),
+            ("www.example.org", Some(3)),
+            ("notexample.org", None),
+            ("org", None),
+            ("", Some(0)),
+        ] {
+            assert_eq!(hosts.find(authority.as_bytes()), site, "{authority}");
+        }
+        assert_eq!(hosts.find(&[b'a'; 300]), None);
+    }
+
+    #[test]
+    fn expressions_come_behind_names_and_in_their_order() {
+        let pattern = |text: &str| Host::Pattern(text.to_owned());
+        let hosts = hosts(&[
+            &[pattern(r"^www\d+\.example\.org$")],
+            &[pattern(r"^www")],
+            &[below("example.org")],
+            &[exact("www1.example.org")],
+            &[Host::Any],
+        ])
+        .unwrap();
+        for (authority, site) in [
+            ("www1.example.org", 3),
+            ("www2.example.org", 2),
+            ("WWW2.example.net:80", 1),
+            ("www.example.net", 1),
+            ("a.www.net", 4),
+            ("", 4),
+        ] {
+            assert_eq!(hosts.find(authority.as_bytes()), Some(site), "{authority}");
+        }
+        assert!(super::Hosts::new(&[Site { hosts: vec![pattern("(")], ..Site::default() }]).is_err());
+    }
+
+    #[test]
+    fn any_is_for_the_rest() {
+        let only = hosts(&[&[Host::Any]]).unwrap();
+        assert_eq!((only.find(b"x"), only.find(b"")), (Some(0), Some(0)));
+        let both = hosts(&[&[exact("a")], &[Host::Any]]).unwrap();
+        assert_eq!((both.find(b"a"), both.find(b"b"), both.find(&[b'a'; 300])), (Some(0), Some(1), Some(1)));
+    }
+
+    #[test]
+    fn names_that_lead_to_two_sites_are_refused() {
+        for sites in [[[exact("a")], [exact("A.")]], [[below("a")], [below("a")]], [[Host::Any], [Host::Any]]]
+        {
+            let fault = hosts(&[&sites[0], &sites[1]]).unwrap_err();
+            assert_eq!(fault.place, Place::Site(1));
+            assert!(fault.reason.contains("another site"), "{fault}");
+        }
+        for name in ["", "a b", "a:80", "http://a", "*.a"] {
+            assert!(hosts(&[&[exact(name)]]).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Sites: select the site, the route and the rules for a request.
+#![forbid(unsafe_code)]
+// The data path: data from a client, a file or a plan must not crash a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
+mod access;
+mod act;
+mod answer;
+mod basic;
+mod client;
+mod compiled;
+mod concurrency;
+mod cors;
+pub mod explain;
+mod fault;
+mod fields;
+mod finish;
+mod guard;
+mod hosts;
+mod pages;
+mod passwords;
+mod pattern;
+pub mod plan;
+mod rate;
+mod readings;
+mod render;
+mod resolve;
+mod rewrite;
+mod suspend;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::{Lane, Service};
+
+use flatout_files as files;
+use flatout_push::{History, WorkerChannels};
+
+pub use fault::{Fault, Place};
+pub use flatout_gateway::{
+    AuthDecision, AuthQuery, Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin, Stored,
+};
+pub use plan::Plan;
+
+/// All sites of a server, opened. Clones share everything, including counters.
+#[derive(Clone)]
+pub struct Sites {
+    compiled: Arc<compiled::Compiled>,
+    folder_plans: Vec<files::Plan>,
+    folders: Vec<files::Site>,
+    passwords: Option<Arc<passwords::Passwords>>,
+}
+
+/// Why sites cannot be opened.
+#[derive(Debug)]
+pub enum Error {
+    /// The plan is invalid.
+    Fault(Fault),
+    /// The folder of this index cannot be opened.
+    Folder(usize, io::Error),
+    /// The threads that check passwords cannot be started.
+    Threads(io::Error),
+}
+
+/// Opens all sites of a plan: checks it, reads its pages and files of users, and starts to watch its folders.
+///
+/// # Errors
+/// See [`Error`].
+pub fn open(plan: &Plan) -> Result<Sites, Error> {
+    open_after(plan, None)
+}
+
+/// Like `open`, replacing `former`: folders and limits that both have are kept with their state and counters.
+///
+/// # Errors
+/// See [`Error`].
+pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
+    let compiled = compiled::Compiled::after(plan, former.map(|former| &*former.compiled));
+    let compiled = compiled.map_err(Error::Fault)?;
+    // Remembered logins stay: they are those of lists of users, which may be the same as before.
+    let known = former.and_then(|former| former.passwords.clone());
+    let start = || known.map_or_else(|| passwords::Passwords::start().map(Arc::new), Ok);
+    let passwords = compiled.has_passwords().then(start);
+    let open = |(at, folder): (usize, &files::Plan)| {
+        let known = former.and_then(|former| former.folder(folder));
+        known.map_or_else(|| files::Site::open(folder.clone()), Ok).map_err(|error| Error::Folder(at, error))
+    };
+    Ok(Sites {
+        passwords: passwords.transpose().map_err(Error::Threads)?,
+        folder_plans: plan.folders.clone(),
+        folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
+        compiled: Arc::new(compiled),
+    })
+}
+
+/// Checks a plan, with its pages and files of users, but not its folders.
+///
+/// # Errors
+/// The first error in the plan.
+pub fn check(plan: &Plan) -> Result<(), Fault> {
+    compiled::Compiled::new(plan).map(drop)
+}
+
+impl Sites {
+    /// The folders, by their indices in the plan.
+    pub fn folders(&self) -> &[files::Site] {
+        &self.folders
+    }
+
+    /// Whether there is a site for this authority.
+    pub fn has_host(&self, authority: &[u8]) -> bool {
+        self.compiled.hosts.find(authority).is_some()
+    }
+
+    /// Whether any route has channels.
+    pub fn has_push(&self) -> bool {
+        let has = |route: &compiled::CompiledRoute| matches!(route.act, compiled::Act::Push(_));
+        self.compiled.sites.iter().any(|site| site.routes.iter().any(has))
+    }
+
+    /// The groups of all routes with channels, and the histories of the routes.
+    pub fn push_groups(&self) -> impl Iterator<Item = (&str, History)> {
+        let routes = self.compiled.sites.iter().flat_map(|site| &site.routes);
+        routes.filter_map(|route| match &route.act {
+            compiled::Act::Push(plan) => Some((plan.group.as_str(), plan.history)),
+            _ => None,
+        })
+    }
+
+    /// The largest limit of a message of all routes with channels.
+    pub fn push_bytes_max(&self) -> Option<usize> {
+        let of = |route: &compiled::CompiledRoute| match &route.act {
+            compiled::Act::Push(plan) => Some(plan.message_bytes_max),
+            _ => None,
+        };
+        self.compiled.sites.iter().flat_map(|site| site.routes.iter().filter_map(of)).max()
+    }
+
+    /// The folder with exactly these settings.
+    fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
+        let at = self.folder_plans.iter().position(|known| known == plan)?;
+        self.folders.get(at).cloned()
+    }
+
+    /// One worker's service; made on its thread.
+    pub fn service(&self, forwarding: Rc<dyn Forwarding>) -> Box<dyn Service> {
+        self.service_with(forwarding, None, None)
+    }
+
+    /// Like `service`, with the worker's part of all channels, and with its lane: the limits of its server for request bodies apply.
+    pub fn service_with(
+        &self,
+        forwarding: Rc<dyn Forwarding>,
+        worker_channels: Option<Rc<WorkerChannels>>,
+        lane: Option<Lane>,
+    ) -> Box<dyn Service> {
+        let folders = self.folders.iter().map(files::Site::service).collect();
+        let compiled = compiled::Compiled::clone(&self.compiled);
+        let answers = answer::Answers::new(
+            compiled,
+            folders,
+            self.passwords.clone(),
+            forwarding,
+            worker_channels,
+            lane,
+        );
+        Box::new(answer::Front(Rc::new(answers)))
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Fault(fault) => fault.fmt(f),
+            Error::Folder(at, error) => write!(f, "folder {}: {error}", at + 1),
+            Error::Threads(error) => {
+                write!(f, "cannot start the threads that check passwords: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,205 @@
+//! Custom pages: for errors, and for a route under maintenance.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use flatout_engine::{Body, Response};
+use flatout_wire::Status;
+
+use super::access::AccessList;
+use super::fault::{Fault, Place};
+use super::plan::{self, PageSource};
+use flatout_gateway::ResponseOrigin;
+
+/// The maximum size of a page, which is kept in memory.
+const PAGE_BYTES_MAX: u64 = 4 << 20;
+
+/// A page in memory.
+#[derive(Debug, Clone)]
+struct CompiledPage {
+    content_type: String,
+    body: Bytes,
+}
+
+/// Pages that replace responses with some statuses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ErrorPages(Vec<CompiledErrorPage>);
+
+#[derive(Debug, Clone)]
+struct CompiledErrorPage {
+    statuses: Vec<RangeInclusive<u16>>,
+    page: CompiledPage,
+    status: Option<Status>,
+    of_upstreams: bool,
+}
+
+/// A route under maintenance.
+#[derive(Debug)]
+pub(crate) struct CompiledMaintenance {
+    page: CompiledPage,
+    retry_after: Option<String>,
+    pub(crate) except: AccessList,
+}
+
+impl CompiledPage {
+    fn new(page: &plan::Page, place: Place) -> Result<CompiledPage, Fault> {
+        if !flatout_wire::field::is_field_value(page.content_type.as_bytes()) {
+            return Err(place.fault(format!("`{}` is not a valid Content-Type", page.content_type)));
+        }
+        let body = match &page.source {
+            PageSource::Text(text) => text.clone().into_bytes(),
+            PageSource::File(path) => {
+                read(path).map_err(|error| place.fault(format!("the page {}: {error}", path.display())))?
+            }
+        };
+        Ok(CompiledPage { content_type: page.content_type.clone(), body: body.into() })
+    }
+
+    fn write(&self, response: &mut Response) {
+        for name in
+            ["content-type", "content-encoding", "content-range", "etag", "last-modified", "accept-ranges"]
+        {
+            if response.field(name).is_some() {
+                response.remove_header(name);
+            }
+        }
+        response.header("Content-Type", &self.content_type).set_body(Body::Shared(self.body.clone()));
+    }
+}
+
+fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(PAGE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > PAGE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("larger than {PAGE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+impl ErrorPages {
+    /// # Errors
+    /// A page cannot be read, or a status is not an error status.
+    pub(crate) fn new(pages: &[plan::ErrorPage], place: Place) -> Result<ErrorPages, Fault> {
+        let page = |page: &plan::ErrorPage| {
+            if let Some(range) = page.statuses.iter().find(|range| *range.start() < 400 || *range.end() > 599)
+            {
+                return Err(
+                    place.fault(format!("an error page for {range:?}: need statuses from 400 to 599"))
+                );
+            }
+            let status = match page.status {
+                Some(code @ 200..=599) => Status::from_code(code),
+                Some(code) => {
+                    return Err(place
+                        .fault(format!("an error page with status {code}: need a status from 200 to 599")));
+                }
+                None => None,
+            };
+            Ok(CompiledErrorPage {
+                statuses: page.statuses.clone(),
+                page: CompiledPage::new(&page.page, place)?,
+                status,
+                of_upstreams: page.of_upstreams,
+            })
+        };
+        Ok(ErrorPages(pages.iter().map(page).collect::<Result<_, Fault>>()?))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Replaces a response by its page, if it has one.
+    pub(crate) fn apply(&self, response: &mut Response, by: ResponseOrigin) {
+        let code = response.status().code();
+        let page = self.0.iter().find(|page| {
+            (by == ResponseOrigin::Here || page.of_upstreams)
+                && page.statuses.iter().any(|range| range.contains(&code))
+        });
+        if let Some(page) = page {
+            page.page.write(response);
+            response.set_status(page.status.unwrap_or(response.status()));
+        }
+    }
+}
+
+impl CompiledMaintenance {
+    /// # Errors
+    /// A page cannot be read.
+    pub(crate) fn new(plan: &plan::Maintenance, place: Place) -> Result<CompiledMaintenance, Fault> {
+        Ok(CompiledMaintenance {
+            page: CompiledPage::new(&plan.page, place)?,
+            retry_after: plan.retry_after.map(|time| time.as_secs().max(1).to_string()),
+            except: AccessList::of(&plan.except),
+        })
+    }
+
+    pub(crate) fn write(&self, response: &mut Response) {
+        response.set_status(Status::SERVICE_UNAVAILABLE);
+        if let Some(time) = &self.retry_after {
+            response.header("Retry-After", time);
+        }
+        response.encoded_fields(b"Cache-Control: no-store\r\n");
+        self.page.write(response);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn page(source: PageSource) -> plan::Page {
+        plan::Page { content_type: "text/html".to_owned(), source }
+    }
+
+    fn error_page(statuses: RangeInclusive<u16>, text: &str, of_upstreams: bool) -> plan::ErrorPage {
+        let page = page(PageSource::Text(text.to_owned()));
+        plan::ErrorPage { statuses: vec![statuses], page, status: None, of_upstreams }
+    }
+
+    #[test]
+    fn the_first_page_that_fits_is_taken() {
+        let mut last = error_page(500..=599, "any", true);
+        last.status = Some(200);
+        let pages = [error_page(404..=404, "missing", false), error_page(502..=502, "bad", false), last];
+        let pages = ErrorPages::new(&pages, Place::Plan).unwrap();
+        for (code, by, expected) in [
+            (404, ResponseOrigin::Here, (404, "missing")),
+            (404, ResponseOrigin::Upstream, (404, "own")),
+            (502, ResponseOrigin::Here, (502, "bad")),
+            (502, ResponseOrigin::Upstream, (200, "any")),
+            (503, ResponseOrigin::Here, (200, "any")),
+            (200, ResponseOrigin::Here, (200, "own")),
+        ] {
+            let mut response = Response::with_status(Status::from_code(code).unwrap());
+            response.header("Content-Type", "text/plain").header("ETag", "\"1\"");
+            response.buffer().extend_from_slice(b"own");
+            pages.apply(&mut response, by);
+            let body = String::from_utf8_lossy(response.body_bytes().unwrap()).into_owned();
+            assert_eq!((response.status().code(), body.as_str()), expected, "{code} {by:?}");
+            assert_eq!(response.field("etag").is_none(), body != "own");
+        }
+    }
+
+    #[test]
+    fn invalid_pages_are_refused() {
+        let missing = page(PageSource::File(PathBuf::from("/nowhere/at-all.html")));
+        let missing =
+            plan::ErrorPage { statuses: vec![404..=404], page: missing, status: None, of_upstreams: false };
+        let fault = ErrorPages::new(&[missing], Place::Route(0, 0)).unwrap_err();
+        assert!(
+            fault.to_string().starts_with("site 1, route 1: the page /nowhere/at-all.html: No such file"),
+            "{fault}"
+        );
+        assert!(ErrorPages::new(&[error_page(200..=404, "", false)], Place::Plan).is_err());
+        let mut split = error_page(404..=404, "", false);
+        split.page.content_type = "a\r\nb: c".to_owned();
+        assert!(ErrorPages::new(&[split], Place::Plan).is_err());
+        let endless = page(PageSource::File(PathBuf::from("/dev/zero")));
+        let endless = plan::Maintenance { page: endless, retry_after: None, except: Vec::new() };
+        assert!(CompiledMaintenance::new(&endless, Place::Plan).unwrap_err().reason.contains("larger than"));
+    }
+}

@@ -1,0 +1,279 @@
+//! The settings of sites.
+//!
+//! Everything that several routes may share is in the [`Plan`] once, and routes name it by its index: an upstream, a
+//! folder, a rate, a concurrency limit, a map. Nothing is inherited: each route of a plan contains the defaults of
+//! its site.
+
+mod net;
+mod rules;
+mod template;
+
+use flatout_cache as cache;
+use flatout_files as files;
+use flatout_gateway as gateway;
+use flatout_proxy as proxy;
+use flatout_push as push;
+
+pub(crate) use net::number;
+pub use net::{BadNet, Net, Peers};
+pub use rules::{
+    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth,
+    Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
+};
+pub use template::{BadTemplate, Map, OfCertificate, Piece, Template, VARIABLES, Variable};
+
+/// All sites of a server.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// The groups of servers that requests are forwarded to.
+    pub upstreams: Vec<proxy::Upstream>,
+    /// The folders that files are served from.
+    pub folders: Vec<files::Plan>,
+    /// The cache for responses, for routes that use it.
+    pub cache: cache::Plan,
+    /// Rate limits. Routes that name the same one share its counters.
+    pub rates: Vec<Rate>,
+    /// Concurrency limits. Routes that name the same one share their counters.
+    pub concurrency: Vec<Concurrency>,
+    /// Tables that turn one text into another.
+    pub maps: Vec<Map>,
+    /// Whose information about the client's address is trusted.
+    pub trust: Trust,
+    /// The sites.
+    pub sites: Vec<Site>,
+}
+
+/// Whose information about the client's address is trusted. By default nobody's: the client is the peer of the
+/// connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The proxies in front of this server (`trusted-proxies`).
+    pub proxies: Vec<Peers>,
+    /// The field in which they send the client's address. Only one is trusted: proxies set one field and pass the
+    /// others on as the client sent them.
+    pub from: AddressFrom,
+}
+
+/// Where a trusted proxy sends the client's address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AddressFrom {
+    /// `X-Forwarded-For`, and `X-Forwarded-Proto` for the scheme: the first address from the right that is not a
+    /// trusted proxy's.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239), read in the same way.
+    Forwarded,
+    /// A field with only the address, such as `X-Real-IP`.
+    Header(String),
+    /// A PROXY protocol header, version 1 or 2, before the first request of the connection.
+    ProxyProtocol,
+}
+
+/// One site: what is served under some host names.
+#[derive(Debug, Clone, Default)]
+pub struct Site {
+    /// Its name in logs and metrics; usually its first host name.
+    pub name: String,
+    /// Its number in logs and metrics ([`Sites`](flatout_observe::observed::Sites)).
+    pub number: u16,
+    /// Its host names. Each may be in one site only.
+    pub hosts: Vec<Host>,
+    /// Rewrites of every request, before a route is chosen.
+    pub rewrites: Vec<Rewrite>,
+    /// Its routes. See [`PathMatch`] for which one matches.
+    pub routes: Vec<Route>,
+    /// The rules of 404 and 405 responses when no route matches.
+    pub rules: Rules,
+}
+
+/// A host name of a site, without a port. Case is ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Host {
+    /// This one.
+    Exact(String),
+    /// Every name below this one: `example.org` for `*.example.org`. The longest match wins.
+    Below(String),
+    /// Names that match this regular expression, in lower case and without a port; the first match wins, if no name
+    /// above matches.
+    Pattern(String),
+    /// Every other name, and requests without one. Without an `Any` host, other names get 421 (Misdirected Request), and
+    /// requests without one, which only HTTP/1.0 allows, go to the first site.
+    Any,
+}
+
+/// A part of a site: a set of paths, their rules, and their action.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    /// Its name in logs and in `explain`; usually the path as written in the file.
+    pub name: String,
+    /// The paths.
+    pub path: PathMatch,
+    /// The methods, as sent; empty means all. `GET` includes `HEAD`. A request with another method goes to a route with
+    /// the same paths that has its method. If there is none, the rules of this route apply, and the response is 405: it
+    /// never goes to a route that is less specific.
+    pub methods: Vec<String>,
+    /// How ambiguous paths are handled.
+    pub paths: PathPolicy,
+    /// Rewrites of the path, in this order, before `action`.
+    pub rewrites: Vec<Rewrite>,
+    /// The rules for its requests.
+    pub rules: Rules,
+    /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
+    pub try_files: Option<usize>,
+    /// The action.
+    pub action: Action,
+}
+
+/// The paths of a route. All are compared with the path in its normal form, in nginx's order: an exact match;
+/// otherwise the longest prefix, if it is `before_patterns`; otherwise the first glob or regex that matches, in the
+/// order of the routes; otherwise the longest prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathMatch {
+    /// This path.
+    Exact(String),
+    /// Paths that start with this one.
+    Prefix {
+        /// The prefix; `/` matches every path.
+        path: String,
+        /// Whether it matches whole segments: `/api` then matches `/api` and `/api/x`, but not `/apix`.
+        segments: bool,
+        /// Whether globs and regexes are skipped if this is the longest prefix (`^~` in nginx).
+        before_patterns: bool,
+    },
+    /// `*` is any text without a slash, `**` any text, `?` one byte that is no slash.
+    Glob(String),
+    /// A regular expression (the crate `regex`: no look-around, no back-references). It is not anchored by itself;
+    /// its groups are `$1` to `$9`, and its named groups `$name`, in templates.
+    Regex {
+        /// The expression.
+        pattern: String,
+        /// Whether case is ignored.
+        ignore_case: bool,
+    },
+}
+
+/// How paths that can be read in several ways are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathPolicy {
+    /// They are refused with 400: dot segments, `%2F`, backslashes, control bytes. For files.
+    #[default]
+    Strict,
+    /// Dot segments are resolved and slashes merged; `%2F` is not a separator. For upstreams. If another reading of
+    /// the path, as some applications do it, would lead to another route, the path is sent in its normal form. If the
+    /// normal form is ambiguous too, the response is 400.
+    Forward,
+}
+
+/// A change of the path before a request is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The part of the path that is replaced.
+    pub from: RewriteFrom,
+    /// The replacement. For a regex, a template with `?…` at the end replaces the query too; otherwise the query is
+    /// kept.
+    pub to: Template,
+    /// What happens afterwards.
+    pub then: Then,
+}
+
+/// The part of the path that a rewrite replaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RewriteFrom {
+    /// This text at the start; the rest stays. `/api/` to `/` is nginx's `proxy_pass http://x/` in `location /api/`,
+    /// and turns a `root` into an `alias`.
+    Prefix(String),
+    /// The whole path, if the regular expression matches.
+    Regex {
+        /// The expression.
+        pattern: String,
+        /// Whether case is ignored.
+        ignore_case: bool,
+    },
+}
+
+/// What follows a rewrite that matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Then {
+    /// The next rewrite is tried.
+    #[default]
+    Next,
+    /// No other rewrite here (`break` in nginx).
+    Stop,
+    /// A route is chosen again for the new path (`last` in nginx), with all its rules; ten times at most.
+    Route,
+}
+
+/// The action of a route.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// The files of a folder; the index in [`Plan::folders`].
+    Files(usize),
+    /// An upstream.
+    Proxy(gateway::Forward),
+    /// Channels.
+    Push(Box<push::Plan>),
+    /// A redirect.
+    Redirect {
+        /// 301, 302, 303, 307 or 308.
+        status: u16,
+        /// `Location`.
+        to: Template,
+    },
+    /// A fixed response.
+    Respond {
+        /// 200 to 599.
+        status: u16,
+        /// `Content-Type`.
+        content_type: String,
+        /// The body.
+        body: Template,
+    },
+    /// The connection is closed without a response. No password, auth service or limit is checked.
+    Close,
+}
+
+impl Route {
+    /// A route with this path and action, with default settings.
+    pub fn new(path: PathMatch, action: Action) -> Route {
+        let paths = match action {
+            Action::Proxy(_) => PathPolicy::Forward,
+            _ => PathPolicy::Strict,
+        };
+        Route {
+            name: path.text().to_owned(),
+            path,
+            methods: Vec::new(),
+            paths,
+            rewrites: Vec::new(),
+            rules: Rules::default(),
+            try_files: None,
+            action,
+        }
+    }
+}
+
+impl PathMatch {
+    /// `path` and everything below it; with a trailing slash, only what is below it.
+    pub fn prefix(path: &str) -> PathMatch {
+        PathMatch::Prefix { path: path.to_owned(), segments: true, before_patterns: false }
+    }
+
+    /// Whether both match the same paths.
+    pub fn is_same(&self, other: &PathMatch) -> bool {
+        match (self, other) {
+            (
+                PathMatch::Prefix { path, segments, .. },
+                PathMatch::Prefix { path: other, segments: other_segments, .. },
+            ) => path == other && segments == other_segments,
+            _ => self == other,
+        }
+    }
+
+    /// The text in it.
+    pub fn text(&self) -> &str {
+        match self {
+            PathMatch::Exact(path) | PathMatch::Prefix { path, .. } | PathMatch::Glob(path) => path,
+            PathMatch::Regex { pattern, .. } => pattern,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The rules of a route, apart from its action.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::net::Peers;
+use super::template::Template;
+use flatout_compress::Compress;
+use flatout_gateway as gateway;
+
+/// The rules of a route, in the order in which they are checked. The first that refuses sends the response.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Maintenance: 503.
+    pub maintenance: Option<Maintenance>,
+    /// The access list: 403. The first line that matches decides; if none does, the request is allowed.
+    pub access: Vec<Access>,
+    /// Rate limits: 429.
+    pub rates: Vec<RateUse>,
+    /// Which pages of other origins may use the responses. Preflights are answered here, before authentication.
+    pub cors: Option<Cors>,
+    /// A name and a password: 401.
+    pub basic_auth: Option<BasicAuth>,
+    /// An auth service that is asked about each request.
+    pub forward_auth: Option<ForwardAuth>,
+    /// The limit for request bodies: 413.
+    pub body: BodyLimit,
+    /// Concurrency limits, by their index in [`Plan::concurrency`](super::Plan::concurrency): 503.
+    pub concurrency: Vec<usize>,
+    /// Changes of the fields sent to an upstream.
+    pub request_fields: Vec<FieldRule>,
+    /// Changes of the response's fields.
+    pub response_fields: Vec<FieldRule>,
+    /// `Strict-Transport-Security` of HTTPS responses that lack it (RFC 6797).
+    pub hsts: Option<Hsts>,
+    /// Pages that replace responses with some statuses; the first match is used.
+    pub error_pages: Vec<ErrorPage>,
+    /// How upstream responses are cached, if at all.
+    pub cache: Option<Cached>,
+    /// How upstream responses and fixed texts are compressed, if at all.
+    pub compress: Option<Compress>,
+}
+
+/// How the responses of a route are cached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// What is stored, and for how long.
+    pub rules: gateway::Rules,
+    /// The parts of a request that identify its response; `None` is scheme, host, path and query, and the lines that
+    /// the site adds for the upstream.
+    pub key: Option<Template>,
+    /// A request bypasses the cache if one of these is neither empty nor `0`.
+    pub bypass: Vec<Template>,
+    /// The response is not stored if one of these is neither empty nor `0`.
+    pub no_store: Vec<Template>,
+}
+
+/// How long browsers use only HTTPS for the site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hsts {
+    /// Counted from the last visit; it cannot be revoked.
+    pub max_age: Duration,
+    /// Also for all subdomains.
+    pub subdomains: bool,
+    /// Whether browsers may include the site in their preload lists.
+    pub preload: bool,
+}
+
+/// The limit for request bodies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BodyLimit {
+    /// Bytes, decoded; `None` is the server's limit.
+    pub bytes_max: Option<u64>,
+}
+
+/// A route under maintenance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maintenance {
+    /// The page; its status is 503.
+    pub page: Page,
+    /// `Retry-After`.
+    pub retry_after: Option<Duration>,
+    /// Who is let in nevertheless.
+    pub except: Vec<Peers>,
+}
+
+/// A line of an access list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The peers it is for.
+    pub peers: Peers,
+}
+
+/// Whether a client is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are allowed.
+    Allow,
+    /// They are denied.
+    Deny,
+}
+
+/// A rate limit for each key (GCRA, the generic cell rate algorithm of ITU-T I.371).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rate {
+    /// Its name; also the name of its policy in the field `RateLimit`.
+    pub name: String,
+    /// Whose requests are counted together.
+    pub key: Limited,
+    /// The number of requests; at least 1.
+    pub requests: u32,
+    /// The time in which they are allowed, spread evenly.
+    pub window: Duration,
+    /// The maximum number of keys, 16 bytes each. Beyond that, the keys with the fullest buckets are dropped.
+    pub keys_max: usize,
+}
+
+/// Whose requests a limit counts together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Limited {
+    /// All.
+    Everyone,
+    /// By the client's address. IPv6 addresses are cut to a prefix, because a client usually has a /64.
+    Client {
+        /// 1 to 128; usually 64.
+        ipv6_bits: u8,
+    },
+    /// By this text. Requests for which it is empty are counted together.
+    Text(Template),
+}
+
+/// How a route uses a rate limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateUse {
+    /// The index in [`Plan::rates`](super::Plan::rates).
+    pub rate: usize,
+    /// Requests beyond an even rate that are accepted at once.
+    pub burst: u32,
+    /// The number of them served without delay; the others are delayed to an even rate. `None` delays none.
+    pub delay: Option<u32>,
+    /// The status of a refusal: 429, or what nginx was set to.
+    pub status: u16,
+    /// Whether responses carry `RateLimit-Policy` and `RateLimit`.
+    pub fields: bool,
+}
+
+/// A concurrency limit for each key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Concurrency {
+    /// Its name.
+    pub name: String,
+    /// Whose requests are counted together.
+    pub key: Limited,
+    /// How many may be in progress; at least 1.
+    pub requests_max: u32,
+    /// How many more may wait, per key; beyond that the response is 503.
+    pub queue_max: u32,
+    /// How long one may wait before the response is 503.
+    pub queue_time_max: Duration,
+    /// Keys with requests in progress at once; beyond that the response is 503.
+    pub keys_max: usize,
+}
+
+/// Which pages of other origins may use the responses (the CORS protocol of the Fetch standard).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cors {
+    /// The origins.
+    pub origins: Origins,
+    /// Methods that preflights allow.
+    pub methods: Vec<String>,
+    /// Request fields that preflights allow; `*` allows all requested ones.
+    pub headers: Vec<String>,
+    /// Response fields that scripts may read.
+    pub expose: Vec<String>,
+    /// Whether cookies and passwords may be sent. Not with [`Origins::Any`].
+    pub credentials: bool,
+    /// How long browsers may cache a preflight.
+    pub age_max: Option<Duration>,
+}
+
+/// Origins that a [`Cors`] names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origins {
+    /// Every one.
+    Any,
+    /// These, as browsers send them: `https://app.example.org`, without a trailing slash.
+    These(Vec<String>),
+}
+
+/// The `Basic` scheme: a name and a password (RFC 7617).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BasicAuth {
+    /// The text that the browser shows.
+    pub realm: String,
+    /// The users.
+    pub users: Vec<User>,
+    /// A file with more of them, one `name:hash` a line, as `htpasswd` writes it. It is read when the sites are opened.
+    pub user_file: Option<PathBuf>,
+}
+
+/// A user with a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The name, without a colon.
+    pub name: String,
+    /// The hash: `$argon2id$…` or bcrypt's `$2b$…`, `$2y$…`, `$2a$…`.
+    pub hash: String,
+}
+
+/// An auth service that is asked about each request: a 2xx response allows the request, any other response goes to
+/// the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardAuth {
+    /// The index of its upstream in [`Plan::upstreams`](super::Plan::upstreams).
+    pub upstream: usize,
+    /// The target of its GET request; the original target and method are in `X-Forwarded-Uri` and
+    /// `X-Forwarded-Method`.
+    pub target: Template,
+    /// Request fields sent to it; empty means all but those of the connection and of the body.
+    pub request_fields: Vec<String>,
+    /// Fields of its 2xx response that replace the request's fields of these names.
+    pub response_fields: Vec<String>,
+}
+
+/// A change of one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldRule {
+    /// The change.
+    pub change: FieldChange,
+    /// The field's name. Those of the connection and of framing cannot be changed.
+    pub name: String,
+    /// For responses: to which it applies.
+    pub when: When,
+}
+
+/// A change of one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldChange {
+    /// Replaces all fields of this name; an empty value removes the field.
+    Set(Template),
+    /// Adds a field to those of this name.
+    Add(Template),
+    /// Adds a field only if there is none of this name.
+    Default(Template),
+    /// Removes all fields of this name.
+    Remove,
+}
+
+/// The responses that a field rule applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum When {
+    /// All.
+    #[default]
+    Always,
+    /// Those with a status of 200, 201, 204, 206, 301, 302, 303, 304, 307 or 308: `add_header` in nginx.
+    Success,
+}
+
+/// A page that replaces responses with some statuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorPage {
+    /// The statuses; 400 to 599.
+    pub statuses: Vec<RangeInclusive<u16>>,
+    /// The page.
+    pub page: Page,
+    /// The status sent with it; `None` keeps the response's.
+    pub status: Option<u16>,
+    /// Whether it also replaces an upstream's responses with these statuses.
+    pub of_upstreams: bool,
+}
+
+/// A custom page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// `Content-Type`.
+    pub content_type: String,
+    /// The body.
+    pub source: PageSource,
+}
+
+/// Where a page comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PageSource {
+    /// This text.
+    Text(String),
+    /// A file, read when the sites are opened.
+    File(PathBuf),
+}

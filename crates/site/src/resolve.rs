@@ -1,0 +1,291 @@
+//! Determines a request's site, route and path before any rule is checked. The result depends only on the request and
+//! the plan, so it can be computed again.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use flatout_wire::target::{encode_path, normal_path};
+use flatout_wire::{Head, Method, Status};
+
+use super::answer::Identity;
+use super::compiled::{Act, Compiled, CompiledRoute, CompiledSite};
+use super::cors::preflight_method;
+use super::plan::PathPolicy;
+use super::readings;
+use super::render::{Captured, View, write_target};
+use super::rewrite::{Goal, Rewritten};
+use super::table::{Found, RouteQuery};
+use flatout_gateway::Client;
+
+/// How often one request may be rewritten to another route, as in nginx.
+const ROUTES_CHOSEN_MAX: usize = 10;
+
+/// Where a request goes.
+pub(crate) struct Resolution<'a> {
+    pub(crate) site: Option<usize>,
+    pub(crate) route: Result<usize, NoRoute>,
+    pub(crate) goal: Goal<'a>,
+    pub(crate) client: Client,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) captured: Captured,
+    /// The upstream gets the goal, not what the client sent.
+    pub(crate) sends_goal: bool,
+}
+
+/// Why no route matches a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoRoute {
+    /// 421
+    NoSite,
+    /// 404
+    NotFound,
+    /// 405, with the allowed methods. The rules of the route that has the path apply first.
+    WrongMethod { route: Option<usize>, allowed: String },
+    /// 400
+    Path(&'static str),
+    /// 500: rewrites in a cycle.
+    Circle,
+    /// `OPTIONS *`: a request about the server itself.
+    Server,
+}
+
+impl NoRoute {
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            NoRoute::NoSite => Status::MISDIRECTED_REQUEST,
+            NoRoute::NotFound => Status::NOT_FOUND,
+            NoRoute::WrongMethod { .. } => Status::METHOD_NOT_ALLOWED,
+            NoRoute::Path(_) => Status::BAD_REQUEST,
+            NoRoute::Circle => Status::INTERNAL_SERVER_ERROR,
+            NoRoute::Server => Status::NO_CONTENT,
+        }
+    }
+
+    /// The rules apply before the reason is sent: those of the route that has the path, or those of the site. Who is not let in
+    /// does not learn which paths and methods exist.
+    pub(crate) fn follows_rules(&self) -> bool {
+        matches!(self, NoRoute::NotFound | NoRoute::WrongMethod { .. })
+    }
+}
+
+/// The route chosen for a path.
+struct Chosen<'p> {
+    route: usize,
+    /// The rewritten path and query, if there were rewrites.
+    goal: Option<Goal<'p>>,
+    /// The route, or another with the same paths, has the method.
+    has_method: bool,
+}
+
+impl Compiled {
+    /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
+    pub(crate) fn resolve<'a>(
+        &self,
+        head: &Head<'a>,
+        path: &'a [u8],
+        peer: Option<SocketAddr>,
+        is_tls: bool,
+    ) -> Resolution<'a> {
+        let mut resolution = Resolution {
+            site: self.hosts.find(head.authority()),
+            route: Err(NoRoute::NoSite),
+            goal: Goal {
+                path: Cow::Borrowed(path),
+                query: head.query().map(Cow::Borrowed),
+                is_rewritten: false,
+            },
+            client: self.clients.client(head, peer, is_tls),
+            peer: peer.map(|peer| peer.ip().to_canonical()),
+            captured: Captured::default(),
+            sends_goal: true,
+        };
+        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else { return resolution };
+        resolution.route = match head.method {
+            Method::Options if path == b"*" => Err(NoRoute::Server),
+            // Tunnels by CONNECT are not supported. It has no path.
+            Method::Connect => Err(NoRoute::WrongMethod { route: None, allowed: "GET, HEAD".to_owned() }),
+            // TRACE could reveal fields to another page (RFC 9110 section 9.3.8).
+            Method::Trace => self.route(site, head, path, &mut resolution).and_then(|route| {
+                let allowed = site.table.methods_of(route);
+                let allowed = if allowed.is_empty() { "GET, HEAD".to_owned() } else { allowed };
+                Err(NoRoute::WrongMethod { route: Some(route), allowed })
+            }),
+            _ => self.route(site, head, path, &mut resolution),
+        };
+        resolution
+    }
+
+    fn route<'a>(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        form: &'a [u8],
+        resolution: &mut Resolution<'a>,
+    ) -> Result<usize, NoRoute> {
+        let Chosen { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
+        let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+        if route.paths == PathPolicy::Strict && head.path_needs_care {
+            normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
+        }
+        resolution.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
+        if let Act::Proxy(forward) = &route.act {
+            resolution.sends_goal |= forward.normal_path;
+            if has_method {
+                self.check_readings(site, head, resolution, form, route)?;
+            }
+        }
+        if let Some(goal) = goal {
+            resolution.goal = goal;
+        }
+        if let Some(expression) = &route.captures {
+            resolution.captured = Captured::of(expression, &resolution.goal.path)
+                .or_else(|| Captured::of(expression, form))
+                .unwrap_or_default();
+        }
+        match has_method {
+            true => Ok(at),
+            false => Err(NoRoute::WrongMethod { route: Some(at), allowed: site.table.methods_of(at) }),
+        }
+    }
+
+    /// Rewrites and routes a path in turn, until a route is final.
+    fn choose<'p>(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        resolution: &Resolution<'p>,
+        path: &'p [u8],
+    ) -> Result<Chosen<'p>, NoRoute> {
+        const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
+        let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
+        let begin =
+            || Goal { path: Cow::Borrowed(path), query: resolution.goal.query.clone(), is_rewritten: false };
+        let mut goal = None;
+        if !site.rewrites.is_empty() {
+            let goal = goal.get_or_insert_with(begin);
+            if site.rewrites.apply(goal, &self.view(head, resolution)) == Rewritten::Bad {
+                return Err(BAD);
+            }
+        }
+        for _ in 0..ROUTES_CHOSEN_MAX {
+            let path = goal.as_ref().map_or(path, |goal| &goal.path);
+            let at = match site.table.find(path, query) {
+                Found::Route(at) => at,
+                Found::WrongMethod(route) => return Ok(Chosen { route, goal, has_method: false }),
+                Found::Nothing => return Err(NoRoute::NotFound),
+            };
+            let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+            if route.rewrites.is_empty() {
+                return Ok(Chosen { route: at, goal, has_method: true });
+            }
+            let captured = match &route.captures {
+                Some(expression) => Captured::of(expression, path).unwrap_or_default(),
+                None => Captured::default(),
+            };
+            let view = View { captured: &captured, ..self.view(head, resolution) };
+            match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
+                Rewritten::Done => return Ok(Chosen { route: at, goal, has_method: true }),
+                Rewritten::Route => {}
+                Rewritten::Bad => return Err(BAD),
+            }
+        }
+        Err(NoRoute::Circle)
+    }
+
+    /// Makes sure that no other reading of the path evades the rules (see [`readings`]).
+    fn check_readings(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        resolution: &mut Resolution<'_>,
+        form: &[u8],
+        route: &CompiledRoute,
+    ) -> Result<(), NoRoute> {
+        // Nearly all paths have only one reading.
+        if !head.path_needs_care && form == head.path() && !form.contains(&b';') {
+            return Ok(());
+        }
+        let leads_here = |path: &[u8]| {
+            let chosen = self.choose(site, head, resolution, path).ok().filter(|chosen| chosen.has_method);
+            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.routes.get(chosen.route));
+            other.is_some_and(|other| other.class == route.class)
+        };
+        if !readings::form_is_clear(form, leads_here) {
+            return Err(NoRoute::Path("the path is ambiguous, and its readings have different rules"));
+        }
+        if !resolution.sends_goal && !readings::sent_is_clear(head.path(), form, leads_here) {
+            resolution.sends_goal = true;
+        }
+        Ok(())
+    }
+
+    /// The view of a request that has begun, for templates.
+    pub(crate) fn view_of<'v>(
+        &'v self,
+        head: &'v Head<'v>,
+        resolution: &'v Resolution<'_>,
+        identity: &'v Identity,
+    ) -> View<'v> {
+        let certificate = identity.certificate.as_deref();
+        View { user: &identity.user, certificate, ..self.view(head, resolution) }
+    }
+
+    /// The view of a request for templates.
+    pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, resolution: &'v Resolution<'_>) -> View<'v> {
+        View {
+            head,
+            path: &resolution.goal.path,
+            query: resolution.goal.query.as_deref(),
+            client: resolution.client,
+            peer: resolution.peer,
+            user: b"",
+            certificate: None,
+            captured: &resolution.captured,
+            maps: &self.maps,
+        }
+    }
+}
+
+impl Resolution<'_> {
+    /// The route whose rules apply; `None`: those of the site.
+    #[inline]
+    pub(crate) fn ruling_route(&self) -> Option<usize> {
+        match &self.route {
+            Ok(route) => Some(*route),
+            Err(NoRoute::WrongMethod { route, .. }) => *route,
+            Err(_) => None,
+        }
+    }
+
+    /// The target for an upstream; the client's own target is borrowed.
+    pub(crate) fn target<'t>(&self, head: &Head<'t>) -> Cow<'t, [u8]> {
+        let target = head.target();
+        if !self.sends_goal && target.first() == Some(&b'/') {
+            return Cow::Borrowed(target);
+        }
+        let mut out = Vec::new();
+        if self.sends_goal {
+            encode_path(&self.goal.path, &mut out);
+            if let Some(query) = &self.goal.query {
+                out.push(b'?');
+                out.extend_from_slice(query);
+            }
+        } else {
+            write_target(head, &mut out);
+        }
+        Cow::Owned(out)
+    }
+
+    /// The decoded path for looking up files.
+    pub(crate) fn file_path(&self) -> Option<Cow<'_, [u8]>> {
+        let path = self.goal.path.as_ref();
+        if !path.contains(&b'%') {
+            return Some(Cow::Borrowed(path));
+        }
+        let mut out = Vec::new();
+        // In the normal form a `%` always starts an escape. Encoded `/` and `\` occur in no file name, so they are
+        // refused.
+        normal_path(path, &mut out).ok()?;
+        Some(Cow::Owned(out))
+    }
+}

@@ -1,0 +1,196 @@
+//! Suspended requests, which continue where they were: after a delay, a password check, a response of an auth
+//! service, or when a permit is free.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flatout_engine::{
+    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, collect,
+};
+use flatout_wire::head::parse_kept;
+use flatout_wire::{Framing, Status};
+use tokio::sync::oneshot;
+
+use super::answer::{Answers, Progress, Refusal, Step};
+use super::concurrency::Permit;
+use super::fields::push_line;
+use super::rate::Waits;
+use flatout_gateway::AuthDecision;
+
+/// What a request waits for.
+pub(crate) enum Waiting {
+    /// The check of this name's password; if it is wrong, this challenge is sent.
+    Password(oneshot::Receiver<bool>, Vec<u8>, String),
+    AuthDecision(oneshot::Receiver<AuthDecision>),
+    /// A delay to an even rate.
+    Pace(Waits),
+    Room(oneshot::Receiver<Permit>, Duration),
+    /// The body, for whose client the guards have decided.
+    Body(Option<Lane>),
+}
+
+/// A request with its own memory.
+struct SuspendedRequest {
+    head: Vec<u8>,
+    framing: Framing,
+    path: Vec<u8>,
+    body: Body,
+    peer: Option<SocketAddr>,
+    is_tls: bool,
+    is_early: bool,
+    key: ExchangeKey,
+}
+
+enum Body {
+    Whole { bytes: Vec<u8>, trailers: Vec<(Vec<u8>, Vec<u8>)> },
+    Stream(BodyStream),
+    Collected(Collected),
+}
+
+/// Suspends a request until its event, then continues it. After `time_max` the response is 504. When the client disconnects, the future is dropped, which
+/// releases what the request held.
+pub(crate) fn suspend(
+    answers: Rc<Answers>,
+    request: Request<'_>,
+    progress: Progress,
+    waiting: Waiting,
+    time_max: Option<Duration>,
+) -> Reply {
+    let suspended = SuspendedRequest {
+        key: request.park(),
+        head: request.head.bytes().to_vec(),
+        framing: request.head.framing,
+        path: request.path.to_vec(),
+        peer: request.peer,
+        is_tls: request.tls.is_some(),
+        is_early: request.tls.is_some_and(|tls| tls.is_early()),
+        body: match request.body {
+            RequestBody::Whole { bytes, trailers } => {
+                Body::Whole { bytes: bytes.to_vec(), trailers: trailers.to_vec() }
+            }
+            RequestBody::Stream(stream) => Body::Stream(stream),
+        },
+    };
+    Reply::Later(Box::pin(async move {
+        let (mut progress, mut suspended) = (progress, suspended);
+        let is_late = match time_max {
+            Some(time_max) => {
+                tokio::time::timeout(time_max, waiting.over(&mut progress, &mut suspended.body))
+                    .await
+                    .is_err()
+            }
+            None => {
+                waiting.over(&mut progress, &mut suspended.body).await;
+                false
+            }
+        };
+        if is_late {
+            progress.refusal = Some(Refusal::Status(Status::GATEWAY_TIMEOUT));
+        }
+        let (signal, silence) = oneshot::channel();
+        progress.needs.signal = Some(signal);
+        let mut response = Response::new();
+        match go_on(&answers, suspended, progress, &mut response) {
+            Reply::Now => response,
+            Reply::Later(future) => future.await,
+            Reply::Parked => {
+                // The response comes by key. The response of this future is discarded, unless the forwarder gave up
+                // without one.
+                let _ = silence.await;
+                Response::with_status(Status::BAD_GATEWAY)
+            }
+            // The request's bytes no longer belong to the connection.
+            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
+        }
+    }))
+}
+
+fn go_on(
+    answers: &Rc<Answers>,
+    suspended: SuspendedRequest,
+    progress: Progress,
+    response: &mut Response,
+) -> Reply {
+    let mut fields = Vec::new();
+    // Collected, it has a length, whatever its framing was.
+    let framing = match &suspended.body {
+        Body::Collected(collected) if collected.bytes.is_empty() => Framing::None,
+        Body::Collected(collected) => Framing::Length(collected.bytes.len() as u64),
+        Body::Whole { .. } | Body::Stream(_) => suspended.framing,
+    };
+    let Some(head) = parse_kept(&suspended.head, &mut fields, Some(framing)) else {
+        response.set_status(Status::INTERNAL_SERVER_ERROR);
+        return Reply::Now;
+    };
+    let body = match suspended.body {
+        Body::Collected(ref collected) => {
+            RequestBody::Whole { bytes: &collected.bytes, trailers: &collected.trailers }
+        }
+        Body::Whole { ref bytes, ref trailers } => RequestBody::Whole { bytes, trailers },
+        Body::Stream(stream) => RequestBody::Stream(stream),
+    };
+    let mut request = Request::resumed(head, &suspended.path, body, suspended.peer, &suspended.key);
+    // Early requests are still treated as early, although the handshake may be complete by now.
+    request.tls = suspended.is_tls.then_some(if suspended.is_early { Tls::EARLY } else { Tls::UNKNOWN });
+    Answers::go_on(answers, request, progress, response)
+}
+
+impl Body {
+    /// Receives all of it. The stream itself ends at the route's limit.
+    async fn collect(&mut self, lane: Option<&Lane>) -> Result<(), BodyFault> {
+        if let Body::Stream(stream) =
+            std::mem::replace(self, Body::Whole { bytes: Vec::new(), trailers: Vec::new() })
+        {
+            *self = Body::Collected(collect(stream, u64::MAX, lane).await?);
+        }
+        Ok(())
+    }
+}
+
+impl Waiting {
+    /// Waits, and stores the result in `progress`; that of a body in `body`.
+    async fn over(self, progress: &mut Progress, body: &mut Body) {
+        match self {
+            Waiting::Password(answered, name, challenge) => match answered.await {
+                Ok(true) => {
+                    progress.identity.user = name;
+                    progress.at = Step::Authority;
+                }
+                Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),
+                Err(_) => progress.refusal = Some(Refusal::Busy),
+            },
+            Waiting::AuthDecision(decision) => match decision.await {
+                Ok(AuthDecision::Allowed(fields)) => {
+                    for (name, value) in &fields {
+                        push_line(name.as_bytes(), value, &mut progress.authority_lines);
+                    }
+                    progress.at = Step::Room(0);
+                }
+                Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
+                Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
+            },
+            Waiting::Body(lane) => {
+                progress.at = Step::Collected;
+                if let Err(fault) = body.collect(lane.as_ref()).await {
+                    progress.refusal = Some(refusal(fault));
+                }
+            }
+            Waiting::Pace(waits) => tokio::time::sleep(waits.time).await,
+            Waiting::Room(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
+                Ok(Ok(permit)) => progress.enter(permit),
+                Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy),
+            },
+        }
+    }
+}
+
+/// The response to a request whose body cannot be read.
+fn refusal(fault: BodyFault) -> Refusal {
+    match fault {
+        BodyFault::TooLarge => Refusal::Status(Status::CONTENT_TOO_LARGE),
+        BodyFault::TooSlow => Refusal::Status(Status::REQUEST_TIMEOUT),
+        BodyFault::Starved => Refusal::Busy,
+        _ => Refusal::Status(Status::BAD_REQUEST),
+    }
+}

@@ -1,0 +1,197 @@
+//! Rules that make a request wait: passwords, auth services, concurrency limits.
+
+use std::time::Duration;
+
+use super::super::passwords::tests::bcrypt_of;
+use super::super::plan::{
+    BasicAuth, Concurrency, ErrorPage, ForwardAuth, Limited, Page, PageSource, Rules, User, Variable,
+};
+use super::*;
+
+fn basic(password: &str) -> BasicAuth {
+    let user = User { name: "ann".to_owned(), hash: bcrypt_of(password) };
+    BasicAuth { realm: "inside".to_owned(), users: vec![user], user_file: None }
+}
+
+/// `ann:secret` and `ann:wrong`.
+const RIGHT: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
+const WRONG: &str = "Authorization: Basic YW5uOndyb25n\r\n";
+
+#[test]
+fn a_password_is_asked_for_and_checked_elsewhere() {
+    let page = Page { content_type: "text/html".to_owned(), source: PageSource::Text("log in".to_owned()) };
+    let error_page = ErrorPage { statuses: vec![401..=401], page, status: None, of_upstreams: false };
+    let rules = Rules {
+        basic_auth: Some(basic("secret")),
+        request_fields: vec![super::super::plan::FieldRule {
+            name: "X-User".to_owned(),
+            change: super::super::plan::FieldChange::Set(Template(vec![plan::Piece::Variable(
+                Variable::User,
+            )])),
+            when: Default::default(),
+        }],
+        error_pages: vec![error_page],
+        ..Rules::default()
+    };
+    let asker = Asker::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
+    let answer = asker.get("/");
+    assert_eq!((answer.status, answer.body.as_str()), (401, "log in"));
+    assert!(
+        answer.fields.contains("WWW-Authenticate: Basic realm=\"inside\", charset=\"UTF-8\"\r\n"),
+        "{answer:?}"
+    );
+    let wrong = asker.ask("GET", "/", WRONG);
+    assert_eq!(wrong.status, 401);
+    assert!(wrong.fields.contains("WWW-Authenticate"), "{wrong:?}");
+    assert!(asker.fake.sent.borrow().is_empty());
+    // The first check waits for a thread; then the password is remembered, here and on every other worker.
+    let head = format!("GET /a HTTP/1.1\r\nHost: a.example\r\n{RIGHT}\r\n");
+    let (Reply::Later(future), _) = asker.reply(None, &head) else { panic!("it does not wait") };
+    assert_eq!(answer_of(runtime().block_on(future)), 200);
+    assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
+    let other = asker.sites.service(asker.fake.clone());
+    let other = Asker { service: other, fake: asker.fake.clone(), sites: asker.sites.clone() };
+    for asker in [&asker, &other] {
+        let (Reply::Now, response) = asker.reply(None, &head) else { panic!("it waits again") };
+        assert_eq!(response.status(), Status::OK);
+        assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
+    }
+    assert_eq!(asker.ask("GET", "/", WRONG).status, 401);
+}
+
+fn answer_of(response: Response) -> u16 {
+    response.status().code()
+}
+
+#[test]
+fn passwords_are_checked_before_paths() {
+    let mut plan = plan_of(vec![respond(PathMatch::Exact("/a".to_owned()), "a")]);
+    plan.sites[0].rules.basic_auth = Some(basic("secret"));
+    let asker = Asker::new(&plan);
+    assert_eq!(asker.get("/nothing").status, 401);
+    assert_eq!(asker.ask("GET", "/nothing", RIGHT).status, 404);
+}
+
+#[test]
+fn a_body_is_kept_while_a_request_waits() {
+    struct Bodies(RefCell<Vec<Vec<u8>>>);
+    impl Forwarding for Bodies {
+        fn body(&self, _: &proxy::Forward, _: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+            BodyPlan::Whole { bytes_max }
+        }
+        fn forward(&self, request: Request<'_>, _: Forwarded<'_>, _: &mut Response) -> Reply {
+            let RequestBody::Whole { bytes, trailers } = request.body else { panic!("it was whole") };
+            assert_eq!(trailers, [(b"a".to_vec(), b"b".to_vec())]);
+            assert_eq!(request.head.target(), b"/a?b");
+            self.0.borrow_mut().push(bytes.to_vec());
+            Reply::Now
+        }
+        fn ask(&self, _: AuthQuery<'_>, _: tokio::sync::oneshot::Sender<AuthDecision>) {}
+    }
+    let rules = Rules { basic_auth: Some(basic("secret")), ..Rules::default() };
+    let sites = open(&plan_of(vec![Route { rules, ..to_upstream("/") }])).unwrap();
+    let bodies = Rc::new(Bodies(RefCell::default()));
+    let service = sites.service(bodies.clone());
+    let text = format!("POST /a?b HTTP/1.1\r\nHost: a\r\n{RIGHT}Content-Length: 4\r\n\r\n");
+    let future = {
+        let mut spans = Vec::new();
+        let head = parse(text.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
+        let bytes = b"body".to_vec();
+        let trailers = [(b"a".to_vec(), b"b".to_vec())];
+        let body = RequestBody::Whole { bytes: &bytes, trailers: &trailers };
+        let request = Request::detached(head, b"/a", body);
+        let Reply::Later(future) = service.call(request, &mut Response::new()) else {
+            panic!("it does not wait")
+        };
+        future
+    };
+    runtime().block_on(future);
+    assert_eq!(*bodies.0.borrow(), [b"body".to_vec()]);
+}
+
+#[test]
+fn an_authority_is_asked() {
+    let authority = ForwardAuth {
+        upstream: 1,
+        target: template("/check?of=$request_uri"),
+        request_fields: Vec::new(),
+        response_fields: vec!["X-User".to_owned()],
+    };
+    let rules = Rules { forward_auth: Some(authority), ..Rules::default() };
+    let asker = Asker::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
+    let good = asker.ask(
+        "GET",
+        "/a b".replace(' ', "%20").as_str(),
+        "X-Token: good\r\nX-User: root\r\nx_user: root\r\n",
+    );
+    assert_eq!(good.status, 200);
+    assert_eq!(*asker.fake.asked.borrow(), ["/check?of=/a%20b"]);
+    assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
+    assert_eq!(asker.last_sent().kept, ["X-Token"], "who the client says that it is does not count");
+    let bad = asker.ask("GET", "/", "X-Token: bad\r\n");
+    assert_eq!(bad.status, 302);
+    assert!(bad.fields.contains("Location: https://login.example.org/\r\n"), "{bad:?}");
+    assert_eq!(asker.get("/").status, 502, "an authority that cannot be asked lets nobody in");
+    assert_eq!(asker.fake.sent.borrow().len(), 1);
+}
+
+fn limited(queue_max: u32, queue_time_max: Duration) -> Asker {
+    let rules = Rules { concurrency: vec![0], ..Rules::default() };
+    let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
+    plan.concurrency.push(Concurrency {
+        name: "few".to_owned(),
+        key: Limited::Client { ipv6_bits: 64 },
+        requests_max: 1,
+        queue_max,
+        queue_time_max,
+        keys_max: 16,
+    });
+    Asker::new(&plan)
+}
+
+#[test]
+fn requests_wait_for_room() {
+    let asker = limited(1, Duration::from_secs(10));
+    assert_eq!(asker.get("/held").status, 200);
+    let (Reply::Later(waiting), _) = asker.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
+    else {
+        panic!("it does not wait")
+    };
+    let full = asker.get("/c");
+    assert_eq!(full.status, 503);
+    assert!(full.fields.contains("Retry-After: 1\r\n"), "{full:?}");
+    assert_eq!(
+        asker.ask_from(Some("192.0.2.2"), "GET", "/d", "").status,
+        200,
+        "others have room of their own"
+    );
+    assert_eq!(asker.last_sent().target, "/d");
+    // The request in progress ends, and the next one continues.
+    asker.fake.held.borrow_mut().clear();
+    assert_eq!(answer_of(runtime().block_on(waiting)), 200);
+    assert_eq!(asker.last_sent().target, "/b");
+    // A request that ends at once holds no permit.
+    assert_eq!((asker.get("/e").status, asker.get("/f").status), (200, 200));
+}
+
+#[test]
+fn nobody_waits_for_longer_than_the_limit() {
+    let asker = limited(1, Duration::from_millis(1));
+    assert_eq!(asker.get("/held").status, 200);
+    assert_eq!(asker.get("/late").status, 503);
+    // It has left the queue.
+    assert_eq!(asker.get("/later").status, 503);
+    asker.fake.held.borrow_mut().clear();
+    assert_eq!(asker.get("/again").status, 200);
+}
+
+#[test]
+fn one_who_goes_away_leaves_the_queue() {
+    let asker = limited(1, Duration::from_secs(10));
+    assert_eq!(asker.get("/held").status, 200);
+    let waiting = asker.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    drop(waiting);
+    asker.fake.held.borrow_mut().clear();
+    assert_eq!(asker.get("/c").status, 200);
+    assert_eq!(asker.fake.sent.borrow().iter().filter(|sent| sent.target == "/b").count(), 0);
+}

@@ -1,0 +1,73 @@
+//! The integration tests, in one program: it is linked once. `cargo test --test it NAME::` runs those of one file.
+//! Those with a program of their own are in `Cargo.toml`.
+#![allow(clippy::module_inception, reason = "the attacks of the benchmark are a module of their own")]
+#![allow(clippy::duplicate_mod, reason = "each file names the support that it needs, as it would alone")]
+
+#[path = "attacks.rs"]
+mod attacks;
+#[path = "bus.rs"]
+mod bus;
+#[path = "cache.rs"]
+mod cache;
+#[path = "cache_generations.rs"]
+mod cache_generations;
+#[path = "certificates.rs"]
+mod certificates;
+#[path = "crossing.rs"]
+mod crossing;
+#[path = "differential.rs"]
+mod differential;
+#[path = "ending.rs"]
+mod ending;
+#[path = "files.rs"]
+mod files;
+#[path = "grpc.rs"]
+mod grpc;
+#[path = "help.rs"]
+mod help;
+#[path = "hostile.rs"]
+mod hostile;
+#[path = "http2.rs"]
+mod http2;
+#[path = "import.rs"]
+mod import;
+#[path = "import_closed.rs"]
+mod import_closed;
+#[path = "library.rs"]
+mod library;
+#[path = "map.rs"]
+mod map;
+#[path = "observe.rs"]
+mod observe;
+#[path = "package.rs"]
+mod package;
+#[path = "pages.rs"]
+mod pages;
+#[path = "proxy_protocol.rs"]
+mod proxy_protocol;
+#[path = "published.rs"]
+mod published;
+#[path = "push.rs"]
+mod push;
+#[path = "push_groups.rs"]
+mod push_groups;
+#[path = "reloading.rs"]
+mod reloading;
+#[path = "rules.rs"]
+mod rules;
+#[path = "screens.rs"]
+mod screens;
+#[path = "scripts.rs"]
+mod scripts;
+#[path = "sites.rs"]
+mod sites;
+#[path = "tls.rs"]
+mod tls;
+#[path = "tune.rs"]
+mod tune;
+#[path = "upgrade.rs"]
+mod upgrade;
+#[path = "upstream_dies.rs"]
+mod upstream_dies;
+#[path = "upstream_figures.rs"]
+mod upstream_figures;
