@@ -32,6 +32,8 @@ put 644 target/package/fish usr/share/fish/vendor_completions.d/flatout.fish
 put 644 packaging/flatout.default etc/default/flatout
 put 644 packaging/flatout.service usr/lib/systemd/system/flatout.service
 put 644 packaging/flatout.socket usr/lib/systemd/system/flatout.socket
+put 644 packaging/monitoring/grafana.json usr/share/doc/flatout/monitoring/grafana.json
+put 644 packaging/monitoring/alerts.yml usr/share/doc/flatout/monitoring/alerts.yml
 put 644 README.md usr/share/doc/flatout/README.md
 put 644 LICENSE-APACHE usr/share/doc/flatout/LICENSE-APACHE
 {
