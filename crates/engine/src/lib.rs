@@ -68,3 +68,5 @@ pub use service::{
     Taken, Takeover, Tls, Witness, collect,
 };
 pub use worker::State;
+#[cfg(feature = "simulation")]
+pub use worker::SteppedWorker;

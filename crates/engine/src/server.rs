@@ -149,28 +149,13 @@ impl Bound {
     where
         F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     {
-        let Bound { plan, listening, listeners, cpus } = self;
-        let (addresses, urls) = (listening.addresses(), listening.urls());
-        let count = listeners.len();
-        let shared =
-            Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
-        let mailboxes: Result<Vec<Mailbox>, _> = (0..count).map(|_| Mailbox::new()).collect();
-        let mailboxes =
-            mailboxes.map_err(|error| Error::System("a mailbox for each worker".to_owned(), error))?;
-        let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
-        let handle = Handle {
-            mailboxes: mailboxes.into(),
-            stats: stats.into(),
-            shared: shared.clone(),
-            listening: Arc::new(Mutex::new(listening)),
-            drain_time_max_ms: Arc::new(AtomicU64::new(milliseconds(plan.drain_time_max))),
-            draining: watch::Sender::new(false),
-        };
+        let (plan, cpus) = (self.plan.clone(), self.cpus.clone());
+        let (addresses, urls) = (self.listening.addresses(), self.listening.urls());
+        let (handle, setups) = self.set_up()?;
         let make = Arc::new(make);
         let (ended_sender, ended) = watch::channel(0);
-        let mut threads = Vec::with_capacity(count);
-        for (index, listeners) in listeners.into_iter().enumerate() {
-            let setup = setup(&plan, &handle, &shared, index, count, listeners);
+        let mut threads = Vec::with_capacity(setups.len());
+        for (index, setup) in setups.into_iter().enumerate() {
             let (make, ended) = (make.clone(), WorkerEnd(ended_sender.clone()));
             let cpu = cpus.get(index).copied().flatten().filter(|_| plan.pin);
             let run = move || {
@@ -192,6 +177,47 @@ impl Bound {
             }
         }
         Ok(Server { addresses, urls, handle, threads, ended })
+    }
+
+    /// Makes workers that the simulator runs step by step on this thread.
+    ///
+    /// # Errors
+    /// As [`Bound::start`].
+    #[cfg(feature = "simulation")]
+    pub fn start_stepped(
+        self,
+        make: impl Fn(Worker) -> Box<dyn Service>,
+    ) -> Result<(Handle, Vec<worker::SteppedWorker>), Error> {
+        let (handle, setups) = self.set_up()?;
+        let worker = |setup| worker::SteppedWorker::new(setup, &make);
+        let workers: io::Result<Vec<_>> = setups.into_iter().map(worker).collect();
+        Ok((handle, workers.map_err(|error| Error::System("a worker".to_owned(), error))?))
+    }
+
+    /// The parts of its workers, and the handle to them.
+    fn set_up(self) -> Result<(Handle, Vec<Setup>), Error> {
+        let Bound { plan, listening, listeners, .. } = self;
+        let count = listeners.len();
+        let shared =
+            Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
+        let mailboxes: Result<Vec<Mailbox>, _> = (0..count).map(|_| Mailbox::new()).collect();
+        let mailboxes =
+            mailboxes.map_err(|error| Error::System("a mailbox for each worker".to_owned(), error))?;
+        let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
+        let handle = Handle {
+            mailboxes: mailboxes.into(),
+            stats: stats.into(),
+            shared: shared.clone(),
+            listening: Arc::new(Mutex::new(listening)),
+            drain_time_max_ms: Arc::new(AtomicU64::new(milliseconds(plan.drain_time_max))),
+            draining: watch::Sender::new(false),
+        };
+        let setups = listeners
+            .into_iter()
+            .enumerate()
+            .map(|(index, listeners)| setup(&plan, &handle, &shared, index, count, listeners))
+            .collect();
+        Ok((handle, setups))
     }
 }
 

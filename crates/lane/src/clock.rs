@@ -4,7 +4,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A point in time or a length of time, in steps of [`TICK`].
 pub type Ticks = u32;
@@ -32,19 +32,56 @@ impl Moment {
     pub fn advance(&mut self, now_ns: u64) {
         let ticks = (now_ns / TICK_NS) as Ticks;
         if ticks != self.ticks {
-            let unix = clock_gettime(ClockId::RealtimeCoarse);
+            let unix = read(ClockId::RealtimeCoarse);
             let unix_offset_ns = since(unix).saturating_sub(now_ns);
             *self = Moment { ticks, unix_seconds: unix.tv_sec as u64, unix_offset_ns };
         }
     }
 }
 
+/// The simulator's clock, for the thread that runs it; other threads have the kernel's.
+#[cfg(feature = "simulation")]
+pub mod simulated {
+    use std::cell::Cell;
+
+    use rustix::time::{ClockId, Timespec};
+
+    /// Seconds since 1970 at which simulated time begins: 2026-01-01.
+    pub const UNIX_SECONDS: u64 = 1_767_225_600;
+
+    thread_local! {
+        static NOW_NS: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Sets this thread's clock to nanoseconds since boot; `None` is the kernel's clock again.
+    pub fn set(now_ns: Option<u64>) {
+        NOW_NS.set(now_ns);
+    }
+
+    pub(super) fn read(clock: ClockId) -> Option<Timespec> {
+        let now_ns = NOW_NS.get()?;
+        let is_unix = matches!(clock, ClockId::Realtime | ClockId::RealtimeCoarse);
+        let seconds = now_ns / 1_000_000_000 + if is_unix { UNIX_SECONDS } else { 0 };
+        Some(Timespec { tv_sec: seconds as i64, tv_nsec: (now_ns % 1_000_000_000) as i64 })
+    }
+}
+
+/// Reads a clock of the kernel; one call into the vDSO.
+#[inline]
+fn read(clock: ClockId) -> Timespec {
+    #[cfg(feature = "simulation")]
+    if let Some(time) = simulated::read(clock) {
+        return time;
+    }
+    clock_gettime(clock)
+}
+
 /// Reads both clocks, the kernel's coarse ones (1 to 4 ms exact). Two calls into the vDSO, no system call.
 #[inline]
 pub fn now() -> Moment {
-    let monotonic = clock_gettime(ClockId::MonotonicCoarse);
+    let monotonic = read(ClockId::MonotonicCoarse);
     let milliseconds = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
-    let unix = clock_gettime(ClockId::RealtimeCoarse);
+    let unix = read(ClockId::RealtimeCoarse);
     Moment {
         ticks: (milliseconds / TICK.as_millis() as u64) as Ticks,
         unix_seconds: unix.tv_sec as u64,
@@ -55,18 +92,18 @@ pub fn now() -> Moment {
 /// Nanoseconds since boot. One call into the vDSO, some 20 ns.
 #[inline]
 pub fn nanoseconds() -> u64 {
-    since(clock_gettime(ClockId::Monotonic))
+    since(read(ClockId::Monotonic))
 }
 
 /// Nanoseconds since 1970, for comparison with times of other programs.
 pub fn unix_nanoseconds() -> u64 {
-    since(clock_gettime(ClockId::Realtime))
+    since(read(ClockId::Realtime))
 }
 
 /// Milliseconds since 1970 from the kernel's coarse clock: at most 4 late. One call into the vDSO, the cheapest one.
 #[inline]
 pub fn unix_milliseconds() -> u64 {
-    since(clock_gettime(ClockId::RealtimeCoarse)) / 1_000_000
+    since(read(ClockId::RealtimeCoarse)) / 1_000_000
 }
 
 /// CPU time of this thread, user and kernel. Costs one system call.
@@ -107,7 +144,7 @@ pub fn ticks(time: Duration) -> Ticks {
     ticks.clamp(1, (Ticks::MAX / 4) as u128) as Ticks
 }
 
-fn since(time: rustix::time::Timespec) -> u64 {
+fn since(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

@@ -27,6 +27,12 @@ mod turns;
 pub mod upgrade;
 pub mod upstreams;
 
+/// For the simulator in `sim/`, which runs a server without starting one.
+#[cfg(feature = "simulation")]
+pub mod simulation {
+    pub use crate::start::open;
+}
+
 pub use failure::Failure;
 pub use issue::{Issue, LISTEN_DEFAULT};
 pub use plan::{Checked, Invalid, Plan, Source};

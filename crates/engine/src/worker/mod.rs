@@ -12,6 +12,8 @@ mod accept;
 mod census;
 mod proxy_header;
 mod run;
+#[cfg(feature = "simulation")]
+mod stepped;
 mod sweep;
 mod turn;
 
@@ -38,6 +40,8 @@ use crate::transport::Transport;
 pub(crate) use accept::GOING_TIME;
 pub use census::State;
 pub(crate) use run::run;
+#[cfg(feature = "simulation")]
+pub use stepped::SteppedWorker;
 
 /// The parts of a worker.
 pub(crate) struct Setup {

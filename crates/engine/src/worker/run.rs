@@ -36,10 +36,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
     // The worker limits tasks by its own rule, once per turn: the runtime's rule would interrupt a turn.
     runtime.block_on(tokio::task::coop::unconstrained(async move {
         let entered = local.enter();
-        let worker = WorkerLoop::new(setup, make)?;
-        let watched = worker.poll.watched()?;
-        let sleep = Box::pin(sleep_until(Instant::now()));
-        let mut main = Main { worker, watched, sleep, metrics: Handle::current().metrics() };
+        let mut main = Main::new(setup, make)?;
         drop(entered);
         let mut local = local;
         poll_fn(|context| main.poll(&mut local, context)).await
@@ -47,7 +44,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
 }
 
 /// A worker and its means of waiting.
-struct Main {
+pub(super) struct Main {
     worker: WorkerLoop,
     watched: AsyncFd<OwnedFd>,
     sleep: Pin<Box<Sleep>>,
@@ -55,18 +52,38 @@ struct Main {
 }
 
 impl Main {
+    /// In its runtime.
+    pub(super) fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<Main> {
+        let worker = WorkerLoop::new(setup, make)?;
+        let watched = worker.poll.watched()?;
+        let sleep = Box::pin(sleep_until(Instant::now()));
+        Ok(Main { worker, watched, sleep, metrics: Handle::current().metrics() })
+    }
+
+    /// Takes the events that are there, and one turn. Returns whether there was anything to do, and whether the worker
+    /// has ended.
+    #[cfg(feature = "simulation")]
+    pub(super) fn step(
+        &mut self,
+        local: &mut LocalSet,
+        context: &mut Context<'_>,
+    ) -> io::Result<(bool, bool)> {
+        let had_work = self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more();
+        let requests = self.worker.serving.requests_count;
+        self.turn(local, context);
+        let has_more = self.worker.has_more() || self.worker.serving.requests_count != requests;
+        if self.worker.ended {
+            self.worker.end();
+        }
+        Ok((had_work || has_more, self.worker.ended))
+    }
+
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {
         let returns_ns = clock::nanoseconds() + TURN_NS_MAX;
         // The service's tasks are spawned here.
         let _entered = local.enter();
         loop {
-            self.worker.turn();
-            let has_tasks =
-                Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
-            // Handling exchanges may have spawned tasks.
-            let has_tasks = self.worker.attend() || has_tasks;
-            self.worker.forget_taken();
-            self.worker.note_stats();
+            let has_tasks = self.turn(local, context);
             if self.worker.ended {
                 self.worker.end();
                 return TaskPoll::Ready(Ok(()));
@@ -76,6 +93,19 @@ impl Main {
                 ControlFlow::Break(()) => return TaskPoll::Pending,
             }
         }
+    }
+
+    /// One turn, and then the tasks. Returns whether there are any.
+    #[inline]
+    fn turn(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> bool {
+        self.worker.turn();
+        let has_tasks =
+            Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
+        // Handling exchanges may have spawned tasks.
+        let has_tasks = self.worker.attend() || has_tasks;
+        self.worker.forget_taken();
+        self.worker.note_stats();
+        has_tasks
     }
 
     /// Takes the next events, and waits for them if the runtime has nothing to do; otherwise `Break` makes the

@@ -1,0 +1,381 @@
+//! A client: some connections one after the other, with some requests each, sent in drawn pieces at drawn times.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::message::{Decoder, Framing, Head, Start, body, chunked};
+use crate::model::{Excuse, Got, Planned};
+use crate::scene::{DENIED, REFUSED, TIME_MAX};
+use crate::socket::{Received, Sent, Socket};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+/// Requests of a connection, and connections of a client.
+const REQUESTS_MAX: usize = 5;
+const CONNECTIONS_MAX: usize = 3;
+
+/// The longest pause of a client that keeps the rules.
+const PAUSE_MS_MAX: u64 = 2_000;
+
+pub(crate) struct Client {
+    number: usize,
+    random: fastrand::Rng,
+    connections_left: usize,
+    connection: Option<Connection>,
+    wakes_at_ns: u64,
+}
+
+struct Connection {
+    socket: Socket,
+    requests: Vec<Request>,
+    /// All requests one after the other, and how much was sent.
+    output: Vec<u8>,
+    sent: usize,
+    /// All are sent before the first response is there.
+    is_pipelined: bool,
+    /// Where a rule is broken, and how.
+    fault: Option<(usize, Fault)>,
+    /// A rule was broken.
+    has_failed: bool,
+    /// Nothing more can be sent.
+    is_broken: bool,
+    input: Vec<u8>,
+    /// The request whose response is next.
+    next: usize,
+    response: Option<(Head, Decoder)>,
+}
+
+struct Request {
+    planned: Planned,
+    /// Where its bytes begin and end in the output.
+    begin: usize,
+    end: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// The connection is closed.
+    Close,
+    /// Nothing more is sent, and the other side sees the end.
+    CloseWrite,
+    /// Nothing more is sent.
+    Silence,
+    /// Nothing happens for longer than any limit.
+    Absence,
+}
+
+impl Client {
+    pub(crate) fn new(number: usize, mut random: fastrand::Rng) -> Client {
+        let connections_left = random.usize(1..=CONNECTIONS_MAX);
+        Client { number, random, connections_left, connection: None, wakes_at_ns: 0 }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.connection.is_none() && self.connections_left == 0
+    }
+
+    /// When it goes on by itself.
+    pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
+        (!self.is_done()).then_some(self.wakes_at_ns)
+    }
+
+    /// What it waits for, for a message.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        let connection = self.connection.as_ref()?;
+        let request = connection.requests.get(connection.next)?;
+        Some(format!(
+            "client {} waits for the response to request {} ({} {}, {} of {} bytes sent)",
+            self.number,
+            request.planned.id,
+            request.planned.method,
+            request.planned.target(),
+            connection.sent,
+            connection.output.len()
+        ))
+    }
+
+    /// Does one thing. Returns whether there was one.
+    pub(crate) fn step(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
+        if self.is_done() || shared.now_ns < self.wakes_at_ns {
+            return Ok(false);
+        }
+        let actor = Actor::Client(self.number);
+        let Some(connection) = &mut self.connection else {
+            self.connections_left -= 1;
+            let stream = UnixStream::connect(crate::scene::listen_path(folder)).map_err(|error| format!("cannot connect: {error}"))?;
+            self.connection = Some(Connection::new(Socket::new(stream), &mut self.random, shared, actor));
+            return Ok(true);
+        };
+        // Sending and receiving in drawn order, so that neither always comes first.
+        let order = if self.random.bool() { [true, false] } else { [false, true] };
+        for sends in order {
+            let did = match sends {
+                true => connection.send(&mut self.random, shared, actor, &mut self.wakes_at_ns),
+                false => connection.receive(&mut self.random, shared, actor)?,
+            };
+            match did {
+                Did::Nothing => {}
+                Did::Something => return Ok(true),
+                Did::Ended => {
+                    self.connection = None;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What a step did.
+enum Did {
+    Nothing,
+    Something,
+    Ended,
+}
+
+impl Connection {
+    fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Connection {
+        shared.event(actor, Event::Open);
+        let mut output = Vec::new();
+        let count = random.usize(1..=REQUESTS_MAX);
+        let mut requests = Vec::with_capacity(count);
+        for _ in 0..count {
+            let planned = draw_request(random, shared.next_id());
+            let begin = output.len();
+            write_request(&planned, random, &mut output);
+            requests.push(Request { planned, begin, end: output.len() });
+        }
+        for request in &requests {
+            shared.model.plan(request.planned.clone());
+        }
+        let fault = (shared.scene.clients_fail && random.u8(..3) == 0).then(|| {
+            let fault = *random.choice(&[Fault::Close, Fault::CloseWrite, Fault::Silence, Fault::Absence]).expect("some");
+            (random.usize(..=output.len()), fault)
+        });
+        Connection {
+            socket,
+            requests,
+            output,
+            sent: 0,
+            is_pipelined: random.u8(..3) == 0,
+            fault,
+            has_failed: false,
+            is_broken: false,
+            input: Vec::new(),
+            next: 0,
+            response: None,
+        }
+    }
+
+    /// How much may be sent now.
+    fn sendable(&self) -> usize {
+        let end = match self.is_pipelined {
+            true => self.output.len(),
+            false => self.requests.get(self.next).map_or(self.sent, |request| request.end),
+        };
+        match self.fault {
+            Some((at, _)) => end.min(at),
+            None => end,
+        }
+    }
+
+    fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor, wakes_at_ns: &mut u64) -> Did {
+        if self.is_broken {
+            return Did::Nothing;
+        }
+        if let Some((at, fault)) = self.fault
+            && self.sent == at
+        {
+            self.has_failed = true;
+            self.is_broken = true;
+            self.fault = None;
+            return match fault {
+                Fault::Close => {
+                    shared.event(actor, Event::Close);
+                    self.abandon(shared)
+                }
+                Fault::CloseWrite => {
+                    shared.event(actor, Event::CloseWrite);
+                    self.socket.close_write();
+                    Did::Something
+                }
+                Fault::Silence => Did::Something,
+                Fault::Absence => {
+                    let pause_ms = 2 * TIME_MAX.as_millis() as u64;
+                    shared.event(actor, Event::Pause(pause_ms));
+                    *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                    Did::Something
+                }
+            };
+        }
+        let end = self.sendable();
+        if self.sent >= end {
+            return Did::Nothing;
+        }
+        if random.u8(..16) == 0 {
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(actor, Event::Pause(pause_ms));
+            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            return Did::Something;
+        }
+        let most = match random.u8(..4) {
+            0 => 1,
+            1 => random.usize(1..=100),
+            2 => random.usize(1..=20_000),
+            _ => end - self.sent,
+        };
+        let piece = &self.output[self.sent..(self.sent + most).min(end)];
+        for request in &self.requests {
+            if (self.sent..self.sent + piece.len()).contains(&request.begin) {
+                shared.event(actor, Event::Request(request.planned.id, request.planned.method));
+            }
+        }
+        match self.socket.send(piece) {
+            Sent::Bytes(bytes) => {
+                self.sent += bytes;
+                shared.event(actor, Event::Sent(bytes));
+                Did::Something
+            }
+            Sent::Full => Did::Nothing,
+            Sent::Broken => {
+                self.is_broken = true;
+                Did::Something
+            }
+        }
+    }
+
+    fn receive(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Result<Did, String> {
+        let most = if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 };
+        let received = self.socket.receive(&mut self.input, most);
+        match received {
+            Received::Nothing => return Ok(Did::Nothing),
+            Received::Bytes(bytes) => shared.event(actor, Event::Received(bytes)),
+            Received::End => shared.event(actor, Event::Closed),
+            Received::Reset => shared.event(actor, Event::Reset),
+        }
+        self.take_responses(shared, actor)?;
+        let ended = matches!(received, Received::End | Received::Reset);
+        if !ended {
+            if self.next < self.requests.len() {
+                return Ok(Did::Something);
+            }
+            if !self.input.is_empty() {
+                return Err(format!("{} bytes after the last response", self.input.len()));
+            }
+            shared.event(actor, Event::Close);
+            return Ok(Did::Ended);
+        }
+        self.end(received == Received::Reset, shared, actor)?;
+        Ok(Did::Ended)
+    }
+
+    fn take_responses(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Result<(), String> {
+        loop {
+            if self.response.is_none() {
+                let Some((head, length)) = Head::response(&self.input)? else { return Ok(()) };
+                self.input.drain(..length);
+                let Start::Response { status } = head.start else { return Err("no response".to_owned()) };
+                if (100..200).contains(&status) {
+                    continue;
+                }
+                let request = self.requests.get(self.next).ok_or("a response without a request")?;
+                let framing = match request.planned.method == "HEAD" || matches!(status, 204 | 304) {
+                    true => Framing::None,
+                    false => head.framing(Framing::Close)?,
+                };
+                self.response = Some((head, Decoder::new(framing)));
+            }
+            let Some((_, decoder)) = &mut self.response else { return Ok(()) };
+            decoder.take(&mut self.input)?;
+            if !decoder.is_complete {
+                return Ok(());
+            }
+            if self.finish(shared, actor)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Checks the current response. Returns whether it is the last of the connection.
+    fn finish(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Result<bool, String> {
+        let (Some((head, decoder)), Some(request)) = (self.response.take(), self.requests.get(self.next)) else {
+            return Ok(true);
+        };
+        let Start::Response { status } = head.start else { return Ok(true) };
+        shared.event(actor, Event::Response(request.planned.id, status));
+        let got = Got { status, sent: head.field("x-sent"), body: &decoder.body, is_complete: decoder.is_complete };
+        let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
+        shared.model.response(request.planned.id, &got, excuse, shared.scene)?;
+        self.next += 1;
+        let closes = head.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        if closes {
+            // What was sent behind it is not served.
+            self.requests.truncate(self.next);
+            self.is_broken = true;
+        }
+        Ok(self.next == self.requests.len())
+    }
+
+    /// The connection has ended.
+    fn end(&mut self, is_reset: bool, shared: &mut Shared<'_>, actor: Actor) -> Result<(), String> {
+        if let Some((head, mut decoder)) = self.response.take() {
+            if !is_reset {
+                decoder.end();
+            }
+            self.response = Some((head, decoder));
+            self.finish(shared, actor)?;
+            // The connection has ended with it: requests behind it were not served.
+            return Ok(());
+        }
+        let Some(request) = self.requests.get(self.next) else { return Ok(()) };
+        if self.sent <= request.begin && self.next > 0 {
+            // It had not begun.
+            return match self.has_failed {
+                true => Ok(()),
+                false => Err(format!("the connection ended before request {}, without Connection: close", request.planned.id)),
+            };
+        }
+        let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
+        shared.model.no_response(request.planned.id, excuse)
+    }
+
+    /// The client has closed the connection itself.
+    fn abandon(&mut self, shared: &mut Shared<'_>) -> Did {
+        shared.model.ended += 1;
+        Did::Ended
+    }
+}
+
+fn draw_request(random: &mut fastrand::Rng, id: u32) -> Planned {
+    let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
+    let path = match random.u8(..10) {
+        0 => DENIED,
+        1 => REFUSED,
+        _ => "/open",
+    };
+    let body_length = match (method, random.u8(..5)) {
+        ("GET" | "HEAD" | "DELETE", _) | (_, 0) => 0,
+        (_, 1) => random.usize(1..=100),
+        (_, 2) => random.usize(1..=16_384),
+        (_, 3) => random.usize(1..=70_000),
+        _ => random.usize(1..=300_000),
+    };
+    Planned { id, method, path, body_length }
+}
+
+/// Appends a request.
+fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) {
+    let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
+    output.extend_from_slice(head.as_bytes());
+    if planned.method != "POST" && planned.method != "PUT" {
+        return output.extend_from_slice(b"\r\n");
+    }
+    let body = body(planned.id, planned.body_length);
+    if random.bool() {
+        output.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+        output.extend_from_slice(&body);
+    } else {
+        output.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        output.extend_from_slice(&chunked(random, &body));
+    }
+}

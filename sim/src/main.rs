@@ -1,0 +1,67 @@
+//! `sim [--seconds N] [--seed N] [--runs N] [--trace]`: see `./x sim`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lexopt::prelude::{Long, ValueExt};
+
+struct Options {
+    seconds: u64,
+    seed: Option<u64>,
+    runs: Option<u64>,
+    prints_trace: bool,
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("sim: {error}; usage: sim [--seconds N] [--seed N [--runs N]] [--trace]");
+            return ExitCode::from(2);
+        }
+    };
+    let first = options.seed.unwrap_or_else(|| fastrand::u64(..));
+    let runs_max = options.runs.unwrap_or(if options.seed.is_some() { 1 } else { u64::MAX });
+    let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
+    let (mut runs, mut requests, mut whole, mut events, mut hash) = (0u64, 0, 0, 0, 0u64);
+    while runs < runs_max && began.elapsed() < limit {
+        let seed = first.wrapping_add(runs);
+        let report = sim::run(seed);
+        runs += 1;
+        requests += report.requests;
+        whole += report.whole;
+        events += report.events;
+        hash = hash.rotate_left(1) ^ report.hash;
+        if let Some(failure) = report.failure {
+            println!("{}\n{}", failure.scene, failure.trace);
+            println!("seed {seed}: {}\nagain: ./x sim --seed {seed}", failure.message);
+            return ExitCode::FAILURE;
+        }
+        if options.prints_trace {
+            println!("seed {seed}: {} requests, {} events, hash {:016x}", report.requests, report.events, report.hash);
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{runs} runs from seed {first}, {requests} requests ({whole} whole responses), {events} events in {seconds:.1} s: \
+         {:.0} requests/s, no failure, hash {hash:016x}",
+        requests as f64 / seconds
+    );
+    ExitCode::SUCCESS
+}
+
+fn options() -> Result<Options, lexopt::Error> {
+    let mut options = Options { seconds: 60, seed: None, runs: None, prints_trace: false };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Long("seed") => options.seed = Some(parser.value()?.parse()?),
+            Long("runs") => options.runs = Some(parser.value()?.parse()?),
+            Long("trace") => options.prints_trace = true,
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(options)
+}

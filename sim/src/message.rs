@@ -1,0 +1,189 @@
+//! Messages as both peers read them: framing by RFC 9112, heads by `httparse`, bodies by a decoder of our own that shares no line with
+//! the server's.
+
+/// Fields that a head may have.
+const FIELDS_MAX: usize = 64;
+
+/// The bytes of a body: each body differs from all others, and each of its places from those near it.
+pub(crate) fn pattern(tag: u32, at: usize) -> u8 {
+    let mixed = (at as u32 ^ tag.wrapping_mul(0x9E37_79B1)).wrapping_mul(0x85EB_CA6B);
+    (mixed >> 24) as u8 ^ (at >> 7) as u8
+}
+
+/// A body of this length.
+pub(crate) fn body(tag: u32, length: usize) -> Vec<u8> {
+    (0..length).map(|at| pattern(tag, at)).collect()
+}
+
+/// Whether these are the first bytes of a body.
+pub(crate) fn begins_body(tag: u32, bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(tag, at))
+}
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// There is no body.
+    None,
+    /// It has this many bytes.
+    Length(usize),
+    /// It comes in chunks.
+    Chunked,
+    /// It ends with the connection.
+    Close,
+}
+
+/// A request's or response's head.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    /// Method and target, or status.
+    pub(crate) start: Start,
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Start {
+    Request { method: String, target: String },
+    Response { status: u16 },
+}
+
+impl Head {
+    /// Parses a request's head, and returns its length too; `None` if it is not complete.
+    pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Head, usize)>, String> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        match request.parse(bytes).map_err(|error| error.to_string())? {
+            httparse::Status::Partial => Ok(None),
+            httparse::Status::Complete(length) => {
+                let start = Start::Request {
+                    method: request.method.unwrap_or_default().to_owned(),
+                    target: request.path.unwrap_or_default().to_owned(),
+                };
+                Ok(Some((Head { start, fields: owned(request.headers) }, length)))
+            }
+        }
+    }
+
+    /// Parses a response's head, as [`Head::request`].
+    pub(crate) fn response(bytes: &[u8]) -> Result<Option<(Head, usize)>, String> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut fields);
+        match response.parse(bytes).map_err(|error| error.to_string())? {
+            httparse::Status::Partial => Ok(None),
+            httparse::Status::Complete(length) => {
+                let start = Start::Response { status: response.code.unwrap_or_default() };
+                Ok(Some((Head { start, fields: owned(response.headers) }, length)))
+            }
+        }
+    }
+
+    /// The value of the only field of this name. Two are a mistake of the sender.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut found = self.fields.iter().filter(|(it, _)| it.eq_ignore_ascii_case(name));
+        let value = found.next().map(|(_, value)| value.as_str());
+        assert!(found.next().is_none(), "two fields {name}");
+        value
+    }
+
+    /// How its body ends, if it has one at all.
+    pub(crate) fn framing(&self, otherwise: Framing) -> Result<Framing, String> {
+        let length = self.field("content-length").map(|value| value.parse().map_err(|_| format!("Content-Length: {value}")));
+        match (self.field("transfer-encoding"), length.transpose()?) {
+            (Some("chunked"), None) => Ok(Framing::Chunked),
+            (None, Some(length)) => Ok(Framing::Length(length)),
+            (None, None) => Ok(otherwise),
+            (coding, length) => Err(format!("Transfer-Encoding: {coding:?} with Content-Length: {length:?}")),
+        }
+    }
+}
+
+fn owned(fields: &[httparse::Header<'_>]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    fields.iter().map(|field| (field.name.to_owned(), text(field.value))).collect()
+}
+
+/// Takes a body from what was received.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    framing: Framing,
+    pub(crate) body: Vec<u8>,
+    pub(crate) is_complete: bool,
+}
+
+impl Decoder {
+    pub(crate) fn new(framing: Framing) -> Decoder {
+        let is_complete = matches!(framing, Framing::None | Framing::Length(0));
+        Decoder { framing, body: Vec::new(), is_complete }
+    }
+
+    /// Takes what belongs to the body from the front of `input`.
+    pub(crate) fn take(&mut self, input: &mut Vec<u8>) -> Result<(), String> {
+        if self.is_complete {
+            return Ok(());
+        }
+        match self.framing {
+            Framing::None => {}
+            Framing::Close => self.body.append(input),
+            Framing::Length(length) => {
+                let missing = length - self.body.len();
+                self.body.extend(input.drain(..missing.min(input.len())));
+                self.is_complete = self.body.len() == length;
+            }
+            Framing::Chunked => loop {
+                match httparse::parse_chunk_size(input).map_err(|_| "a malformed chunk".to_owned())? {
+                    httparse::Status::Partial => return Ok(()),
+                    httparse::Status::Complete((start, 0)) => {
+                        // No trailers are sent in a simulation.
+                        if input.len() < start + 2 {
+                            return Ok(());
+                        }
+                        if &input[start..start + 2] != b"\r\n" {
+                            return Err("trailers that nobody sent".to_owned());
+                        }
+                        input.drain(..start + 2);
+                        self.is_complete = true;
+                        return Ok(());
+                    }
+                    httparse::Status::Complete((start, size)) => {
+                        let end = start + size as usize;
+                        if input.len() < end + 2 {
+                            return Ok(());
+                        }
+                        self.body.extend_from_slice(&input[start..end]);
+                        if &input[end..end + 2] != b"\r\n" {
+                            return Err("a chunk without its end".to_owned());
+                        }
+                        input.drain(..end + 2);
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The connection has ended.
+    pub(crate) fn end(&mut self) {
+        self.is_complete |= self.framing == Framing::Close;
+    }
+}
+
+/// A body in chunks whose sizes are drawn.
+pub(crate) fn chunked(random: &mut fastrand::Rng, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 64);
+    let mut rest = body;
+    while !rest.is_empty() {
+        let size = match random.u8(..4) {
+            0 => 1,
+            1 => random.usize(1..=64),
+            2 => random.usize(1..=4096),
+            _ => rest.len(),
+        };
+        let (chunk, behind) = rest.split_at(size.min(rest.len()));
+        out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        out.extend_from_slice(chunk);
+        out.extend_from_slice(b"\r\n");
+        rest = behind;
+    }
+    out.extend_from_slice(b"0\r\n\r\n");
+    out
+}

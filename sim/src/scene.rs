@@ -1,0 +1,194 @@
+//! What a run is drawn from its seed: the server's configurations, and what clients and upstreams are able to do wrong.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flatout_engine::{self as engine, Limits};
+use flatout_gateway::Forward;
+use flatout_proxy as proxy;
+use flatout_server::{Checked, Plan};
+use flatout_site::plan::{
+    self as site, Access, Action, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited, PathMatch, Peers, Rate,
+    RateUse, Route, Rules, Site, Template, Verdict, When,
+};
+
+/// Paths that no client may reach, and where the authorization service refuses.
+pub(crate) const DENIED: &str = "/denied";
+pub(crate) const REFUSED: &str = "/refused";
+
+/// Every time limit of a configuration, and every pause of a peer that keeps the rules, is shorter.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(40);
+
+/// A configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct Configuration {
+    /// Requests wait for an authorization service.
+    pub(crate) has_authorization: bool,
+    /// Requests a second, how many may come at once, and how many of those are not delayed.
+    pub(crate) rate: Option<(u32, u32, Option<u32>)>,
+    /// Requests at once, and how many wait.
+    pub(crate) concurrency: Option<(u32, u32)>,
+    /// The whole body is read before the upstream is asked.
+    pub(crate) buffers_requests: bool,
+    pub(crate) connections_max: usize,
+    pub(crate) idle_max: usize,
+    pub(crate) queue_time_max: Duration,
+    pub(crate) read_time_max: Duration,
+    pub(crate) request_time_max: Option<Duration>,
+    pub(crate) retries_max: u32,
+    /// Bytes of a body.
+    pub(crate) body_max: u64,
+    /// A field that the upstream is sent.
+    pub(crate) adds_field: bool,
+}
+
+/// What is drawn for a run besides configurations.
+#[derive(Debug, Clone)]
+pub(crate) struct Scene {
+    pub(crate) workers: usize,
+    /// The first is served from the start.
+    pub(crate) configurations: Vec<Configuration>,
+    pub(crate) clients: usize,
+    /// Clients break rules: they reset, close one side, or stop.
+    pub(crate) clients_fail: bool,
+    /// Upstreams do.
+    pub(crate) upstreams_fail: bool,
+    pub(crate) rate_min: u64,
+    pub(crate) requests_per_connection_max: Option<u32>,
+}
+
+impl Scene {
+    pub(crate) fn draw(random: &mut fastrand::Rng) -> Scene {
+        let count = if random.u8(..3) == 0 { random.usize(2..=4) } else { 1 };
+        Scene {
+            workers: random.usize(1..=3),
+            configurations: (0..count).map(|_| Configuration::draw(random)).collect(),
+            clients: random.usize(1..=8),
+            clients_fail: random.bool(),
+            upstreams_fail: random.bool(),
+            rate_min: if random.u8(..4) == 0 { 240 } else { 0 },
+            requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
+        }
+    }
+}
+
+impl Configuration {
+    fn draw(random: &mut fastrand::Rng) -> Configuration {
+        let mut sometimes = |of| random.u8(..of) == 0;
+        let (has_authorization, has_rate, has_concurrency) = (sometimes(3), sometimes(3), sometimes(3));
+        let (buffers_requests, has_request_time, has_body_max) = (sometimes(4), sometimes(3), sometimes(4));
+        let adds_field = sometimes(2);
+        let seconds = |random: &mut fastrand::Rng, from, to| Duration::from_secs(random.u64(from..=to));
+        Configuration {
+            has_authorization,
+            rate: has_rate.then(|| {
+                let burst = random.u32(0..=10);
+                (random.u32(1..=10), burst, random.bool().then(|| random.u32(0..=burst)))
+            }),
+            concurrency: has_concurrency.then(|| (random.u32(1..=3), random.u32(0..=10))),
+            buffers_requests,
+            connections_max: *random.choice(&[1, 1, 2, 4096]).expect("some"),
+            idle_max: *random.choice(&[0, 1, 256]).expect("some"),
+            queue_time_max: seconds(random, 1, 30),
+            read_time_max: seconds(random, 5, 30),
+            request_time_max: has_request_time.then(|| seconds(random, 5, 40)),
+            retries_max: random.u32(0..=2),
+            body_max: if has_body_max { 20_000 } else { 1 << 20 },
+            adds_field,
+        }
+    }
+
+    /// The plan of a server below a folder.
+    ///
+    /// # Panics
+    /// A configuration that the server refuses.
+    pub(crate) fn checked(&self, scene: &Scene, folder: &Path) -> Checked {
+        let upstream = |name: &str| {
+            let server = proxy::Server::new(proxy::Address::Unix(upstream_path(folder, name)));
+            proxy::Upstream {
+                connections_max: self.connections_max,
+                idle_max: self.idle_max,
+                queue_time_max: self.queue_time_max,
+                read_time_max: self.read_time_max,
+                request_time_max: self.request_time_max,
+                retries_max: self.retries_max,
+                ..proxy::Upstream::new(name, vec![server])
+            }
+        };
+        let (rates, rate_uses) = match self.rate {
+            None => (Vec::new(), Vec::new()),
+            Some((requests, burst, delay)) => {
+                let rate = Rate {
+                    name: "rate".to_owned(),
+                    key: Limited::Everyone,
+                    requests,
+                    window: Duration::from_secs(1),
+                    keys_max: 1000,
+                };
+                (vec![rate], vec![RateUse { rate: 0, burst, delay, status: 429, fields: false }])
+            }
+        };
+        let concurrency = self.concurrency.map(|(requests_max, queue_max)| Concurrency {
+            name: "concurrency".to_owned(),
+            key: Limited::Everyone,
+            requests_max,
+            queue_max,
+            queue_time_max: self.queue_time_max,
+            keys_max: 1000,
+        });
+        let field = |change| FieldRule { change, name: "X-Added".to_owned(), when: When::Always };
+        let rules = Rules {
+            rates: rate_uses,
+            forward_auth: self.has_authorization.then(|| ForwardAuth {
+                upstream: 1,
+                target: Template::text("/authorize"),
+                request_fields: Vec::new(),
+                response_fields: Vec::new(),
+            }),
+            body: site::BodyLimit { bytes_max: Some(self.body_max) },
+            concurrency: concurrency.iter().map(|_| 0).collect(),
+            request_fields: self.adds_field.then(|| field(FieldChange::Set(Template::text("yes")))).into_iter().collect(),
+            ..Rules::default()
+        };
+        let forward = Forward { buffer_requests: self.buffers_requests, ..Forward::to(0) };
+        let all = Route { rules: rules.clone(), ..Route::new(PathMatch::prefix("/"), Action::Proxy(forward.clone())) };
+        let nobody = Access { verdict: Verdict::Deny, peers: Peers::All };
+        let denied = Route {
+            rules: Rules { access: vec![nobody], ..rules },
+            ..Route::new(PathMatch::prefix(DENIED), Action::Proxy(forward))
+        };
+        let sites = site::Plan {
+            upstreams: vec![upstream("application"), upstream("authorization")],
+            rates,
+            concurrency: concurrency.into_iter().collect(),
+            sites: vec![Site { name: "*".to_owned(), hosts: vec![Host::Any], routes: vec![all, denied], ..Site::default() }],
+            ..site::Plan::default()
+        };
+        let limits = Limits {
+            rate_min_bytes_per_s: scene.rate_min,
+            requests_per_connection_max: scene.requests_per_connection_max,
+            ..Limits::default()
+        };
+        let server = engine::Plan {
+            listen: vec![engine::Address::Unix(listen_path(folder))],
+            workers: Some(scene.workers),
+            limits,
+            pin: false,
+            ..engine::Plan::default()
+        };
+        match (Plan { server, sites, ..Plan::default() }).check() {
+            Ok(checked) => checked,
+            Err(_) => panic!("a plan that is refused: {self:?}"),
+        }
+    }
+}
+
+/// Where the server listens.
+pub(crate) fn listen_path(folder: &Path) -> PathBuf {
+    folder.join("server.sock")
+}
+
+/// Where an upstream listens.
+pub(crate) fn upstream_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.sock"))
+}

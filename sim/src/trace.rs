@@ -1,0 +1,124 @@
+//! What happened, in order: for the hash by which two runs are compared, and for a person who looks for the cause of a failure.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Events that are kept for a failure; older ones are dropped, but stay in the hash.
+const EVENTS_MAX: usize = 20_000;
+
+/// One of those who act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Actor {
+    /// A client, by its number.
+    Client(usize),
+    /// A connection of an upstream: the upstream's number, and how many connections it has accepted before.
+    Upstream(usize, usize),
+    /// Who changes the configuration.
+    Operator,
+}
+
+/// What an actor did or saw.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Event {
+    /// A connection was opened, or accepted.
+    Open,
+    /// A connection was closed by the actor.
+    Close,
+    /// The actor sends nothing more.
+    CloseWrite,
+    /// The other side has closed.
+    Closed,
+    /// The other side has reset the connection.
+    Reset,
+    /// Bytes were sent.
+    Sent(usize),
+    /// Bytes were received.
+    Received(usize),
+    /// A request begins: its number and its method.
+    Request(u32, &'static str),
+    /// An upstream has read the head of a request.
+    SeenHead(u32),
+    /// An upstream has read a whole request.
+    SeenRequest(u32),
+    /// An upstream responds to a request with this status.
+    Responds(u32, u16),
+    /// A client has the whole response to a request.
+    Response(u32, u16),
+    /// The actor does nothing for this many milliseconds.
+    Pause(u64),
+    /// Another configuration is served, by its number.
+    Reload(usize),
+}
+
+/// The events of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    hasher: DefaultHasher,
+    events: Vec<(u64, Actor, Event)>,
+    count: u64,
+}
+
+impl Trace {
+    /// Adds an event.
+    pub(crate) fn add(&mut self, now_ns: u64, actor: Actor, event: Event) {
+        (now_ns, actor, &event).hash(&mut self.hasher);
+        self.count += 1;
+        if self.events.len() == EVENTS_MAX {
+            self.events.drain(..EVENTS_MAX / 2);
+        }
+        self.events.push((now_ns, actor, event));
+    }
+
+    /// The hash of all events so far.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hasher.finish()
+    }
+
+    /// How many events there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// A ladder: clients on the left, upstreams on the right, and the time in milliseconds.
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((began_ns, ..)) = self.events.first() else { return Ok(()) };
+        for (at_ns, actor, event) in &self.events {
+            let at_ms = (at_ns - began_ns) as f64 / 1e6;
+            match actor {
+                Actor::Client(number) => {
+                    writeln!(f, "{at_ms:>10.3}  client {number:<3} {}", Words(event))
+                }
+                Actor::Operator => writeln!(f, "{at_ms:>10.3}  {:>36}", Words(event).to_string()),
+                Actor::Upstream(number, connection) => {
+                    writeln!(f, "{at_ms:>10.3}  {:>48}  upstream {number}.{connection}", Words(event).to_string())
+                }
+            }?;
+        }
+        Ok(())
+    }
+}
+
+struct Words<'e>(&'e Event);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Event::Open => f.write_str("opens a connection"),
+            Event::Close => f.write_str("closes"),
+            Event::CloseWrite => f.write_str("closes its sending side"),
+            Event::Closed => f.write_str("sees the end"),
+            Event::Reset => f.write_str("sees a reset"),
+            Event::Sent(bytes) => write!(f, "sends {bytes} bytes"),
+            Event::Received(bytes) => write!(f, "receives {bytes} bytes"),
+            Event::Request(id, method) => write!(f, "begins request {id}: {method}"),
+            Event::SeenHead(id) => write!(f, "has the head of request {id}"),
+            Event::SeenRequest(id) => write!(f, "has all of request {id}"),
+            Event::Responds(id, status) => write!(f, "responds to request {id}: {status}"),
+            Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
+            Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
+            Event::Reload(number) => write!(f, "reload: configuration {number}"),
+        }
+    }
+}
