@@ -14,6 +14,9 @@ use crate::world::Shared;
 const REQUESTS_MAX: usize = 5;
 const CONNECTIONS_MAX: usize = 3;
 
+/// The server skips this much of a body that nobody wants, to keep the connection.
+const DISCARDED_BYTES_MAX: usize = 256 << 10;
+
 /// The longest pause of a client that keeps the rules.
 const PAUSE_MS_MAX: u64 = 2_000;
 
@@ -39,6 +42,8 @@ struct Connection {
     has_failed: bool,
     /// Nothing more can be sent.
     is_broken: bool,
+    /// When the client gives up, if it does.
+    gives_up_at_ns: Option<u64>,
     input: Vec<u8>,
     /// The request whose response is next.
     next: usize,
@@ -50,6 +55,7 @@ struct Request {
     /// Where its bytes begin and end in the output.
     begin: usize,
     end: usize,
+    is_chunked: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +64,7 @@ enum Fault {
     Close,
     /// Nothing more is sent, and the other side sees the end.
     CloseWrite,
-    /// Nothing more is sent.
+    /// Nothing more is sent, until the client gives up.
     Silence,
     /// Nothing happens for longer than any limit.
     Absence,
@@ -76,7 +82,9 @@ impl Client {
 
     /// When it goes on by itself.
     pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
-        (!self.is_done()).then_some(self.wakes_at_ns)
+        let gives_up_at_ns = self.connection.as_ref().and_then(|connection| connection.gives_up_at_ns);
+        let next = gives_up_at_ns.map_or(self.wakes_at_ns, |at| at.max(self.wakes_at_ns));
+        (!self.is_done()).then_some(next)
     }
 
     /// What it waits for, for a message.
@@ -142,8 +150,8 @@ impl Connection {
         for _ in 0..count {
             let planned = draw_request(random, shared.next_id());
             let begin = output.len();
-            write_request(&planned, random, &mut output);
-            requests.push(Request { planned, begin, end: output.len() });
+            let is_chunked = write_request(&planned, random, &mut output);
+            requests.push(Request { planned, begin, end: output.len(), is_chunked });
         }
         for request in &requests {
             shared.model.plan(request.planned.clone());
@@ -161,6 +169,7 @@ impl Connection {
             fault,
             has_failed: false,
             is_broken: false,
+            gives_up_at_ns: None,
             input: Vec::new(),
             next: 0,
             response: None,
@@ -180,6 +189,10 @@ impl Connection {
     }
 
     fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor, wakes_at_ns: &mut u64) -> Did {
+        if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
+            shared.event(actor, Event::Close);
+            return self.abandon(shared);
+        }
         if self.is_broken {
             return Did::Nothing;
         }
@@ -199,11 +212,15 @@ impl Connection {
                     self.socket.close_write();
                     Did::Something
                 }
-                Fault::Silence => Did::Something,
+                Fault::Silence => {
+                    self.gives_up_at_ns = Some(shared.now_ns + 2 * TIME_MAX.as_nanos() as u64);
+                    Did::Something
+                }
                 Fault::Absence => {
                     let pause_ms = 2 * TIME_MAX.as_millis() as u64;
                     shared.event(actor, Event::Pause(pause_ms));
                     *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+                    self.gives_up_at_ns = Some(*wakes_at_ns + TIME_MAX.as_nanos() as u64);
                     Did::Something
                 }
             };
@@ -309,7 +326,8 @@ impl Connection {
         self.next += 1;
         let closes = head.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if closes {
-            // What was sent behind it is not served.
+            // What was sent behind it is not served. A head that was not read to its end gets a body, whatever its method.
+            self.input.clear();
             self.requests.truncate(self.next);
             self.is_broken = true;
         }
@@ -328,14 +346,21 @@ impl Connection {
             return Ok(());
         }
         let Some(request) = self.requests.get(self.next) else { return Ok(()) };
+        // Of a body in chunks it is not known whether it is over a limit until it is read. If its response has begun by then, that
+        // response does not say that it is the last.
+        let was_unknown = |request: &Request| {
+            let has_much_to_skip = request.is_chunked && request.end - request.begin > DISCARDED_BYTES_MAX;
+            has_much_to_skip || shared.scene.is_too_large(request.planned.body_length)
+        };
+        let is_excused = self.has_failed || self.requests.iter().take(self.next).any(was_unknown);
         if self.sent <= request.begin && self.next > 0 {
             // It had not begun.
-            return match self.has_failed {
+            return match is_excused {
                 true => Ok(()),
                 false => Err(format!("the connection ended before request {}, without Connection: close", request.planned.id)),
             };
         }
-        let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
+        let excuse = Excuse { client: is_excused, upstream: shared.upstreams_failed };
         shared.model.no_response(request.planned.id, excuse)
     }
 
@@ -363,19 +388,23 @@ fn draw_request(random: &mut fastrand::Rng, id: u32) -> Planned {
     Planned { id, method, path, body_length }
 }
 
-/// Appends a request.
-fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) {
+/// Appends a request. Returns whether its body comes in chunks.
+fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> bool {
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
-    if planned.method != "POST" && planned.method != "PUT" {
-        return output.extend_from_slice(b"\r\n");
-    }
+    let has_body = matches!(planned.method, "POST" | "PUT");
     let body = body(planned.id, planned.body_length);
-    if random.bool() {
-        output.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
-        output.extend_from_slice(&body);
-    } else {
-        output.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-        output.extend_from_slice(&chunked(random, &body));
+    let is_chunked = has_body && random.bool();
+    match (has_body, is_chunked) {
+        (false, _) => output.extend_from_slice(b"\r\n"),
+        (true, false) => {
+            output.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+            output.extend_from_slice(&body);
+        }
+        (true, true) => {
+            output.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+            output.extend_from_slice(&chunked(random, &body));
+        }
     }
+    is_chunked
 }

@@ -28,8 +28,18 @@ impl Planned {
 pub(crate) struct Sent {
     pub(crate) status: u16,
     pub(crate) body_tag: u32,
-    /// `None` if the upstream breaks off before the end.
-    pub(crate) body_length: Option<usize>,
+    pub(crate) end: End,
+}
+
+/// How a response ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With the last of this many bytes of its body.
+    Whole(usize),
+    /// Before its end, as its receiver can tell.
+    Cut,
+    /// With its connection: nobody can tell whether that was its end.
+    Unknown,
 }
 
 /// All requests of a run, and what became of them.
@@ -87,7 +97,8 @@ impl Model {
         }
         let seen = self.seen.entry(id).or_default();
         *seen += 1;
-        let times_max = configurations.iter().map(|configuration| 1 + configuration.retries_max).max().unwrap_or(1);
+        // A connection at rest may have ended unnoticed: the request is sent on a new one, which is no retry.
+        let times_max = configurations.iter().map(|configuration| 2 + configuration.retries_max).max().unwrap_or(1);
         if *seen > 1 && !planned.is_idempotent() || *seen > times_max {
             return Err(format!("an upstream got request {id} ({method}) {seen} times"));
         }
@@ -119,16 +130,16 @@ impl Model {
             return Err(format!("request {id}: other bytes than the upstream sent"));
         }
         let has_body = planned.method != "HEAD" && !matches!(got.status, 204 | 304);
-        match (got.is_complete, sent.body_length) {
-            (true, None) if has_body => Err(format!("request {id}: half a response of the upstream became a complete one")),
-            (true, Some(length)) if has_body && got.body.len() != length => {
+        match (got.is_complete, sent.end) {
+            (true, End::Cut) if has_body => Err(format!("request {id}: half a response of the upstream became a complete one")),
+            (true, End::Whole(length)) if has_body && got.body.len() != length => {
                 Err(format!("request {id}: {} bytes of a body of {length}", got.body.len()))
             }
             (true, _) => {
                 self.whole += 1;
                 Ok(())
             }
-            (false, Some(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
+            (false, End::Whole(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
                 Err(format!("request {id}: the connection ended in the middle of a response that the upstream has sent"))
             }
             (false, _) => Ok(()),
@@ -139,13 +150,14 @@ impl Model {
     fn own_response(&self, id: u32, got: &Got<'_>, excuse: Excuse, scene: &Scene) -> Result<(), String> {
         let planned = &self.planned[&id];
         let any = |test: &dyn Fn(&Configuration) -> bool| scene.configurations.iter().any(test);
-        let is_large = any(&|it| planned.body_length as u64 > it.body_max);
+        let is_large = scene.is_too_large(planned.body_length);
         let allowed = match got.status {
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
             408 => excuse.client || scene.rate_min > 0,
             413 => is_large,
             429 => any(&|it| it.rate.is_some()),
-            502 => excuse.upstream,
+            // The authorization service could not be asked in time.
+            502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 => excuse.upstream || excuse.client || any(&|it| it.request_time_max.is_some()),
             _ => false,

@@ -72,6 +72,13 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// Whether a body of this length may be over the limit.
+    pub(crate) fn is_too_large(&self, length: usize) -> bool {
+        self.configurations.iter().any(|configuration| length as u64 > configuration.body_max)
+    }
+}
+
 impl Configuration {
     fn draw(random: &mut fastrand::Rng) -> Configuration {
         let mut sometimes = |of| random.u8(..of) == 0;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use crate::message::{Decoder, Framing, Head, Start, begins_body, body, chunked};
-use crate::model::{Planned, Sent as SentResponse};
+use crate::model::{End, Planned, Sent as SentResponse};
 use crate::scene::{REFUSED, TIME_MAX};
 use crate::socket::{Received, Sent, Socket};
 use crate::trace::{Actor, Event};
@@ -359,12 +359,12 @@ fn application(request: &Request, random: &mut fastrand::Rng, shared: &mut Share
     };
     let has_body = planned.method != "HEAD" && !matches!(status, 204 | 304);
     let body_tag = random.u32(..);
-    let whole = !matches!(request.behaviour.fault, Some(Fault::HalfResponse));
-    // The end of a body that ends with its connection cannot be told from half of it.
-    let body_length_sent = (whole || framing == Framing::Close).then_some(body_length);
-    let sent = SentResponse { status, body_tag, body_length: body_length_sent };
-    let is_cut = !whole && framing == Framing::Close;
-    let name = shared.model.respond(planned.id, SentResponse { body_length: if is_cut { None } else { sent.body_length }, ..sent });
+    let end = match request.behaviour.fault {
+        Some(Fault::HalfResponse) if framing == Framing::Close => End::Unknown,
+        Some(Fault::HalfResponse) => End::Cut,
+        _ => End::Whole(body_length),
+    };
+    let name = shared.model.respond(planned.id, SentResponse { status, body_tag, end });
     shared.event(actor, Event::Responds(planned.id, status));
     let mut out = Vec::new();
     if request.behaviour.interim {
