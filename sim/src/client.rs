@@ -110,7 +110,8 @@ impl Client {
         let actor = Actor::Client(self.number);
         let Some(connection) = &mut self.connection else {
             self.connections_left -= 1;
-            let stream = UnixStream::connect(crate::scene::listen_path(folder)).map_err(|error| format!("cannot connect: {error}"))?;
+            let stream = UnixStream::connect(crate::scene::listen_path(folder))
+                .map_err(|error| format!("cannot connect: {error}"))?;
             self.connection = Some(Connection::new(Socket::new(stream), &mut self.random, shared, actor));
             return Ok(true);
         };
@@ -157,7 +158,9 @@ impl Connection {
             shared.model.plan(request.planned.clone());
         }
         let fault = (shared.scene.clients_fail && random.u8(..3) == 0).then(|| {
-            let fault = *random.choice(&[Fault::Close, Fault::CloseWrite, Fault::Silence, Fault::Absence]).expect("some");
+            let fault = *random
+                .choice(&[Fault::Close, Fault::CloseWrite, Fault::Silence, Fault::Absence])
+                .expect("some");
             (random.usize(..=output.len()), fault)
         });
         Connection {
@@ -188,7 +191,13 @@ impl Connection {
         }
     }
 
-    fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor, wakes_at_ns: &mut u64) -> Did {
+    fn send(
+        &mut self,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+        wakes_at_ns: &mut u64,
+    ) -> Did {
         if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
             shared.event(actor, Event::Close);
             return self.abandon(shared);
@@ -261,7 +270,12 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Result<Did, String> {
+    fn receive(
+        &mut self,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<Did, String> {
         let most = if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 };
         let received = self.socket.receive(&mut self.input, most);
         match received {
@@ -315,12 +329,14 @@ impl Connection {
 
     /// Checks the current response. Returns whether it is the last of the connection.
     fn finish(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Result<bool, String> {
-        let (Some((head, decoder)), Some(request)) = (self.response.take(), self.requests.get(self.next)) else {
+        let (Some((head, decoder)), Some(request)) = (self.response.take(), self.requests.get(self.next))
+        else {
             return Ok(true);
         };
         let Start::Response { status } = head.start else { return Ok(true) };
         shared.event(actor, Event::Response(request.planned.id, status));
-        let got = Got { status, sent: head.field("x-sent"), body: &decoder.body, is_complete: decoder.is_complete };
+        let got =
+            Got { status, sent: head.field("x-sent"), body: &decoder.body, is_complete: decoder.is_complete };
         let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
         shared.model.response(request.planned.id, &got, excuse, shared.scene)?;
         self.next += 1;
@@ -357,7 +373,10 @@ impl Connection {
             // It had not begun.
             return match is_excused {
                 true => Ok(()),
-                false => Err(format!("the connection ended before request {}, without Connection: close", request.planned.id)),
+                false => Err(format!(
+                    "the connection ended before request {}, without Connection: close",
+                    request.planned.id
+                )),
             };
         }
         let excuse = Excuse { client: is_excused, upstream: shared.upstreams_failed };

@@ -39,7 +39,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
         if options.prints_trace {
-            println!("seed {seed}: {} requests, {} events, hash {:016x}", report.requests, report.events, report.hash);
+            println!(
+                "seed {seed}: {} requests, {} events, hash {:016x}",
+                report.requests, report.events, report.hash
+            );
         }
     }
     let seconds = began.elapsed().as_secs_f64();

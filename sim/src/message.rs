@@ -87,7 +87,9 @@ impl Head {
 
     /// How its body ends, if it has one at all.
     pub(crate) fn framing(&self, otherwise: Framing) -> Result<Framing, String> {
-        let length = self.field("content-length").map(|value| value.parse().map_err(|_| format!("Content-Length: {value}")));
+        let length = self
+            .field("content-length")
+            .map(|value| value.parse().map_err(|_| format!("Content-Length: {value}")));
         match (self.field("transfer-encoding"), length.transpose()?) {
             (Some("chunked"), None) => Ok(Framing::Chunked),
             (None, Some(length)) => Ok(Framing::Length(length)),

@@ -81,12 +81,25 @@ impl Model {
     }
 
     /// An upstream has a request's head. Returns the request.
-    pub(crate) fn head(&mut self, method: &str, target: &str, configurations: &[Configuration]) -> Result<Planned, String> {
+    pub(crate) fn head(
+        &mut self,
+        method: &str,
+        target: &str,
+        configurations: &[Configuration],
+    ) -> Result<Planned, String> {
         let id = target.rsplit_once("?id=").and_then(|(_, id)| id.parse().ok());
-        let id: u32 = id.ok_or_else(|| format!("an upstream got a request that nobody sent: {method} {target}"))?;
-        let planned = self.planned.get(&id).ok_or_else(|| format!("an upstream got request {id}, which nobody sent"))?;
+        let id: u32 =
+            id.ok_or_else(|| format!("an upstream got a request that nobody sent: {method} {target}"))?;
+        let planned = self
+            .planned
+            .get(&id)
+            .ok_or_else(|| format!("an upstream got request {id}, which nobody sent"))?;
         if planned.method != method || planned.target() != target {
-            return Err(format!("request {id} is {} {}, an upstream got {method} {target}", planned.method, planned.target()));
+            return Err(format!(
+                "request {id} is {} {}, an upstream got {method} {target}",
+                planned.method,
+                planned.target()
+            ));
         }
         if planned.path == DENIED {
             return Err(format!("request {id} is denied, but an upstream got it"));
@@ -98,7 +111,8 @@ impl Model {
         let seen = self.seen.entry(id).or_default();
         *seen += 1;
         // A connection at rest may have ended unnoticed: the request is sent on a new one, which is no retry.
-        let times_max = configurations.iter().map(|configuration| 2 + configuration.retries_max).max().unwrap_or(1);
+        let times_max =
+            configurations.iter().map(|configuration| 2 + configuration.retries_max).max().unwrap_or(1);
         if *seen > 1 && !planned.is_idempotent() || *seen > times_max {
             return Err(format!("an upstream got request {id} ({method}) {seen} times"));
         }
@@ -113,7 +127,13 @@ impl Model {
     }
 
     /// A client has a response, or a part of one before its connection ended.
-    pub(crate) fn response(&mut self, id: u32, got: &Got<'_>, excuse: Excuse, scene: &Scene) -> Result<(), String> {
+    pub(crate) fn response(
+        &mut self,
+        id: u32,
+        got: &Got<'_>,
+        excuse: Excuse,
+        scene: &Scene,
+    ) -> Result<(), String> {
         self.ended += 1;
         let planned = self.planned.get(&id).ok_or("a response without a request")?;
         let Some(sent) = got.sent else { return self.own_response(id, got, excuse, scene) };
@@ -124,14 +144,19 @@ impl Model {
         let all = self.sent.get(&id).map(Vec::as_slice).unwrap_or_default();
         let sent = at.parse().ok().and_then(|at: usize| all.get(at)).ok_or("a response that nobody sent")?;
         if sent.status != got.status {
-            return Err(format!("request {id}: the upstream sent {}, the client got {}", sent.status, got.status));
+            return Err(format!(
+                "request {id}: the upstream sent {}, the client got {}",
+                sent.status, got.status
+            ));
         }
         if !crate::message::begins_body(sent.body_tag, got.body) {
             return Err(format!("request {id}: other bytes than the upstream sent"));
         }
         let has_body = planned.method != "HEAD" && !matches!(got.status, 204 | 304);
         match (got.is_complete, sent.end) {
-            (true, End::Cut) if has_body => Err(format!("request {id}: half a response of the upstream became a complete one")),
+            (true, End::Cut) if has_body => {
+                Err(format!("request {id}: half a response of the upstream became a complete one"))
+            }
             (true, End::Whole(length)) if has_body && got.body.len() != length => {
                 Err(format!("request {id}: {} bytes of a body of {length}", got.body.len()))
             }
@@ -140,7 +165,9 @@ impl Model {
                 Ok(())
             }
             (false, End::Whole(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
-                Err(format!("request {id}: the connection ended in the middle of a response that the upstream has sent"))
+                Err(format!(
+                    "request {id}: the connection ended in the middle of a response that the upstream has sent"
+                ))
             }
             (false, _) => Ok(()),
         }
@@ -164,7 +191,13 @@ impl Model {
         };
         if !allowed {
             let text = String::from_utf8_lossy(got.body);
-            return Err(format!("request {id} {} {}: {} of the server's own: {}", planned.method, planned.target(), got.status, text.trim()));
+            return Err(format!(
+                "request {id} {} {}: {} of the server's own: {}",
+                planned.method,
+                planned.target(),
+                got.status,
+                text.trim()
+            ));
         }
         if !got.is_complete && !excuse.client {
             return Err(format!("request {id}: half a response of the server's own"));
@@ -184,5 +217,6 @@ impl Model {
 
 /// Whether a time limit may end a response that has begun.
 fn has_time_limit(scene: &Scene) -> bool {
-    scene.rate_min > 0 || scene.configurations.iter().any(|configuration| configuration.request_time_max.is_some())
+    scene.rate_min > 0
+        || scene.configurations.iter().any(|configuration| configuration.request_time_max.is_some())
 }

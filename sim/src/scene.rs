@@ -8,8 +8,8 @@ use flatout_gateway::Forward;
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Plan};
 use flatout_site::plan::{
-    self as site, Access, Action, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited, PathMatch, Peers, Rate,
-    RateUse, Route, Rules, Site, Template, Verdict, When,
+    self as site, Access, Action, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited, PathMatch,
+    Peers, Rate, RateUse, Route, Rules, Site, Template, Verdict, When,
 };
 
 /// Paths that no client may reach, and where the authorization service refuses.
@@ -154,11 +154,18 @@ impl Configuration {
             }),
             body: site::BodyLimit { bytes_max: Some(self.body_max) },
             concurrency: concurrency.iter().map(|_| 0).collect(),
-            request_fields: self.adds_field.then(|| field(FieldChange::Set(Template::text("yes")))).into_iter().collect(),
+            request_fields: self
+                .adds_field
+                .then(|| field(FieldChange::Set(Template::text("yes"))))
+                .into_iter()
+                .collect(),
             ..Rules::default()
         };
         let forward = Forward { buffer_requests: self.buffers_requests, ..Forward::to(0) };
-        let all = Route { rules: rules.clone(), ..Route::new(PathMatch::prefix("/"), Action::Proxy(forward.clone())) };
+        let all = Route {
+            rules: rules.clone(),
+            ..Route::new(PathMatch::prefix("/"), Action::Proxy(forward.clone()))
+        };
         let nobody = Access { verdict: Verdict::Deny, peers: Peers::All };
         let denied = Route {
             rules: Rules { access: vec![nobody], ..rules },
@@ -168,7 +175,12 @@ impl Configuration {
             upstreams: vec![upstream("application"), upstream("authorization")],
             rates,
             concurrency: concurrency.into_iter().collect(),
-            sites: vec![Site { name: "*".to_owned(), hosts: vec![Host::Any], routes: vec![all, denied], ..Site::default() }],
+            sites: vec![Site {
+                name: "*".to_owned(),
+                hosts: vec![Host::Any],
+                routes: vec![all, denied],
+                ..Site::default()
+            }],
             ..site::Plan::default()
         };
         let limits = Limits {

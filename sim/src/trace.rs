@@ -92,7 +92,11 @@ impl fmt::Display for Trace {
                 }
                 Actor::Operator => writeln!(f, "{at_ms:>10.3}  {:>36}", Words(event).to_string()),
                 Actor::Upstream(number, connection) => {
-                    writeln!(f, "{at_ms:>10.3}  {:>48}  upstream {number}.{connection}", Words(event).to_string())
+                    writeln!(
+                        f,
+                        "{at_ms:>10.3}  {:>48}  upstream {number}.{connection}",
+                        Words(event).to_string()
+                    )
                 }
             }?;
         }

@@ -106,11 +106,6 @@ impl Upstream {
         self.connections.iter().map(|connection| connection.wakes_at_ns).filter(|at| *at > 0).min()
     }
 
-    /// How many connections it has.
-    pub(crate) fn connections_count(&self) -> usize {
-        self.connections.len()
-    }
-
     /// Does one thing. Returns whether there was one.
     pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
         if let Ok((stream, _)) = self.listener.accept() {
@@ -156,7 +151,12 @@ impl Connection {
         }
     }
 
-    fn step(&mut self, role: Role, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Result<Did, String> {
+    fn step(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Did, String> {
         if shared.now_ns < self.wakes_at_ns {
             return Ok(Did::Nothing);
         }
@@ -177,7 +177,12 @@ impl Connection {
         Ok(self.send(random, shared))
     }
 
-    fn receive(&mut self, role: Role, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Result<Did, String> {
+    fn receive(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Did, String> {
         let reads = match &self.request {
             // It reads a request only when the one before has its response.
             Some(request) => !request.body.is_complete && request.behaviour.fault != Some(Fault::Deaf),
@@ -199,7 +204,12 @@ impl Connection {
         Ok(Did::Something)
     }
 
-    fn read(&mut self, role: Role, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Result<(), String> {
+    fn read(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), String> {
         if self.request.is_none() {
             let Some((head, length)) = Head::request(&self.input)? else { return Ok(()) };
             self.input.drain(..length);
@@ -210,7 +220,9 @@ impl Connection {
                     shared.event(self.actor, Event::SeenHead(planned.id));
                     (Some(planned), true)
                 }
-                Role::Authorization => (None, !head.field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED)),
+                Role::Authorization => {
+                    (None, !head.field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED))
+                }
             };
             let body = Decoder::new(head.framing(Framing::None)?);
             let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
@@ -220,13 +232,19 @@ impl Connection {
         request.body.take(&mut self.input)?;
         let Some(planned) = &request.planned else { return Ok(()) };
         if !begins_body(planned.id, &request.body.body) || request.body.body.len() > planned.body_length {
-            return Err(format!("an upstream got another body of request {} than its client sent", planned.id));
+            return Err(format!(
+                "an upstream got another body of request {} than its client sent",
+                planned.id
+            ));
         }
         if request.body.is_complete {
             shared.event(self.actor, Event::SeenRequest(planned.id));
             if request.body.body.len() != planned.body_length {
                 let (got, of) = (request.body.body.len(), planned.body_length);
-                return Err(format!("an upstream got {got} bytes as the whole body of request {}, which has {of}", planned.id));
+                return Err(format!(
+                    "an upstream got {got} bytes as the whole body of request {}, which has {of}",
+                    planned.id
+                ));
             }
         }
         Ok(())
@@ -328,8 +346,7 @@ impl Connection {
 
 impl Behaviour {
     fn draw(random: &mut fastrand::Rng, may_fail: bool) -> Behaviour {
-        let faults =
-            [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
+        let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
         let fault = (may_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
         Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
@@ -342,7 +359,12 @@ impl Behaviour {
 }
 
 /// The response to a client's request.
-fn application(request: &Request, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Vec<u8> {
+fn application(
+    request: &Request,
+    random: &mut fastrand::Rng,
+    shared: &mut Shared<'_>,
+    actor: Actor,
+) -> Vec<u8> {
     let Some(planned) = &request.planned else { return Vec::new() };
     let status = *random.choice(&[200, 200, 200, 201, 204, 304, 404, 500]).expect("some");
     let body_length = match random.u8(..5) {

@@ -19,8 +19,11 @@ use crate::upstream::{Role, Upstream};
 /// Where the clock of each run begins: a whole number of ticks.
 const BEGIN_NS: u64 = 1_000_000_000_000;
 
-/// How far the clock moves at most when nobody has anything to do: the precision of the server's time limits.
+/// How far the clock moves at most when nobody has anything to do: the precision of the server's time limits, and more when nobody has
+/// done anything for a while.
 const STEP_NS: u64 = 125_000_000;
+const LONG_STEP_NS: u64 = 1_000_000_000;
+const LONG_AFTER_NS: u64 = 5_000_000_000;
 
 /// If nobody has done anything for so long, nobody will.
 const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
@@ -133,7 +136,8 @@ impl World {
             upstream(0, Role::Application, "application", &mut random),
             upstream(1, Role::Authorization, "authorization", &mut random),
         ];
-        let clients: Vec<Client> = (0..scene.clients).map(|number| Client::new(number, random.fork())).collect();
+        let clients: Vec<Client> =
+            (0..scene.clients).map(|number| Client::new(number, random.fork())).collect();
         let bound = bind(checked.listening(None)).expect("a free path");
         let hub = Hub::new(Limits::default());
         let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));
@@ -141,7 +145,18 @@ impl World {
         let make = |worker| live.service(&worker, Watch::default());
         let (handle, workers) = bound.start_stepped(make).expect("workers");
         let actors = workers.len() + clients.len() + upstreams.len() + 1;
-        World { folder, random, live, hub, handle, workers, clients, upstreams, served: 0, quiet: vec![false; actors] }
+        World {
+            folder,
+            random,
+            live,
+            hub,
+            handle,
+            workers,
+            clients,
+            upstreams,
+            served: 0,
+            quiet: vec![false; actors],
+        }
     }
 
     fn run(mut self, shared: &mut Shared<'_>) -> Result<(), String> {
@@ -158,7 +173,7 @@ impl World {
                 if shared.now_ns - did_at_ns > QUIET_NS_MAX {
                     return Err(self.stuck(shared));
                 }
-                self.advance(shared);
+                self.advance(shared, did_at_ns);
                 continue;
             }
             if self.step(actor, shared)? {
@@ -193,12 +208,14 @@ impl World {
     /// The operator reloads, now and then.
     fn operate(&mut self, shared: &mut Shared<'_>) -> bool {
         let next = self.served + 1;
-        let Some(configuration) = shared.scene.configurations.get(next).filter(|_| self.random.u8(..32) == 0) else {
+        let Some(configuration) = shared.scene.configurations.get(next).filter(|_| self.random.u8(..32) == 0)
+        else {
             return false;
         };
         let checked = configuration.checked(shared.scene, self.folder.path());
         let former = self.live.opened();
-        let opened = simulation::open(&checked, &self.hub, Some(&former)).unwrap_or_else(|failure| panic!("{failure}"));
+        let opened = simulation::open(&checked, &self.hub, Some(&former))
+            .unwrap_or_else(|failure| panic!("{failure}"));
         self.live.replace(opened);
         self.served = next;
         shared.event(Actor::Operator, Event::Reload(next));
@@ -206,11 +223,12 @@ impl World {
     }
 
     /// Moves the clock to when somebody may have something to do.
-    fn advance(&mut self, shared: &mut Shared<'_>) {
+    fn advance(&mut self, shared: &mut Shared<'_>, did_at_ns: u64) {
         let wakes = self.clients.iter().filter_map(Client::wakes_at_ns);
         let wakes = wakes.chain(self.upstreams.iter().filter_map(Upstream::wakes_at_ns));
         let next = wakes.filter(|at| *at > shared.now_ns).min().unwrap_or(u64::MAX);
-        let to = next.min(shared.now_ns + STEP_NS);
+        let is_long = shared.now_ns - did_at_ns > LONG_AFTER_NS;
+        let to = next.min(shared.now_ns + if is_long { LONG_STEP_NS } else { STEP_NS });
         clock::simulated::set(Some(to));
         for worker in &mut self.workers {
             worker.advance(Duration::from_nanos(to - shared.now_ns));
@@ -231,14 +249,14 @@ impl World {
             let mut did = true;
             while did {
                 did = false;
-                for actor in (0..self.workers.len()).chain(self.workers.len() + self.clients.len()..self.quiet.len() - 1) {
+                for actor in (0..self.workers.len())
+                    .chain(self.workers.len() + self.clients.len()..self.quiet.len() - 1)
+                {
                     did |= self.step(actor, shared)?;
                 }
             }
-            self.advance(shared);
+            self.advance(shared, shared.now_ns);
         }
-        let left: usize = self.upstreams.iter().map(Upstream::connections_count).sum();
-        let _ = left;
         Ok(())
     }
 
@@ -246,6 +264,10 @@ impl World {
     fn stuck(&self, shared: &Shared<'_>) -> String {
         let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
         let quiet_s = QUIET_NS_MAX / 1_000_000_000;
-        format!("nothing has happened for {quiet_s} s of {} s: {}", (shared.now_ns - BEGIN_NS) / 1_000_000_000, waiting.join("; "))
+        format!(
+            "nothing has happened for {quiet_s} s of {} s: {}",
+            (shared.now_ns - BEGIN_NS) / 1_000_000_000,
+            waiting.join("; ")
+        )
     }
 }

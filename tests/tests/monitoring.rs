@@ -74,9 +74,13 @@ fn used(expression: &str) -> Vec<(String, Vec<String>)> {
         rest = &rest[at..];
         let length = rest.find(|byte| !is_name(byte)).unwrap_or(rest.len());
         let (name, after) = rest.split_at(length);
-        let selected = after.strip_prefix('{').and_then(|after| after.split_once('}')).map_or("", |(labels, _)| labels);
+        let selected =
+            after.strip_prefix('{').and_then(|after| after.split_once('}')).map_or("", |(labels, _)| labels);
         let label = |text: &str| text.trim().split(['=', '!']).next().unwrap_or("").to_owned();
-        found.push((name.to_owned(), selected.split(',').map(label).filter(|label| !label.is_empty()).collect()));
+        found.push((
+            name.to_owned(),
+            selected.split(',').map(label).filter(|label| !label.is_empty()).collect(),
+        ));
         rest = after;
     }
     found
@@ -94,7 +98,8 @@ fn board_and_alerts_use_existing_metrics() {
     let board: serde_json::Value = serde_json::from_str(&packaged("grafana.json")).unwrap();
     let panels = board["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
-    let mut expressions: Vec<String> = targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
+    let mut expressions: Vec<String> =
+        targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
     let rules = packaged("alerts.yml");
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     for alert in &alerts {

@@ -58,6 +58,11 @@ pub mod simulated {
         NOW_NS.set(now_ns);
     }
 
+    /// Whether this thread has a clock of its own.
+    pub fn is_set() -> bool {
+        NOW_NS.get().is_some()
+    }
+
     pub(super) fn read(clock: ClockId) -> Option<Timespec> {
         let now_ns = NOW_NS.get()?;
         let is_unix = matches!(clock, ClockId::Realtime | ClockId::RealtimeCoarse);

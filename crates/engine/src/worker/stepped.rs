@@ -26,8 +26,11 @@ impl SteppedWorker {
         setup: Setup,
         make: impl FnOnce(Place) -> Box<dyn Service>,
     ) -> io::Result<SteppedWorker> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().start_paused(true).build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .start_paused(true)
+            .build()?;
         let local = LocalSet::new();
         let main = runtime.block_on(async {
             let _entered = local.enter();
