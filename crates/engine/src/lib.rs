@@ -41,6 +41,7 @@ mod say;
 mod secured;
 mod server;
 mod service;
+mod serving;
 mod shared;
 mod transport;
 pub mod websocket;
@@ -67,4 +68,4 @@ pub use service::{
     Ended, ExchangeKey, FileRange, Filter, Outcome, Part, Reply, Request, RequestBody, Response, Service,
     Taken, Takeover, Tls, Witness, collect,
 };
-pub use worker::State;
+pub use serving::State;

@@ -18,6 +18,8 @@ mod held_bodies;
 mod hostile;
 #[path = "listening.rs"]
 mod listening;
+#[path = "protocols.rs"]
+mod protocols;
 #[path = "proxy_protocol.rs"]
 mod proxy_protocol;
 #[path = "tls.rs"]

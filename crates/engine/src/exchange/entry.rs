@@ -20,6 +20,9 @@ use crate::service::{BodyFault, Filter, Response, Takeover};
 /// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
 
+/// The same for a stream of HTTP/2, of which a connection has many.
+const STREAM_OUTBOX_BYTES_MAX: u64 = 32 << 10;
+
 /// A request that waits for its response.
 pub(crate) struct Exchange {
     /// Its connection.
@@ -134,7 +137,7 @@ impl Exchange {
     /// Marks it as an HTTP/2 stream: there may be many, so less of each may wait.
     pub(crate) fn set_stream(&mut self, stream: StreamId) {
         self.stream = Some(stream);
-        self.outbox_bytes_max = crate::h2::OUTBOX_BYTES_MAX;
+        self.outbox_bytes_max = STREAM_OUTBOX_BYTES_MAX;
     }
 
     pub(crate) fn stream(&self) -> Option<StreamId> {

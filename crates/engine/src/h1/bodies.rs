@@ -5,10 +5,11 @@ use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::{Piece, Refusal, Trailers};
 
-use super::{Fate, Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Fed, GuestEvent, Intake, PIPE_BYTES};
-use crate::service::{BodyFault, ExchangeKey};
+use crate::exchange::{Fed, Intake, PIPE_BYTES};
+use crate::service::BodyFault;
+use crate::serving::{Fate, Serving};
 
 /// From this size on, a pipe is cheaper than receiving the rest of a body.
 const PIPED_BYTES_MIN: u64 = 64 << 10;
@@ -69,17 +70,6 @@ impl Serving {
         }
     }
 
-    /// Calls the guest that pulls the body, if there is new data.
-    pub(crate) fn tell_of_body(&mut self, key: Key) {
-        let told = self.lane.with(key, |exchange| {
-            let guest = exchange.guest?;
-            exchange.intake.as_mut()?.pulled()?.has_news().then_some(guest)
-        });
-        if let Some(guest) = told.flatten() {
-            self.notices.push((guest, GuestEvent::Body(ExchangeKey(key))));
-        }
-    }
-
     /// Moves received data of a large pulled body into a pipe. `None` if it has to be received instead.
     pub(super) fn pipe_body(&mut self, key: Key, connection: &mut Connection) -> Option<Moved> {
         let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
@@ -137,7 +127,7 @@ impl Serving {
             self.starved.push(key);
             return Fate::Keep;
         }
-        self.resume(key, connection)
+        self.resume_h1(key, connection)
     }
 
     /// A body that cannot be read further. If its request was not served yet, it is refused; otherwise its reader was

@@ -1,21 +1,18 @@
 //! Passes requests with their heads and complete bodies to the service.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
 use flatout_wire::h1::{Piece, Refusal};
-use flatout_wire::h2::PREFACE;
-use flatout_wire::target::{self, PathForm};
-use flatout_wire::{Framing, Head, Method, Status, head};
+use flatout_wire::{Framing, head};
 
-use super::{Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, Intake, Lane, Mail, Mailbox, Memory, Whole, panicked};
-use crate::plan::Limits;
+use crate::exchange::{Exchange, Intake, Lane, Memory, Whole};
 use crate::record::Record;
-use crate::service::{
-    BodyPlan, ExchangeKey, Parking, Reply, Request, RequestBody, Response, Service, Tls, stream,
+use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream};
+use crate::serving::{
+    BAD_PATH, Parker, Serving, call, is_http2_preface, length_of, normal_path, plan_body, read_on,
 };
 
 impl Serving {
@@ -42,7 +39,7 @@ impl Serving {
             Err(refusal) => {
                 let refusal = *refusal;
                 if self.limits.http2
-                    && is_h2(bytes)
+                    && is_http2_preface(bytes)
                     && connection.requests_left == self.requests_max
                     && !connection.is_sending()
                 {
@@ -186,53 +183,6 @@ impl Serving {
     }
 }
 
-pub(crate) const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
-
-/// Creates the exchange of the current request, if its service asks for it.
-pub(crate) struct Parker<'a> {
-    pub(crate) lane: &'a Lane,
-    pub(crate) connection: Key,
-    pub(crate) exchange: Cell<Option<Key>>,
-}
-
-impl Parking for Parker<'_> {
-    fn park(&self) -> ExchangeKey {
-        let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
-        self.exchange.set(Some(key));
-        ExchangeKey(key)
-    }
-}
-
-/// Whether bytes that are not an HTTP/1 request are the HTTP/2 preface, or its start.
-#[cold]
-fn is_h2(bytes: &[u8]) -> bool {
-    let most = bytes.len().min(PREFACE.len());
-    bytes.get(..most) == PREFACE.get(..most)
-}
-
-#[inline(never)]
-pub(crate) fn plan_body(
-    service: &dyn Service,
-    limits: &Limits,
-    head: &Head<'_>,
-    path: &[u8],
-) -> Result<BodyPlan, Refusal> {
-    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
-    let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
-    let bytes_max = match plan {
-        BodyPlan::Refused => return Ok(plan),
-        BodyPlan::None => None,
-        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } | BodyPlan::Pull { bytes_max } => {
-            bytes_max
-        }
-    };
-    let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
-    match head.framing {
-        Framing::Length(length) if length > bytes_max => Err(Refusal::BODY_TOO_LARGE),
-        _ => Ok(plan),
-    }
-}
-
 /// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is first
 /// wanted, unless it has begun to send it.
 fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, mut intake: Intake, nothing_came: bool) {
@@ -255,68 +205,4 @@ fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usi
         }
     }
     Ok(used)
-}
-
-/// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
-/// later, anything it has written is discarded: the next request must find the response empty. The request is
-/// assembled in the argument's place, so that its 168 bytes are not moved again.
-#[inline]
-pub(crate) fn call<'a>(
-    service: &dyn Service,
-    request: impl FnOnce() -> Request<'a>,
-    response: &mut Response,
-) -> Reply {
-    let called = catch_unwind(AssertUnwindSafe(|| {
-        let reply = service.call(request(), response);
-        if !matches!(reply, Reply::Now) {
-            response.reset();
-        }
-        reply
-    }));
-    match called {
-        Ok(reply) => reply,
-        Err(_) => {
-            *response = panicked();
-            Reply::Now
-        }
-    }
-}
-
-/// The path for routing: see [`target`].
-#[inline]
-pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    // Nearly all paths are in this form already.
-    if form == PathForm::Strict && !head.path_needs_care {
-        return Some(head.path());
-    }
-    normal_path_with_care(head, form, scratch)
-}
-
-fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let path = head.path();
-    let is_plain =
-        || !head.path_needs_care && path.first() == Some(&b'/') && !target::has_empty_segment(path);
-    if form == PathForm::Forward && is_plain() {
-        return Some(path);
-    }
-    if matches!(head.method, Method::Connect) || path == b"*" {
-        return Some(path);
-    }
-    match form {
-        PathForm::Strict => target::normal_path(path, scratch).ok(),
-        PathForm::Forward => target::forward_path(path, scratch).ok(),
-    }
-}
-
-pub(crate) fn length_of(framing: Framing) -> Option<u64> {
-    match framing {
-        Framing::Length(length) => Some(length),
-        Framing::None => Some(0),
-        Framing::Chunked => None,
-    }
-}
-
-/// Asks the worker to read on; a worker that has ended has no such connection.
-pub(crate) fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
-    Box::new(move || mailbox.post(Mail::ReadOn(exchange)))
 }

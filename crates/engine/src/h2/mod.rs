@@ -11,11 +11,12 @@
 //! it. Its `h1` machine is then closed, so that nothing is handled as HTTP/1. While its socket accepts no more it is
 //! not read: a client cannot make us queue more than it reads.
 
-mod answering;
-mod ending;
-mod reading;
+mod bodies;
+mod deadlines;
+mod input;
+mod output;
 mod requests;
-mod sending;
+mod responses;
 mod websockets;
 
 use std::collections::VecDeque;
@@ -33,9 +34,6 @@ use crate::record::Record;
 /// Memory of all responses of one connection that wait for windows, above which new requests are refused (and may be
 /// retried). Files, and bytes that are shared, do not count.
 const WAITING_BYTES_MAX: u64 = 4 << 20;
-
-/// Waiting bytes of one response above which its producer has to wait.
-pub(crate) const OUTBOX_BYTES_MAX: u64 = 32 << 10;
 
 /// Unread bytes of a request's body above which the client is held back.
 pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 10;

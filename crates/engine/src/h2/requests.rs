@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 use flatout_lane::slab::Key;
-use flatout_wire::h1::Refusal;
 use flatout_wire::h2::hpack::encode_status;
 use flatout_wire::h2::{Code, StreamId};
 use flatout_wire::{Framing, Head, Status, head};
@@ -11,10 +10,11 @@ use flatout_wire::{Framing, Head, Status, head};
 use super::{Session, UNREAD_BYTES_MAX, WAITING_BYTES_MAX};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Intake, Memory, Whole};
-use crate::h1::Serving;
-use crate::h1::requests::{BAD_PATH, Parker, call, length_of, normal_path, plan_body, read_on};
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
+use crate::serving::{
+    BAD_PATH, Parker, Refusal, Serving, call, length_of, normal_path, plan_body, read_on, refused,
+};
 
 /// A request whose head has come.
 #[derive(Clone, Copy)]
@@ -225,7 +225,7 @@ impl Serving {
         refusal: Refusal,
         record: Option<Record>,
     ) {
-        let mut response = crate::h1::answering::refused(refusal);
+        let mut response = refused(refusal);
         let record = record.map(|mut record| {
             record.ended.outcome = Outcome::Refused;
             record

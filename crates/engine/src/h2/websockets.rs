@@ -10,14 +10,12 @@
 
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
-use flatout_wire::h1::{Refusal, Trailers};
 use flatout_wire::h2::StreamId;
 
 use super::{Session, UNREAD_BYTES_MAX};
 use crate::exchange::{Exchange, Intake};
-use crate::h1::Serving;
-use crate::h1::answering::refused;
 use crate::service::{Body, Response};
+use crate::serving::{Refusal, Serving, Trailers, refused};
 
 /// The service does not support WebSockets and has served the request as a plain GET.
 const NO_WEBSOCKET: Refusal =

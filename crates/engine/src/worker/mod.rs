@@ -28,15 +28,14 @@ use tokio::task::spawn_local;
 
 use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
-use crate::h1::{Fate, Serving};
 use crate::listening::Listener;
 use crate::plan::Limits;
 use crate::service::{ConnectionPermit, Outcome, Taken, Takeover};
+use crate::serving::{Fate, Serving};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
 
 pub(crate) use accept::GOING_TIME;
-pub use census::State;
 pub(crate) use run::run;
 
 /// The parts of a worker.

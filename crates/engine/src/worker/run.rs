@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::turn::TURN_NS_MAX;
 use super::{Setup, WorkerLoop};
 use crate::exchange::{Lane, Worker as Place};
-use crate::h1::{STAGE_SOCKETS, Serving};
 use crate::service::Service;
+use crate::serving::{STAGE_SOCKETS, Serving};
 
 /// The longest wait of a worker without connections.
 const WAIT_MAX: Duration = Duration::from_secs(3600);

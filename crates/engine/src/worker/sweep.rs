@@ -8,8 +8,8 @@ use flatout_lane::slab::Cursor;
 use super::WorkerLoop;
 use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
-use crate::h1::Fate;
 use crate::service::Outcome;
+use crate::serving::Fate;
 
 /// The sweep checks one slice of the table every [`TICK`](flatout_lane::clock::TICK), so each connection once a
 /// second.

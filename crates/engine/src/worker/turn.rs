@@ -11,8 +11,8 @@ use flatout_wire::h1::Wants;
 
 use super::WorkerLoop;
 use crate::exchange::{GuestEvent, GuestKey, Mail};
-use crate::h1::{Fate, STAGE_SOCKETS};
 use crate::service::Outcome;
+use crate::serving::{Fate, STAGE_SOCKETS};
 
 /// How long a turn lasts, except for its last stage: then tasks get theirs.
 pub(super) const TURN_NS_MAX: u64 = 500_000;
@@ -233,13 +233,7 @@ impl WorkerLoop {
         for attended in 1usize.. {
             let Some(exchange) = self.serving.lane.next_listed() else { return };
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
-                self.with(key, |serving, connection| match connection.exchange {
-                    Some(own) if own == exchange => serving.attend(key, connection),
-                    None if connection.is_h2() && serving.has_news(exchange) => {
-                        serving.attend_h2(key, connection, exchange)
-                    }
-                    _ => Fate::Keep,
-                });
+                self.with(key, |serving, connection| serving.attend(key, connection, exchange));
                 self.give_notice();
             }
             if attended % SERVED_PER_LOOK == 0 && self.serving.begin() > ends_ns {

@@ -7,9 +7,9 @@ use flatout_wire::h2::hpack::encode_lines;
 
 use super::Session;
 use crate::connection::Connection;
-use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Drained, Piece};
 use crate::service::Outcome;
+use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving};
 
 impl Serving {
     /// Frames content of streams in turn, until windows or the output are full.

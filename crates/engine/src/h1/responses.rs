@@ -1,15 +1,14 @@
 //! From the service to the transport.
 
 use flatout_lane::slab::Key;
-use flatout_wire::Status;
 use flatout_wire::h1::{Next, Refusal, Wants};
 
-use super::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, GuestEvent, Outgoing, spawn_body, spawn_response};
+use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output};
-use crate::record::Record;
 use crate::service::{Body, BodyFault, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
+use crate::serving::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, refused};
 
 impl Serving {
     /// Handles the reply of the service: a response, or how it will be made.
@@ -94,26 +93,6 @@ impl Serving {
         self.followed(key, connection, follow);
     }
 
-    #[inline]
-    fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
-        let sent_bytes = self.output.len() - before;
-        let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
-        if let Some(open) = self.open(connection) {
-            open.ended.status = Some(status);
-            open.ended.note = note;
-            open.ended.sent_bytes += sent_bytes;
-            open.ended.sent_head_bytes = head_bytes as u32;
-        }
-    }
-
-    /// The current request has to wait: its record moves to the connection.
-    #[inline]
-    pub(super) fn keep_open(&mut self, connection: &mut Connection) {
-        if std::mem::take(&mut self.has_open) {
-            connection.work().open = self.records.pop().map(Box::new);
-        }
-    }
-
     /// Continues after the encoded part of a response: usually with the next request.
     #[inline]
     fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
@@ -123,13 +102,6 @@ impl Serving {
             }
             follow => self.go_on_to(key, connection, follow),
         }
-    }
-
-    /// Whether there is nothing left to record for a request whose response was encoded: records are not wanted, or
-    /// its record is already among the finished ones.
-    #[inline]
-    fn is_noted(&mut self) -> bool {
-        !self.wants_ended || std::mem::take(&mut self.has_open)
     }
 
     #[inline(never)]
@@ -187,40 +159,6 @@ impl Serving {
         }
     }
 
-    /// The response of an exchange was sent, and its request's body is still read.
-    pub(crate) fn end_response(&mut self, exchange: Option<Key>) {
-        let Some(key) = exchange else { return };
-        let (task, guest) = self.lane.with(key, Exchange::end_response).unwrap_or_default();
-        if let Some(task) = task {
-            task.abort();
-        }
-        if let Some(guest) = guest {
-            self.notices.push((guest, GuestEvent::Gone(ExchangeKey(key))));
-        }
-    }
-
-    /// Reports to the reader of the current request's body, if it is incomplete, why it ends.
-    #[inline]
-    pub(super) fn spoil_body(&self, connection: &Connection, fault: BodyFault) {
-        if let Some(exchange) = connection.exchange {
-            self.lane.with(exchange, |exchange| exchange.spoil_body(fault));
-        }
-    }
-
-    /// Ends the connection's exchange; an attached guest is notified.
-    #[inline]
-    pub(super) fn close_exchange(&mut self, connection: &mut Connection) {
-        if let Some(exchange) = connection.exchange.take() {
-            self.end_exchange(exchange);
-        }
-    }
-
-    pub(crate) fn end_exchange(&mut self, exchange: Key) {
-        if let Some(guest) = self.lane.close(exchange) {
-            self.notices.push((guest, GuestEvent::Gone(ExchangeKey(exchange))));
-        }
-    }
-
     /// The connection leaves HTTP without a response to its request; the caller makes sure that the request's bytes
     /// are held.
     pub(super) fn leave(&mut self, connection: &mut Connection, takeover: Takeover) {
@@ -252,7 +190,7 @@ impl Serving {
     }
 
     /// Handles the items given to a connection's exchange.
-    pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection) -> Fate {
+    pub(crate) fn attend_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
         let mut again = false;
         let reads_on =
@@ -343,36 +281,6 @@ impl Serving {
         true
     }
 
-    /// Counts the encoded bytes of the current response.
-    #[inline]
-    fn note_sent(&mut self, connection: &mut Connection, before: u64) {
-        let sent_bytes = self.output.len() - before;
-        if let Some(open) = self.open(connection) {
-            open.ended.sent_bytes += sent_bytes;
-        }
-    }
-
-    /// The record of the current request: in place, or moved to its connection.
-    #[inline]
-    fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
-        match self.has_open {
-            true => self.records.last_mut(),
-            false => connection.work.as_mut().and_then(|work| work.open.as_deref_mut()),
-        }
-    }
-
-    /// Moves the record of the current request to the finished ones. Returns whether there was one.
-    #[inline]
-    fn close_open(&mut self, connection: &mut Connection) -> bool {
-        if std::mem::take(&mut self.has_open) {
-            return true;
-        }
-        let open = connection.work.as_mut().and_then(|work| work.open.take());
-        let was_there = open.is_some();
-        self.records.extend(open.map(|open| *open));
-        was_there
-    }
-
     /// The body cannot be completed: what was encoded is sent, and then the connection is aborted.
     fn break_off(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Fate {
         connection.machine.close();
@@ -388,21 +296,9 @@ impl Serving {
         }
         // While the server drains: a response whose head was sent before could not announce that it is the last.
         connection.readable |= self.draining;
-        match self.resume(key, connection) {
+        match self.resume_h1(key, connection) {
             Fate::Keep if self.draining && connection.is_at_rest() => self.finish(connection),
             fate => fate,
         }
     }
-}
-
-/// The response to a request that is refused.
-pub(crate) fn refused(refusal: Refusal) -> Response {
-    let mut response = Response::with_status(refusal.status);
-    response.header("Content-Type", "text/plain; charset=utf-8");
-    if refusal.status == Status::SERVICE_UNAVAILABLE {
-        response.header("Retry-After", "1");
-    }
-    response.buffer().extend_from_slice(refusal.reason.as_bytes());
-    response.buffer().push(b'\n');
-    response
 }

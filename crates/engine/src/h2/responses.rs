@@ -12,11 +12,10 @@ use tokio::task::spawn_local;
 use super::Session;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
-use crate::h1::ending::why_incomplete;
-use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Content, Piece};
 use crate::record::Record;
 use crate::service::{Carrier, ConnectionPermit, ExchangeKey, Outcome, Response, Taken, Takeover};
+use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving, why_incomplete};
 
 impl Serving {
     /// Starts the task that makes a response.

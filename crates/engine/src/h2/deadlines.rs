@@ -9,10 +9,9 @@ use flatout_wire::h2::Code;
 use super::Session;
 use crate::connection::Connection;
 use crate::exchange::Exchange;
-use crate::h1::ending::taken_bytes;
-use crate::h1::{Fate, Serving};
 use crate::output::Queue;
 use crate::service::Outcome;
+use crate::serving::{Fate, Serving, taken_bytes};
 
 /// How long the first GOAWAY may stay unconfirmed before the second one names the last stream.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
