@@ -21,11 +21,11 @@ use flatout_lane::process;
 
 use crate::Error;
 use crate::plan::{Address, Limits, Locality, Plan, SocketPlan};
-use crate::worker::GOING_TIME;
+use crate::worker::LISTENER_CLOSE_TIME;
 
 /// How long an address may still be in use by this server's own listeners that are being removed.
 const LEFT_TIME_MAX: Duration = Duration::from_secs(3);
-const _: () = assert!(LEFT_TIME_MAX.as_millis() > GOING_TIME.as_millis());
+const _: () = assert!(LEFT_TIME_MAX.as_millis() > LISTENER_CLOSE_TIME.as_millis());
 
 /// How often to try it again meanwhile.
 const LEFT_LOOK: Duration = Duration::from_millis(20);

@@ -291,13 +291,13 @@ impl Handle {
     pub fn drain(&self) {
         self.draining.send_replace(true);
         let time_max = Duration::from_millis(self.drain_time_max_ms.load(Ordering::Relaxed));
-        self.tell(|| Mail::Drain(time_max));
+        self.post_to_all(|| Mail::Drain(time_max));
     }
 
     /// Stops at once: connections are closed in any state.
     pub fn stop(&self) {
         self.draining.send_replace(true);
-        self.tell(|| Mail::Stop);
+        self.post_to_all(|| Mail::Stop);
     }
 
     /// Becomes `true` when draining starts.
@@ -385,7 +385,7 @@ impl Handle {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, mail: impl Fn() -> Mail) {
+    fn post_to_all(&self, mail: impl Fn() -> Mail) {
         for mailbox in self.mailboxes.iter() {
             mailbox.post(mail());
         }
@@ -399,7 +399,7 @@ impl Change {
         let Change { handle, prepared, plan } = self;
         handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
         handle.shared.set_connections_max(connections_max(&plan.limits));
-        handle.tell(|| {
+        handle.post_to_all(|| {
             let (limits, server_name) = (plan.limits.clone(), plan.server_name.clone());
             Mail::Limits(Box::new(NewLimits { limits, server_name }))
         });

@@ -504,12 +504,12 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn everything_at_once_for_a_while() {
+fn mixed_load_on_one_worker() {
     soak(1);
 }
 
 #[test]
-fn everything_at_once_on_two_workers() {
+fn mixed_load_on_two_workers() {
     soak(2);
 }
 

@@ -22,8 +22,8 @@ use flatout_wire::h1::Trailers;
 use super::entry::{Exchange, Outgoing};
 use super::guest::{Guest, GuestEvent, GuestKey, GuestTransport, Guests};
 use super::intake::{Intake, Memory};
+use super::permits::Permits;
 use super::pipes::{Pipes, PooledPipe};
-use super::seats::Seats;
 use crate::plan::Limits;
 use crate::service::{BodyFault, BoxError, ConnectionPermit, ExchangeKey, Filter, Response, Takeover};
 use crate::transport::Transport;
@@ -53,7 +53,7 @@ pub(super) struct Inner {
     now: Cell<clock::Ticks>,
     /// Guests to call in the next turn, and with what.
     again: RefCell<Vec<(Key, GuestEvent)>>,
-    seats: Rc<Seats>,
+    permits: Rc<Permits>,
     /// Memory of all collected request bodies of the server, and its limit.
     bodies: RefCell<(Arc<AtomicU64>, u64)>,
     /// The server's limit for one request body.
@@ -75,8 +75,8 @@ impl BodyMemory {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Push {
     /// It will be sent.
-    Taken,
-    /// It was not taken: too much waits to be sent. An attached guest is notified when there is room.
+    Accepted,
+    /// It was not accepted: too much waits to be sent. An attached guest is notified when there is room.
     Full(Bytes),
     /// The exchange has ended.
     Gone,
@@ -110,7 +110,7 @@ impl Lane {
             responses: RefCell::default(),
             now: Cell::new(clock::now().ticks),
             again: RefCell::default(),
-            seats: Rc::default(),
+            permits: Rc::default(),
             bodies: RefCell::new((Arc::default(), u64::MAX)),
             body_bytes_max: Cell::new(u64::MAX),
             set,
@@ -124,7 +124,7 @@ impl Lane {
         if let Some(filter) = response.take_filter() {
             self.set_filter(key.0, filter);
         }
-        self.say(key, Outgoing::Answer(response))
+        self.send_item(key, Outgoing::Answer(response))
     }
 
     /// Filters everything that is pushed to an exchange. The filter of a second response is ignored, like the
@@ -180,7 +180,7 @@ impl Lane {
     /// waiting.
     pub fn inform(&self, key: ExchangeKey, status: Status, fields: &[u8]) -> bool {
         match self.with(key.0, |exchange| exchange.has_room()) {
-            Some(true) => self.say(key, Outgoing::Inform(status, fields.to_vec())),
+            Some(true) => self.send_item(key, Outgoing::Inform(status, fields.to_vec())),
             has_room => has_room.is_some(),
         }
     }
@@ -194,25 +194,25 @@ impl Lane {
             return Push::Full(bytes);
         }
         if bytes.is_empty() {
-            return Push::Taken;
+            return Push::Accepted;
         }
         if exchange.filter.is_none() {
-            exchange.say(Outgoing::Data(bytes));
+            exchange.enqueue(Outgoing::Data(bytes));
             self.list(key.0, exchange);
-            return Push::Taken;
+            return Push::Accepted;
         }
         drop(exchanges);
         match self.filtered(key, |filter| filter.piece(bytes)) {
-            Some(Ok(bytes)) => self.say_data(key, bytes),
+            Some(Ok(bytes)) => self.enqueue_data(key, bytes),
             Some(Err(_)) => drop(self.cut(key)),
             None => {}
         }
-        Push::Taken
+        Push::Accepted
     }
 
-    fn say_data(&self, key: ExchangeKey, bytes: Bytes) {
+    fn enqueue_data(&self, key: ExchangeKey, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.say(key, Outgoing::Data(bytes));
+            self.send_item(key, Outgoing::Data(bytes));
         }
     }
 
@@ -228,10 +228,10 @@ impl Lane {
             return Err(pipe);
         }
         if pipe.bytes() > 0 {
-            exchange.say(Outgoing::Pipe(pipe));
+            exchange.enqueue(Outgoing::Pipe(pipe));
             self.list(key.0, exchange);
         }
-        Ok(Push::Taken)
+        Ok(Push::Accepted)
     }
 
     /// Whether [`Lane::push`] would accept something now; if not, an attached guest is notified when there is room.
@@ -288,23 +288,23 @@ impl Lane {
     /// Ends such a body; `trailers` are complete field lines, trusted. Returns whether the exchange still exists.
     pub fn end(&self, key: ExchangeKey, trailers: &[u8]) -> bool {
         match self.filtered(key, |filter| filter.end()) {
-            Some(Ok(bytes)) => self.say_data(key, bytes),
+            Some(Ok(bytes)) => self.enqueue_data(key, bytes),
             Some(Err(_)) => return self.cut(key),
             None => {}
         }
-        self.say(key, Outgoing::End(trailers.to_vec()))
+        self.send_item(key, Outgoing::End(trailers.to_vec()))
     }
 
     /// Aborts such a body: the client sees that it is incomplete.
     pub fn cut(&self, key: ExchangeKey) -> bool {
-        self.say(key, Outgoing::Cut)
+        self.send_item(key, Outgoing::Cut)
     }
 
     /// Takes the connection of a parked request without a body out of the lane, as
     /// [`Reply::Leave`](crate::Reply::Leave) does. `head` is the request's head, which the code that takes over gets again.
     /// A stream of HTTP/2 cannot leave, and is reset. Returns whether the exchange still exists.
     pub fn take_over(&self, key: ExchangeKey, head: &[u8], takeover: Takeover) -> bool {
-        self.say(key, Outgoing::Leave(takeover, head.to_vec()))
+        self.send_item(key, Outgoing::Leave(takeover, head.to_vec()))
     }
 
     /// Reserves memory for a request body that is collected by a service, from that of all bodies
@@ -438,15 +438,15 @@ impl Lane {
         }
     }
 
-    /// A seat for a connection that another process has accepted: while the seat exists, the connection counts among
+    /// A permit for a connection that another process has accepted: while the permit exists, the connection counts among
     /// this server's. It does not count towards the limit per client address.
     pub fn seat(&self) -> ConnectionPermit {
-        self.0.seats.coming()
+        self.0.permits.issue_inherited()
     }
 
-    /// The seats of this worker.
-    pub(crate) fn seats(&self) -> &Rc<Seats> {
-        &self.0.seats
+    /// The permits of this worker.
+    pub(crate) fn permits(&self) -> &Rc<Permits> {
+        &self.0.permits
     }
 
     /// Calls the guest's owner again with [`GuestEvent::Again`](super::GuestEvent::Again), after everything that is
@@ -559,7 +559,7 @@ impl Lane {
             Some(GuestTransport::Stream(stream)) => *stream,
             None => return,
         };
-        self.say(stream.key(), Outgoing::End(Vec::new()));
+        self.send_item(stream.key(), Outgoing::End(Vec::new()));
     }
 
     /// Ends the connection of a guest if its peer acknowledges nothing for this time (`TCP_USER_TIMEOUT`).
@@ -570,7 +570,7 @@ impl Lane {
             Some(GuestTransport::Stream(stream)) => *stream,
             None => return,
         };
-        self.say(stream.key(), Outgoing::GiveUpAfter(time));
+        self.send_item(stream.key(), Outgoing::GiveUpAfter(time));
     }
 
     /// A receive buffer that all guests of this worker share; its content is undefined.
@@ -602,10 +602,10 @@ impl Lane {
         }
     }
 
-    pub(super) fn say(&self, key: ExchangeKey, said: Outgoing) -> bool {
+    pub(super) fn send_item(&self, key: ExchangeKey, item: Outgoing) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return false };
-        exchange.say(said);
+        exchange.enqueue(item);
         self.list(key.0, exchange);
         true
     }
@@ -652,7 +652,7 @@ impl Lane {
         let event = match (&mut guest.link, event) {
             // Of a connection that was not made, the kernel knows why.
             (GuestTransport::Socket(transport), GuestEvent::Socket(ready))
-                if transport.is_shaking() && !ready.broken() =>
+                if transport.is_handshaking() && !ready.broken() =>
             {
                 match transport.shake() {
                     Shake::GoesOn => return None,

@@ -7,12 +7,12 @@ use flatout_wire::h1::{Refusal, Wants};
 use crate::connection::Connection;
 use crate::record::Record;
 use crate::service::Outcome;
-use crate::serving::{Fate, Sending, Serving, taken_bytes};
+use crate::serving::{Fate, FlushTime, Serving, acknowledged_bytes};
 
 impl Serving {
     /// A deadline has passed.
     pub(crate) fn expire_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.lingering.is_some() || connection.transport.is_shaking() {
+        if connection.lingering.is_some() || connection.transport.is_handshaking() {
             return Fate::Close(Outcome::TimedOut);
         }
         if connection.work.as_ref().is_some_and(|work| work.is_starved) {
@@ -33,7 +33,7 @@ impl Serving {
         let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
         let sending = connection.is_sending() && !is_warming;
         let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
-        let taken = taken_bytes(connection, sending);
+        let taken = acknowledged_bytes(connection, sending);
         if (!sending && !receiving) || taken.is_none_or(|taken| self.is_enough(connection, taken)) {
             self.begin_window(connection);
             return Fate::Keep;
@@ -58,9 +58,9 @@ impl Serving {
         let records_at = self.records.len();
         connection.machine.give_up();
         if self.wants_ended && connection.work().open.is_none() {
-            let (teller, began_ns) = (self.wants_begun.then_some(&*self.service), self.began_ns());
+            let (recorder, began_ns) = (self.wants_begun.then_some(&*self.service), self.began_ns());
             let peer = connection.peer;
-            self.records.push(Record::refused(teller, &connection.work().held, peer, began_ns));
+            self.records.push(Record::refused(recorder, &connection.work().held, peer, began_ns));
             self.has_open = true;
         }
         self.refuse(connection, refusal, 0);
@@ -68,7 +68,7 @@ impl Serving {
             work.held = Vec::new();
             work.is_starved = false;
         }
-        self.finish_visit(key, connection, records_at, Sending::AtOnce)
+        self.finish_visit(key, connection, records_at, FlushTime::AtOnce)
     }
 }
 

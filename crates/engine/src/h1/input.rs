@@ -8,7 +8,7 @@ use super::Step;
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
-use crate::serving::{Fate, OUT_BYTES_PER_SEND, SLICE_BYTES, Sending, Serving};
+use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, SLICE_BYTES, Serving};
 
 /// Reads from one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
@@ -34,14 +34,14 @@ impl Serving {
         bytes: usize,
     ) -> Fate {
         let at = slice * SLICE_BYTES;
-        self.consume(key, connection, Span { at, end: at + bytes, carried: 0 }, Sending::Staged)
+        self.consume(key, connection, Span { at, end: at + bytes, carried: 0 }, FlushTime::Staged)
     }
 
     /// Receives and serves everything in the socket.
     pub(crate) fn pump_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         for _ in 0..READS_PER_TURN {
             if connection.lingering.is_some() {
-                return self.throw_away(connection);
+                return self.discard_input(connection);
             }
             if !connection.readable || !self.wants_input(connection) {
                 return self.notice_closed(connection);
@@ -62,7 +62,7 @@ impl Serving {
             let Some(room) = self.read.get_mut(held..) else { return Fate::Close(Outcome::Failed) };
             let room_bytes = room.len();
             let fate = if room_bytes == 0 {
-                self.consume(key, connection, Span { at: 0, end: held, carried: 0 }, Sending::AtOnce)
+                self.consume(key, connection, Span { at: 0, end: held, carried: 0 }, FlushTime::AtOnce)
             } else {
                 match connection.transport.receive(room) {
                     Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::ClientGone),
@@ -74,7 +74,7 @@ impl Serving {
                         }
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
-                        self.consume(key, connection, span, Sending::AtOnce)
+                        self.consume(key, connection, span, FlushTime::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
@@ -98,7 +98,7 @@ impl Serving {
     pub(crate) fn resume_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_holding() && !connection.holds_head_part() && self.wants_input(connection) {
             let end = self.take_held(connection);
-            match self.consume(key, connection, Span { at: 0, end, carried: 0 }, Sending::AtOnce) {
+            match self.consume(key, connection, Span { at: 0, end, carried: 0 }, FlushTime::AtOnce) {
                 Fate::Keep => {}
                 fate => return fate,
             }
@@ -112,7 +112,7 @@ impl Serving {
         if connection.machine.is_reading_on() && !self.is_body_held(connection) {
             // It was dropped after the response.
             let next = connection.machine.skip_rest();
-            self.over(connection, next);
+            self.end_request(connection, next);
             match self.settle(connection) {
                 Fate::Keep => {}
                 fate => return fate,
@@ -121,7 +121,7 @@ impl Serving {
         if self.proceeds(connection) {
             let records_at = self.records.len();
             connection.machine.proceed(self.output.bytes());
-            match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
+            match self.finish_visit(key, connection, records_at, FlushTime::AtOnce) {
                 Fate::Keep => {}
                 fate => return fate,
             }
@@ -184,7 +184,7 @@ impl Serving {
 
     /// Consumes a span of the read buffer.
     #[inline]
-    fn consume(&mut self, key: Key, connection: &mut Connection, span: Span, sending: Sending) -> Fate {
+    fn consume(&mut self, key: Key, connection: &mut Connection, span: Span, flush_time: FlushTime) -> Fate {
         let Span { mut at, end, carried } = span;
         let records_at = self.records.len();
         let mut again = false;
@@ -225,7 +225,7 @@ impl Serving {
         if let Some(work) = &mut connection.work {
             work.is_head_part = rests && !again && at < end;
         }
-        match self.finish_visit(key, connection, records_at, sending) {
+        match self.finish_visit(key, connection, records_at, flush_time) {
             Fate::Keep if again => Fate::Again,
             fate => fate,
         }

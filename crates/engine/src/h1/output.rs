@@ -6,13 +6,13 @@ use flatout_wire::h1::Wants;
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
-use crate::serving::{Fate, Sending, Serving, Staged};
+use crate::serving::{Fate, FlushTime, Serving, StagedOutput};
 
 impl Serving {
     /// Everything is sent: continues with the next request.
-    pub(crate) fn go_on_after_sending(&mut self, key: Key, connection: &mut Connection) -> Fate {
+    pub(crate) fn continue_after_sending(&mut self, key: Key, connection: &mut Connection) -> Fate {
         match self.settle(connection) {
-            Fate::Keep => self.go_on(key, connection),
+            Fate::Keep => self.continue_input(key, connection),
             fate => fate,
         }
     }
@@ -24,22 +24,22 @@ impl Serving {
         key: Key,
         connection: &mut Connection,
         records_at: usize,
-        sending: Sending,
+        flush_time: FlushTime,
     ) -> Fate {
         if self.output.is_empty() {
             // The end of a response may have had no bytes.
-            self.note_over(connection, records_at, Drained::All);
+            self.note_complete(connection, records_at, Drained::All);
             self.note_unsent(connection);
             return self.settle(connection);
         }
         let is_plain =
             connection.machine.is_idle() && connection.exchange.is_none() && !connection.is_sending();
-        if sending == Sending::Staged
+        if flush_time == FlushTime::Staged
             && is_plain
             && let Some(span) = self.output.stage()
         {
             connection.rest();
-            self.staged.push(Staged { key, span, records: records_at..self.records.len() });
+            self.staged.push(StagedOutput { key, span, records: records_at..self.records.len() });
             return Fate::Keep;
         }
         match self.flush(key, connection, records_at) {

@@ -8,7 +8,7 @@ use flatout_wire::{Framing, head};
 
 use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, Intake, Lane, Memory, Whole};
+use crate::exchange::{CollectedRequest, Exchange, Intake, Lane, Memory};
 use crate::record::Record;
 use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream};
 use crate::serving::{
@@ -21,7 +21,7 @@ impl Serving {
     pub(super) fn request(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
         let step = self.serve(key, connection, at, end);
         if self.wants_ended {
-            self.keep_open(connection);
+            self.store_open_record(connection);
         }
         step
     }
@@ -46,16 +46,16 @@ impl Serving {
                     return Step::Http2;
                 }
                 if self.wants_ended {
-                    let teller = self.wants_begun.then_some(&*self.service);
-                    self.records.push(Record::refused(teller, bytes, connection.peer, began_ns));
+                    let recorder = self.wants_begun.then_some(&*self.service);
+                    self.records.push(Record::refused(recorder, bytes, connection.peer, began_ns));
                     self.has_open = true;
                 }
                 return self.refuse(connection, refusal, end - at);
             }
         };
         if self.wants_ended {
-            let teller = self.wants_begun.then_some(&*self.service);
-            self.records.push(Record::of(teller, head, connection.peer, began_ns));
+            let recorder = self.wants_begun.then_some(&*self.service);
+            self.records.push(Record::of(recorder, head, connection.peer, began_ns));
             self.has_open = true;
         }
         let Some(path) = normal_path(head, *path_form, path) else {
@@ -85,9 +85,9 @@ impl Serving {
                     None => {
                         let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
                         let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
-                        let intake = Intake::whole(head.bytes(), length_of(framing), bytes_max, memory);
-                        let (used, nothing_came) = (head.len(), rest.is_empty());
-                        self.expect_body(connection, Exchange::collecting(key, intake), nothing_came);
+                        let intake = Intake::collect(head.bytes(), length_of(framing), bytes_max, memory);
+                        let (used, none_received) = (head.len(), rest.is_empty());
+                        self.expect_body(connection, Exchange::collecting(key, intake), none_received);
                         return Step::Used(used);
                     }
                 },
@@ -96,14 +96,14 @@ impl Serving {
                     let (sender, stream) =
                         stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
                     let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
+                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
                     connection.machine.keep_body();
                     (RequestBody::Stream(stream), head.len())
                 }
                 Ok(BodyPlan::Pull { bytes_max }) => {
                     let exchange = self.lane.open(Exchange::called(key));
                     let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
+                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
                     (RequestBody::NONE, head.len())
                 }
             },
@@ -129,28 +129,28 @@ impl Serving {
             // If it is not used, the request is held from its first byte on.
             return Step::Partial;
         }
-        self.replied(key, connection, reply, at + used == end);
+        self.handle_reply(key, connection, reply, at + used == end);
         Step::Used(used)
     }
 
     /// Starts collecting a body.
     #[inline(never)]
-    fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, nothing_came: bool) {
+    fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, none_received: bool) {
         connection.exchange = Some(self.lane.open(exchange));
         self.begin_window(connection);
-        if nothing_came {
+        if none_received {
             connection.machine.proceed(self.output.bytes());
         }
     }
 
     /// A request whose body was collected.
-    pub(super) fn whole_request(
+    pub(super) fn serve_collected(
         &mut self,
         key: Key,
         connection: &mut Connection,
-        whole: &Whole,
+        whole: &CollectedRequest,
         trailers: &[(Vec<u8>, Vec<u8>)],
-        nothing_behind: bool,
+        is_last_input: bool,
     ) {
         if let Some(exchange) = connection.exchange {
             self.lane.with(exchange, |exchange| exchange.is_called = true);
@@ -179,14 +179,20 @@ impl Serving {
             self.leave(connection, takeover);
             return;
         }
-        self.replied(key, connection, reply, nothing_behind);
+        self.handle_reply(key, connection, reply, is_last_input);
     }
 }
 
 /// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is first
 /// wanted, unless it has begun to send it.
-fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, mut intake: Intake, nothing_came: bool) {
-    if nothing_came && connection.machine.awaits_100() {
+fn attach_intake(
+    lane: &Lane,
+    connection: &mut Connection,
+    exchange: Key,
+    mut intake: Intake,
+    none_received: bool,
+) {
+    if none_received && connection.machine.awaits_100() {
         intake.wait();
     }
     lane.with(exchange, |exchange| exchange.intake = Some(intake));

@@ -11,7 +11,7 @@ use crate::serving::{Fate, Refusal, Serving, Trailers};
 
 impl Serving {
     /// A piece of a request's body.
-    pub(super) fn body_came(&mut self, session: &mut Session, id: StreamId, bytes: &[u8]) {
+    pub(super) fn receive_body(&mut self, session: &mut Session, id: StreamId, bytes: &[u8]) {
         session.content_bytes += bytes.len() as u64;
         let Some(stream) = session.stream(id) else {
             // It is not needed.
@@ -31,9 +31,9 @@ impl Serving {
             }
         });
         match fed.flatten() {
-            Some(Err(refusal)) => self.break_body(session, id, exchange, refusal),
+            Some(Err(refusal)) => self.reject_body_h2(session, id, exchange, refusal),
             Some(Ok(())) => {
-                self.tell_of_body(exchange);
+                self.notify_reader(exchange);
                 self.give_credit(session, id);
             }
             None => self.give_credit(session, id),
@@ -41,24 +41,24 @@ impl Serving {
     }
 
     /// A body that is too large, or for which there is no memory.
-    fn break_body(&mut self, session: &mut Session, id: StreamId, exchange: Key, refusal: Refusal) {
+    fn reject_body_h2(&mut self, session: &mut Session, id: StreamId, exchange: Key, refusal: Refusal) {
         let is_called = self.lane.with(exchange, |exchange| {
-            exchange.spoil_body(BodyFault::TooLarge);
+            exchange.fail_body(BodyFault::TooLarge);
             exchange.is_called
         });
-        self.tell_of_body(exchange);
+        self.notify_reader(exchange);
         match is_called {
             Some(false) => {
                 let record = session.stream(id).and_then(|stream| stream.record.take());
                 self.refuse_h2(session, id, refusal, record);
             }
-            _ if session.reads_on(id) => self.stream_over(session, id, Outcome::Sent),
+            _ if session.reads_on(id) => self.end_stream(session, id, Outcome::Sent),
             // The rest of the body must not delay the response.
             _ => self.give_credit(session, id),
         }
     }
 
-    pub(super) fn body_ended(
+    pub(super) fn end_body_h2(
         &mut self,
         key: Key,
         connection: &mut Connection,
@@ -69,12 +69,12 @@ impl Serving {
         let Some(exchange) = session.stream(id).and_then(|stream| stream.exchange) else { return };
         match self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten() {
             Some((whole, trailers)) => {
-                self.whole_request_h2(key, connection, session, id, exchange, &whole, &trailers);
+                self.serve_collected_h2(key, connection, session, id, exchange, &whole, &trailers);
             }
             None if session.is_lingering(id) || session.reads_on(id) => {
-                self.stream_over(session, id, Outcome::Sent)
+                self.end_stream(session, id, Outcome::Sent)
             }
-            None => self.tell_of_body(exchange),
+            None => self.notify_reader(exchange),
         }
     }
 
@@ -100,7 +100,7 @@ impl Serving {
                 // What was encoded now is queued behind the rest: it must not stay for the next connection.
                 return serving.send_visit(key, connection, session, records_at);
             }
-            serving.take_turns(key, connection, session)
+            serving.run_session(key, connection, session)
         })
     }
 
@@ -114,7 +114,7 @@ impl Serving {
             if stream.waits {
                 self.proceed_h2(session, id);
             } else if stream.reads_on && !self.is_held(stream.exchange) {
-                self.stream_over(session, id, Outcome::Sent);
+                self.end_stream(session, id, Outcome::Sent);
             }
         }
     }

@@ -47,10 +47,10 @@ impl Serving {
     /// Reads, serves and sends, as far as possible.
     pub(crate) fn visit_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.lingering.is_some() {
-            return self.throw_away(connection);
+            return self.discard_input(connection);
         }
         self.with_session(connection, |serving, connection, session| {
-            let fate = serving.take_turns(key, connection, session);
+            let fate = serving.run_session(key, connection, session);
             serving.set_deadline(connection, session);
             fate
         })
@@ -72,7 +72,7 @@ impl Serving {
         fate
     }
 
-    pub(super) fn take_turns(
+    pub(super) fn run_session(
         &mut self,
         key: Key,
         connection: &mut Connection,
@@ -84,15 +84,15 @@ impl Serving {
         }
         for _ in 0..READS_PER_TURN {
             let records_at = self.records.len();
-            let took = self.take_in(key, connection, session);
-            if matches!(took, Received::Gone) {
+            let received = self.receive_h2(key, connection, session);
+            if matches!(received, Received::Gone) {
                 return Fate::Close(Outcome::ClientGone);
             }
             // A new connection may still begin.
             if self.draining && session.machine.has_begun() {
                 session.machine.leave(self.output.bytes());
             }
-            self.speak(connection, session);
+            self.frame_content(connection, session);
             let had_output = !self.output.is_empty();
             match self.send_visit(key, connection, session, records_at) {
                 Fate::Keep => {}
@@ -101,7 +101,7 @@ impl Serving {
             if connection.is_sending() || connection.lingering.is_some() {
                 return Fate::Keep;
             }
-            if matches!(took, Received::Nothing) && !had_output {
+            if matches!(received, Received::Nothing) && !had_output {
                 return Fate::Keep;
             }
             if self.is_over_budget() {
@@ -112,7 +112,7 @@ impl Serving {
     }
 
     /// Receives from the socket, as long as the output is not too large.
-    fn take_in(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Received {
+    fn receive_h2(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Received {
         let held = self.take_held(connection);
         let mut end = held;
         if connection.readable && held < READ_BYTES {
@@ -171,17 +171,17 @@ impl Serving {
     ) {
         match event {
             Event::Request { stream, head, is_whole, is_websocket } => {
-                let asked = H2Request { head: &head, is_whole, is_websocket };
-                self.request_h2(key, connection, session, stream, asked);
+                let request = H2Request { head: &head, is_whole, is_websocket };
+                self.request_h2(key, connection, session, stream, request);
             }
             Event::Refused { stream, fault } => {
                 let record = self.refused_record(connection);
                 self.refuse_h2(session, stream, Refusal::from(fault), record);
             }
-            Event::Data { stream, bytes } => self.body_came(session, stream, bytes),
-            Event::End { stream, trailers } => self.body_ended(key, connection, session, stream, trailers),
+            Event::Data { stream, bytes } => self.receive_body(session, stream, bytes),
+            Event::End { stream, trailers } => self.end_body_h2(key, connection, session, stream, trailers),
             // If the response was complete, a reset only ends the request's body.
-            Event::Reset { stream, .. } => self.stream_over(session, stream, Outcome::ClientGone),
+            Event::Reset { stream, .. } => self.end_stream(session, stream, Outcome::ClientGone),
             Event::Handled
             | Event::NeedMore
             | Event::Room { .. }

@@ -4,7 +4,7 @@
 //! receive ──> read buffer ──> wire::h2 ── Request, Data, End ──> service ──> Output ── flush ──> transport
 //!                 ^             │ what is left of it               │            ^
 //!                 └─ Work::held <┘                                 v            │ as windows and turns allow
-//!                     exchange's outbox ── attend ──> Stream::content ── speak ─┘
+//!                     exchange's outbox ── attend ──> Stream::content ── frame_content ─┘
 //! ```
 //!
 //! A connection comes here when its first bytes are the HTTP/2 preface (prior knowledge), or when TLS has selected
@@ -85,7 +85,7 @@ struct Stream {
     /// The client waits for 100.
     waits: bool,
     /// The owner has left the WebSocket.
-    is_left: bool,
+    owner_has_left: bool,
     /// It was left when the rate was last judged.
     has_lingered: bool,
 }

@@ -15,14 +15,14 @@ use std::pin::Pin;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-pub(crate) use body::Carried;
+pub(crate) use body::CarrierKind;
 pub use body::{
     Body, BoxBody, BoxError, Carrier, ConnectionPermit, FileRange, Filter, Part, Taken, Takeover, Witness,
 };
 pub use collect::{Collected, collect};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
-pub(crate) use request::Parking;
+pub(crate) use request::Park;
 pub use request::{Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;

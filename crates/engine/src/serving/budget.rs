@@ -76,7 +76,7 @@ impl Serving {
 /// Bytes that were moved since the rate was last checked. When sending, only those that the peer has acknowledged: a
 /// send buffer may be full, and report no room, while its reader steadily continues. `None`: a response is measured
 /// from its own start, not from a time when there was nothing to send.
-pub(crate) fn taken_bytes(connection: &mut Connection, is_sending: bool) -> Option<u64> {
+pub(crate) fn acknowledged_bytes(connection: &mut Connection, is_sending: bool) -> Option<u64> {
     let waiting = if is_sending { connection.transport.unacknowledged_bytes() } else { 0 };
     let work = connection.work();
     let before = std::mem::replace(&mut work.unacknowledged_bytes, is_sending.then_some(waiting));

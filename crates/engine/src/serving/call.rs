@@ -8,7 +8,7 @@ use flatout_wire::target::{self, PathForm};
 use flatout_wire::{Head, Method};
 
 use crate::exchange::{Exchange, Lane, panicked};
-use crate::service::{ExchangeKey, Parking, Reply, Request, Response, Service};
+use crate::service::{ExchangeKey, Park, Reply, Request, Response, Service};
 
 /// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
 /// later, anything it has written is discarded: the next request must find the response empty. The request is
@@ -42,7 +42,7 @@ pub(crate) struct Parker<'a> {
     pub(crate) exchange: Cell<Option<Key>>,
 }
 
-impl Parking for Parker<'_> {
+impl Park for Parker<'_> {
     fn park(&self) -> ExchangeKey {
         let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
         self.exchange.set(Some(key));

@@ -6,7 +6,7 @@ use flatout_lane::socket::Moved;
 use flatout_wire::h1::Wants;
 use flatout_wire::h2::PREFACE;
 
-use super::{Fate, SLICE_BYTES, STAGE_SOCKETS, Serving, State, why_incomplete};
+use super::{Fate, SLICE_BYTES, STAGE_SOCKETS, Serving, State, body_fault_of};
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
@@ -75,7 +75,7 @@ impl Serving {
         }
         match self.send_queue(key, connection) {
             Drained::All if connection.is_h2() => Fate::Keep,
-            Drained::All => self.go_on_after_sending(key, connection),
+            Drained::All => self.continue_after_sending(key, connection),
             Drained::Full | Drained::Cold => Fate::Keep,
             Drained::Yield => Fate::Again,
             Drained::Broken => Fate::Close(Outcome::ClientGone),
@@ -101,7 +101,7 @@ impl Serving {
 
     /// The connection is gone: its pending work is dropped.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
-        self.spoil_body(connection, why_incomplete(outcome));
+        self.fail_body(connection, body_fault_of(outcome));
         self.close_exchange(connection);
         if let Some(mut session) = connection.take_session() {
             self.end_streams(&mut session, outcome);
@@ -127,7 +127,7 @@ impl Serving {
     /// connection is now idle.
     #[inline]
     pub(crate) fn selects_http2(&self, connection: &mut Connection) -> bool {
-        connection.transport.has_shaken() && self.note_handshake(connection)
+        connection.transport.has_handshaken() && self.note_handshake(connection)
     }
 
     #[cold]
@@ -136,7 +136,7 @@ impl Serving {
             connection.deadline =
                 if self.draining { self.first_request_deadline() } else { self.idle_deadline() };
         }
-        connection.transport.has_chosen_h2()
+        connection.transport.selected_h2()
     }
 
     /// Switches the connection to HTTP/2, with the received bytes `at..end` of the read buffer.

@@ -22,9 +22,9 @@ impl Serving {
 
     /// Reports to the reader of the current request's body, if it is incomplete, why it ends.
     #[inline]
-    pub(crate) fn spoil_body(&self, connection: &Connection, fault: BodyFault) {
+    pub(crate) fn fail_body(&self, connection: &Connection, fault: BodyFault) {
         if let Some(exchange) = connection.exchange {
-            self.lane.with(exchange, |exchange| exchange.spoil_body(fault));
+            self.lane.with(exchange, |exchange| exchange.fail_body(fault));
         }
     }
 
@@ -43,7 +43,7 @@ impl Serving {
     }
 
     /// Calls the guest that pulls the body, if there is new data.
-    pub(crate) fn tell_of_body(&mut self, key: Key) {
+    pub(crate) fn notify_reader(&mut self, key: Key) {
         let told = self.lane.with(key, |exchange| {
             let guest = exchange.guest?;
             exchange.intake.as_mut()?.pulled()?.has_news().then_some(guest)
@@ -77,7 +77,7 @@ impl Serving {
 }
 
 /// What the reader of a body learns when its connection or stream ends like this.
-pub(crate) fn why_incomplete(outcome: Outcome) -> BodyFault {
+pub(crate) fn body_fault_of(outcome: Outcome) -> BodyFault {
     match outcome {
         Outcome::TimedOut => BodyFault::TooSlow,
         Outcome::Stopped => BodyFault::Stopped,

@@ -2,7 +2,7 @@
 
 use flatout_lane::slab::Key;
 
-use super::{Fate, Serving, Staged};
+use super::{Fate, Serving, StagedOutput};
 use crate::connection::Connection;
 use crate::output::{Drained, Piece};
 use crate::readers::Job;
@@ -79,14 +79,14 @@ impl Serving {
         if self.wants_ended {
             self.note_first_byte(connection, records_at);
         }
-        self.note_over(connection, records_at, drained);
+        self.note_complete(connection, records_at, drained);
         self.note_unsent(connection);
         drained
     }
 
     /// Sends the output that a connection left during the stage.
     #[inline]
-    pub(crate) fn flush_staged(&mut self, staged: &Staged, connection: &mut Connection) -> Fate {
+    pub(crate) fn flush_staged(&mut self, staged: &StagedOutput, connection: &mut Connection) -> Fate {
         let (drained, rest) = self.output.send_span(staged.span.clone(), &mut connection.transport);
         if let Some(rest) = rest {
             connection.work().queue.push(Piece::Bytes(rest));

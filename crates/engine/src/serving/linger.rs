@@ -44,7 +44,7 @@ impl Serving {
         if connection.readable { Fate::Again } else { Fate::Keep }
     }
 
-    pub(crate) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
+    pub(crate) fn discard_input(&mut self, connection: &mut Connection) -> Fate {
         while connection.readable {
             match connection.transport.receive(&mut self.read) {
                 Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::Sent),

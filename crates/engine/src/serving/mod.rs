@@ -40,11 +40,11 @@ use crate::service::{Outcome, Response, Service, Takeover};
 use crate::shared::Shared;
 
 pub(crate) use body_plan::{length_of, plan_body, read_on};
-pub(crate) use budget::taken_bytes;
+pub(crate) use budget::acknowledged_bytes;
 pub(crate) use buffer::{READ_BYTES, SLICE_BYTES, STAGE_SOCKETS};
 pub(crate) use call::{Parker, call, normal_path};
 pub(crate) use dispatch::{is_http2_preface, state_of};
-pub(crate) use exchanges::why_incomplete;
+pub(crate) use exchanges::body_fault_of;
 pub(crate) use flatout_wire::h1::{Refusal, Trailers};
 pub(crate) use refusal::{BAD_PATH, refused};
 pub use state::State;
@@ -66,13 +66,13 @@ pub(crate) enum Fate {
 
 /// Whether responses are sent as soon as they are made, or at the end of the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(crate) enum FlushTime {
     AtOnce,
     Staged,
 }
 
 /// Responses that wait in the output for the end of the stage.
-pub(crate) struct Staged {
+pub(crate) struct StagedOutput {
     pub(crate) key: Key,
     pub(crate) span: Range<usize>,
     /// Their records, among the stage's.
@@ -110,7 +110,7 @@ pub(crate) struct Serving {
     pub(crate) response: Response,
     pub(crate) fields: Vec<Field>,
     pub(crate) path: Vec<u8>,
-    pub(crate) staged: Vec<Staged>,
+    pub(crate) staged: Vec<StagedOutput>,
     /// Records of requests that ended in this stage.
     pub(crate) records: Vec<Record>,
     /// Requests that a new connection may send.

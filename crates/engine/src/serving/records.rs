@@ -4,7 +4,7 @@
 use flatout_lane::clock;
 use flatout_wire::Status;
 
-use super::{Serving, Staged};
+use super::{Serving, StagedOutput};
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::record::{Record, end_all};
@@ -21,7 +21,7 @@ impl Serving {
     ) {
         let sent_bytes = self.output.len() - before;
         let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
-        if let Some(open) = self.open(connection) {
+        if let Some(open) = self.open_record(connection) {
             open.ended.status = Some(status);
             open.ended.note = note;
             open.ended.sent_bytes += sent_bytes;
@@ -33,14 +33,14 @@ impl Serving {
     #[inline]
     pub(crate) fn note_sent(&mut self, connection: &mut Connection, before: u64) {
         let sent_bytes = self.output.len() - before;
-        if let Some(open) = self.open(connection) {
+        if let Some(open) = self.open_record(connection) {
             open.ended.sent_bytes += sent_bytes;
         }
     }
 
     /// The current request has to wait: its record moves to the connection.
     #[inline]
-    pub(crate) fn keep_open(&mut self, connection: &mut Connection) {
+    pub(crate) fn store_open_record(&mut self, connection: &mut Connection) {
         if std::mem::take(&mut self.has_open) {
             connection.work().open = self.records.pop().map(Box::new);
         }
@@ -48,7 +48,7 @@ impl Serving {
 
     /// The record of the current request: in place, or moved to its connection.
     #[inline]
-    pub(crate) fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
+    pub(crate) fn open_record<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
         match self.has_open {
             true => self.records.last_mut(),
             false => connection.work.as_mut().and_then(|work| work.open.as_deref_mut()),
@@ -57,7 +57,7 @@ impl Serving {
 
     /// Moves the record of the current request to the finished ones. Returns whether there was one.
     #[inline]
-    pub(crate) fn close_open(&mut self, connection: &mut Connection) -> bool {
+    pub(crate) fn close_record(&mut self, connection: &mut Connection) -> bool {
         if std::mem::take(&mut self.has_open) {
             return true;
         }
@@ -70,13 +70,13 @@ impl Serving {
     /// Whether there is nothing left to record for a request whose response was encoded: records are not wanted, or
     /// its record is already among the finished ones.
     #[inline]
-    pub(crate) fn is_noted(&mut self) -> bool {
+    pub(crate) fn has_no_open_record(&mut self) -> bool {
         !self.wants_ended || std::mem::take(&mut self.has_open)
     }
 
     /// Reports the responses that this visit has completed, or keeps them until the kernel has accepted them.
     #[inline]
-    pub(crate) fn note_over(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
+    pub(crate) fn note_complete(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
         if drained == Drained::All && !connection.is_sending() {
             self.sent(connection, records_at);
         } else if self.records.len() > records_at {
@@ -123,7 +123,12 @@ impl Serving {
 
     /// The kernel has not accepted all of this connection's output: its requests end with another outcome, or later.
     #[cold]
-    pub(crate) fn end_staged(&mut self, staged: &Staged, connection: &mut Connection, drained: Drained) {
+    pub(crate) fn end_staged(
+        &mut self,
+        staged: &StagedOutput,
+        connection: &mut Connection,
+        drained: Drained,
+    ) {
         let records = self.records.get_mut(staged.records.clone()).unwrap_or_default();
         match drained {
             Drained::All => {}
@@ -139,7 +144,7 @@ impl Serving {
 
     /// The connection of this output is gone.
     #[cold]
-    pub(crate) fn forget_staged(&mut self, staged: &Staged) {
+    pub(crate) fn forget_staged(&mut self, staged: &StagedOutput) {
         let records = self.records.get_mut(staged.records.clone()).unwrap_or_default();
         records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
     }

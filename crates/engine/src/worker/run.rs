@@ -65,7 +65,7 @@ impl Main {
                 Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
             // Handling exchanges may have spawned tasks.
             let has_tasks = self.worker.attend() || has_tasks;
-            self.worker.forget_taken();
+            self.worker.settle_permits();
             self.worker.note_stats();
             if self.worker.ended {
                 self.worker.end();
