@@ -32,7 +32,7 @@ mod error;
 mod exchange;
 mod h1;
 mod h2;
-mod listening;
+mod listeners;
 mod output;
 mod plan;
 mod readers;
@@ -56,7 +56,7 @@ pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;
 pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
-pub use listening::{Changed, Inherited};
+pub use listeners::{AddressChanges, Inherited};
 pub use plan::{
     Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, PROXY_HEADER_TIME_MAX, Plan,
     ProxyProtocol, SocketPlan,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::exchange::{Mail, Mailbox, Worker, WorkerSockets};
-use crate::listening::{Changed, Inherited, Listener, Listening, NewLimits, Prepared};
+use crate::listeners::{AddressChanges, Inherited, Listener, Listeners, NewLimits, Prepared};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::say::say;
 use crate::service::Service;
@@ -37,7 +37,7 @@ pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     stats: Arc<[Arc<Stats>]>,
     shared: Arc<Shared>,
-    listening: Arc<Mutex<Listening>>,
+    listening: Arc<Mutex<Listeners>>,
     drain_time_max_ms: Arc<AtomicU64>,
     draining: watch::Sender<bool>,
 }
@@ -86,7 +86,7 @@ pub struct WorkerFigures {
 /// user.
 pub struct Bound {
     plan: Plan,
-    listening: Listening,
+    listening: Listeners,
     /// Per worker.
     listeners: Vec<Vec<Listener>>,
     cpus: Vec<Option<usize>>,
@@ -123,7 +123,7 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
-    let (listening, listeners) = Listening::bind(&plan, cpus.clone(), inherited)?;
+    let (listening, listeners) = Listeners::bind(&plan, cpus.clone(), inherited)?;
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
@@ -380,7 +380,7 @@ impl Handle {
         Ok(Change { handle: self.clone(), prepared, plan })
     }
 
-    fn listening(&self) -> MutexGuard<'_, Listening> {
+    fn listening(&self) -> MutexGuard<'_, Listeners> {
         // Even after a panic, it is in its old or its new state.
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -395,7 +395,7 @@ impl Handle {
 impl Change {
     /// Applies the change. Removed listeners take no new connections and are closed when their pending connections
     /// were accepted; established connections stay.
-    pub fn commit(self) -> Changed {
+    pub fn commit(self) -> AddressChanges {
         let Change { handle, prepared, plan } = self;
         handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
         handle.shared.set_connections_max(connections_max(&plan.limits));

@@ -85,7 +85,7 @@ fn thread_start_failure_is_an_error_and_frees_the_port() {
         return without_room_for_threads();
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_thread_that_cannot_be_started_is_an_error_and_frees_the_port", "--nocapture"])
+        .args(["--exact", "thread_start_failure_is_an_error_and_frees_the_port", "--nocapture"])
         .args(["--test-threads", "1"])
         .env(CHILD, "1")
         // The test's own thread and two workers fit below the limit, a third worker does not.

@@ -13,7 +13,7 @@ use flatout_lane::slab::Key;
 
 use super::guest::GuestKey;
 use super::lane::Lane;
-use crate::listening::{ListenersChange, NewLimits};
+use crate::listeners::{ListenersChange, NewLimits};
 
 /// Jobs waiting in one mailbox; above that [`Mailbox::run`] refuses.
 const JOBS_MAX: usize = 16 << 10;

@@ -12,7 +12,7 @@ use flatout_lane::socket::{self, Accepted};
 
 use super::WorkerLoop;
 use crate::connection::Connection;
-use crate::listening::{Listener, ListenersChange, NewLimits, Start};
+use crate::listeners::{Listener, ListenersChange, NewLimits, Start};
 use crate::service::Outcome;
 use crate::shared::Prefix;
 use crate::transport::Transport;

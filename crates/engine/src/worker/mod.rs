@@ -28,7 +28,7 @@ use tokio::task::spawn_local;
 
 use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
-use crate::listening::Listener;
+use crate::listeners::Listener;
 use crate::plan::Limits;
 use crate::service::{ConnectionPermit, Outcome, Taken, Takeover};
 use crate::serving::{Fate, Serving};
