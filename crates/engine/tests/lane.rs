@@ -16,7 +16,8 @@ mod support;
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, FileRange, Filter, Limits, Reply, Request, RequestBody, Response, Service, Taken,
+    Body, BodyPlan, DetachedConnection, FileRange, Filter, Limits, Reply, Request, RequestBody, Response,
+    Service,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
@@ -296,7 +297,7 @@ impl http_body::Body for Boxed {
     }
 }
 
-async fn shout(taken: Taken) {
+async fn shout(taken: DetachedConnection) {
     let socket = std::net::TcpStream::from(taken.carrier.into_socket().unwrap());
     let Ok(socket) = tokio::net::TcpStream::from_std(socket) else { return };
     let mut heard = taken.read.to_vec();

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Begun, Body, BodyPlan, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, Outcome,
-    Push, Reply, Request, RequestBody, Response, Service, Taken, Worker,
+    Begun, Body, BodyPlan, DetachedConnection, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane,
+    Limits, Moved, Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::{Head, Status};
 use support::{Paths, Running, body_of, get, last, read_until, rest};
@@ -263,7 +263,7 @@ async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
 }
 
 /// Echoes the data received before the takeover and after it.
-async fn repeat(taken: Taken) {
+async fn repeat(taken: DetachedConnection) {
     let socket =
         tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     socket.writable().await.unwrap();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, FileRange, Limits, Plan, Reply, Request, RequestBody, Response, Service, Taken,
-    start,
+    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Plan, Reply, Request, RequestBody,
+    Response, Service, start,
 };
 use flatout_wire::Head;
 use rustls::version::{TLS12, TLS13};
@@ -87,8 +87,8 @@ fn breaking_body(error: flatout_engine::BoxError) -> flatout_engine::BoxBody {
 }
 
 /// Echoes everything in upper case.
-async fn shout(taken: Taken) {
-    let _seat = taken.seat;
+async fn shout(taken: DetachedConnection) {
+    let _permit = taken.permit;
     let stream =
         tokio::net::UnixStream::from_std(UnixStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     let mut bytes = taken.read.to_vec();

@@ -14,7 +14,9 @@ use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Content, Piece};
 use crate::record::Record;
-use crate::service::{Carrier, ConnectionPermit, ExchangeKey, Outcome, Response, Taken, Takeover};
+use crate::service::{
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, Response, Takeover,
+};
 use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
 
 impl Serving {
@@ -128,12 +130,12 @@ impl Serving {
     /// The response leaves HTTP: from now on, its content is sent by the new owner.
     fn take_over(&self, session: &Session, exchange: ExchangeKey, takeover: Takeover) {
         // The stream's connection is still in the lane, and counts there.
-        let taken = Taken {
+        let taken = DetachedConnection {
             carrier: Carrier::stream(&self.lane, exchange),
             read: Bytes::new(),
             peer: session.peer.address(),
             is_direct: false,
-            seat: ConnectionPermit::none(),
+            permit: ConnectionPermit::none(),
         };
         spawn_local(async move { takeover(taken).await });
     }

@@ -106,10 +106,10 @@ pub trait Filter {
 }
 
 /// Runs a connection that has left HTTP, on the worker's runtime.
-pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type Takeover = Box<dyn FnOnce(DetachedConnection) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// A connection that has left the lane.
-pub struct Taken {
+pub struct DetachedConnection {
     /// What its bytes go over from now on.
     pub carrier: Carrier,
     /// What the client sent after its request head.
@@ -120,7 +120,7 @@ pub struct Taken {
     pub is_direct: bool,
     /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: code that
     /// keeps the socket longer than that future keeps this too.
-    pub seat: ConnectionPermit,
+    pub permit: ConnectionPermit,
 }
 
 /// What carries the bytes of a connection that has left HTTP: a socket, or a stream of HTTP/2. A guest of the lane takes either as it is

@@ -11,7 +11,7 @@ use super::WebSocketPlan;
 use super::deflate::compress;
 use super::incoming::{Incoming, IncomingItem};
 use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
-use crate::service::{ConnectionPermit, Taken};
+use crate::service::{ConnectionPermit, DetachedConnection};
 
 /// How long a closed connection is still read, so that a reset does not discard what was sent last.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
@@ -86,7 +86,7 @@ struct SocketInner {
 struct OutgoingFrames {
     guest: Option<GuestKey>,
     /// Counts the connection.
-    seat: Option<ConnectionPermit>,
+    permit: Option<ConnectionPermit>,
     unsent: Vec<u8>,
     /// Bytes of it that were sent.
     sent_bytes: usize,
@@ -141,18 +141,18 @@ impl Socket {
 
     /// Puts a connection that has left HTTP into the lane.
     pub(super) fn open(
-        taken: Taken,
+        taken: DetachedConnection,
         lane: Lane,
         plan: WebSocketPlan,
         deflate: Option<Deflate>,
         handler: Handler,
     ) {
-        let Taken { carrier, read, seat, .. } = taken;
+        let DetachedConnection { carrier, read, permit, .. } = taken;
         let mut incoming = Incoming::new(plan.limits, deflate.is_some());
         incoming.held.extend_from_slice(&read);
         let outgoing = OutgoingFrames {
             guest: None,
-            seat: Some(seat),
+            permit: Some(permit),
             unsent: Vec::new(),
             sent_bytes: 0,
             is_readable: true,
@@ -230,12 +230,12 @@ impl Socket {
         let mut outgoing = self.0.outgoing.borrow_mut();
         outgoing.state = SocketPhase::Gone;
         outgoing.unsent = Vec::new();
-        let (guest, seat) = (outgoing.guest.take(), outgoing.seat.take());
+        let (guest, permit) = (outgoing.guest.take(), outgoing.permit.take());
         drop(outgoing);
         if let Some(guest) = guest {
             self.0.lane.remove(guest);
         }
-        drop(seat);
+        drop(permit);
     }
 
     /// Receives and parses, until nothing more has arrived or the client does not read our output.

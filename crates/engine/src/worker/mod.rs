@@ -30,7 +30,7 @@ use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::listeners::Listener;
 use crate::plan::Limits;
-use crate::service::{ConnectionPermit, Outcome, Taken, Takeover};
+use crate::service::{ConnectionPermit, DetachedConnection, Outcome, Takeover};
 use crate::serving::{Fate, Serving};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
@@ -153,8 +153,13 @@ impl WorkerLoop {
                 Err(_) => return,
             },
         };
-        let seat = ConnectionPermit(permit.clone());
-        let taken = Taken { carrier: socket.into(), read: read.into(), peer, is_direct, seat };
+        let taken = DetachedConnection {
+            carrier: socket.into(),
+            read: read.into(),
+            peer,
+            is_direct,
+            permit: ConnectionPermit(permit.clone()),
+        };
         spawn_local(async move {
             let _permit = permit;
             takeover(taken).await;

@@ -158,7 +158,7 @@ impl Lane {
 
     /// A permit for a connection that another process has accepted: while the permit exists, the connection counts among
     /// this server's. It does not count towards the limit per client address.
-    pub fn seat(&self) -> ConnectionPermit {
+    pub fn connection_permit(&self) -> ConnectionPermit {
         self.0.permits.issue_inherited()
     }
 
