@@ -31,7 +31,7 @@ pub(crate) struct Connection {
     /// The client has announced that it sends nothing after the current request, which was completely read.
     pub(crate) client_closes: bool,
     /// It is on the worker's list of connections with more work.
-    pub(crate) comes_again: bool,
+    pub(crate) is_scheduled: bool,
     /// The HTTP/1 state machine.
     pub(crate) machine: h1::Server,
     /// The current request, unless it was answered at once.
@@ -75,12 +75,12 @@ pub(crate) struct Work {
     /// Requests whose responses are not wholly sent.
     pub(crate) unsent: Vec<Record>,
     /// A PROXY protocol header is to come first: nobody knows yet whose connection it is.
-    pub(crate) proxy: Option<Box<Proxied>>,
+    pub(crate) proxy: Option<Box<PendingProxy>>,
 }
 
 /// A connection made by a proxy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Proxied {
+pub(crate) struct PendingProxy {
     /// The proxy.
     pub(crate) peer: Peer,
     /// TLS follows the header.
@@ -102,7 +102,7 @@ impl Connection {
             readable: false,
             read_closed: false,
             client_closes: false,
-            comes_again: false,
+            is_scheduled: false,
             machine: h1::Server::default(),
             exchange: None,
             work: None,
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_given_back() {
+    fn addresses_round_trip() {
         for text in ["1.2.3.4:80", "[::1]:65535", "[fe80::1%7]:1", "[::ffff:1.2.3.4]:9"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(Peer::of(Some(address)).address(), Some(address));

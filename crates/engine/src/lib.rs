@@ -32,7 +32,7 @@ mod error;
 mod exchange;
 mod h1;
 mod h2;
-mod listening;
+mod listeners;
 mod output;
 mod plan;
 mod readers;
@@ -41,6 +41,7 @@ mod say;
 mod secured;
 mod server;
 mod service;
+mod serving;
 mod shared;
 mod transport;
 pub mod websocket;
@@ -55,7 +56,7 @@ pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;
 pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
-pub use listening::{Changed, Inherited};
+pub use listeners::{AddressChanges, Inherited};
 pub use plan::{
     Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, PROXY_HEADER_TIME_MAX, Plan,
     ProxyProtocol, SocketPlan,
@@ -64,9 +65,9 @@ pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
-    Ended, ExchangeKey, FileRange, Filter, Outcome, Part, Reply, Request, RequestBody, Response, Service,
-    Taken, Takeover, Tls, Witness, collect,
+    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, Part, Reply, Request, RequestBody,
+    Response, Service, Takeover, Tls, Witness, collect,
 };
-pub use worker::State;
+pub use serving::State;
 #[cfg(feature = "simulation")]
 pub use worker::SteppedWorker;

@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn addresses_parse() {
         for (text, shown) in [
             ("127.0.0.1:80", "http://127.0.0.1:80"),
             ("[::1]:80", "http://[::1]:80"),

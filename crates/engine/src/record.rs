@@ -40,10 +40,10 @@ impl Record {
         Record { ended, has_moved: false }
     }
 
-    /// For a request whose head was parsed. `teller` is the service that wants records, if any.
+    /// For a request whose head was parsed. `recorder` is the service that wants records, if any.
     #[inline]
-    pub(crate) fn of(teller: Option<&dyn Service>, head: &Head<'_>, peer: Peer, began_ns: u64) -> Record {
-        let mark = match teller {
+    pub(crate) fn of(recorder: Option<&dyn Service>, head: &Head<'_>, peer: Peer, began_ns: u64) -> Record {
+        let mark = match recorder {
             Some(service) => begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address() }),
             None => 0,
         };
@@ -51,8 +51,13 @@ impl Record {
     }
 
     /// For bytes that are not a request.
-    pub(crate) fn refused(teller: Option<&dyn Service>, refused: &[u8], peer: Peer, began_ns: u64) -> Record {
-        let mark = match teller {
+    pub(crate) fn refused(
+        recorder: Option<&dyn Service>,
+        refused: &[u8],
+        peer: Peer,
+        began_ns: u64,
+    ) -> Record {
+        let mark = match recorder {
             Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address() }),
             None => 0,
         };

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::exchange::{Mail, Mailbox, Worker, WorkerSockets};
-use crate::listening::{Changed, Inherited, Listener, Listening, NewLimits, Prepared};
+use crate::listeners::{AddressChanges, Inherited, Listener, Listeners, NewLimits, Prepared};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::say::say;
 use crate::service::Service;
@@ -37,7 +37,7 @@ pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     stats: Arc<[Arc<Stats>]>,
     shared: Arc<Shared>,
-    listening: Arc<Mutex<Listening>>,
+    listening: Arc<Mutex<Listeners>>,
     drain_time_max_ms: Arc<AtomicU64>,
     draining: watch::Sender<bool>,
 }
@@ -86,7 +86,7 @@ pub struct WorkerFigures {
 /// user.
 pub struct Bound {
     plan: Plan,
-    listening: Listening,
+    listening: Listeners,
     /// Per worker.
     listeners: Vec<Vec<Listener>>,
     cpus: Vec<Option<usize>>,
@@ -123,7 +123,7 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
-    let (listening, listeners) = Listening::bind(&plan, cpus.clone(), inherited)?;
+    let (listening, listeners) = Listeners::bind(&plan, cpus.clone(), inherited)?;
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
@@ -317,13 +317,13 @@ impl Handle {
     pub fn drain(&self) {
         self.draining.send_replace(true);
         let time_max = Duration::from_millis(self.drain_time_max_ms.load(Ordering::Relaxed));
-        self.tell(|| Mail::Drain(time_max));
+        self.post_to_all(|| Mail::Drain(time_max));
     }
 
     /// Stops at once: connections are closed in any state.
     pub fn stop(&self) {
         self.draining.send_replace(true);
-        self.tell(|| Mail::Stop);
+        self.post_to_all(|| Mail::Stop);
     }
 
     /// Becomes `true` when draining starts.
@@ -406,12 +406,12 @@ impl Handle {
         Ok(Change { handle: self.clone(), prepared, plan })
     }
 
-    fn listening(&self) -> MutexGuard<'_, Listening> {
+    fn listening(&self) -> MutexGuard<'_, Listeners> {
         // Even after a panic, it is in its old or its new state.
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, mail: impl Fn() -> Mail) {
+    fn post_to_all(&self, mail: impl Fn() -> Mail) {
         for mailbox in self.mailboxes.iter() {
             mailbox.post(mail());
         }
@@ -421,11 +421,11 @@ impl Handle {
 impl Change {
     /// Applies the change. Removed listeners take no new connections and are closed when their pending connections
     /// were accepted; established connections stay.
-    pub fn commit(self) -> Changed {
+    pub fn commit(self) -> AddressChanges {
         let Change { handle, prepared, plan } = self;
         handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
         handle.shared.set_connections_max(connections_max(&plan.limits));
-        handle.tell(|| {
+        handle.post_to_all(|| {
             let (limits, server_name) = (plan.limits.clone(), plan.server_name.clone());
             Mail::Limits(Box::new(NewLimits { limits, server_name }))
         });

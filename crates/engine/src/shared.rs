@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_counted_apart() {
+    fn addresses_are_counted_separately() {
         let shared = Shared::new(10, Some(1));
         let peer = |text: &str| Some(text.parse().unwrap());
         assert!(shared.admit(peer("[2001:db8::1]:1")));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_holds() {
+    fn connection_limit_is_enforced() {
         let shared = Shared::new(1, None);
         assert!(shared.has_room() && shared.admit(None));
         assert!(!shared.has_room());

@@ -46,7 +46,7 @@ impl Transport {
 
     /// Whether its handshake has ended since the last call.
     #[inline]
-    pub(crate) fn has_shaken(&mut self) -> bool {
+    pub(crate) fn has_handshaken(&mut self) -> bool {
         match self {
             Transport::Plain(_) => false,
             Transport::Tls(secured) => secured.with(Channel::has_opened).unwrap_or(false),
@@ -54,7 +54,7 @@ impl Transport {
     }
 
     /// Whether the peer has selected HTTP/2 in its handshake (ALPN).
-    pub(crate) fn has_chosen_h2(&self) -> bool {
+    pub(crate) fn selected_h2(&self) -> bool {
         let chosen = |secured: &Secured| secured.with(|channel| channel.protocol() == Some(b"h2"));
         self.secured().and_then(chosen).unwrap_or(false)
     }
@@ -70,7 +70,7 @@ impl Transport {
 
     /// Whether a handshake is in progress.
     #[inline]
-    pub(crate) fn is_shaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         match self {
             Transport::Plain(_) => false,
             Transport::Tls(secured) => secured.with(|channel| !channel.is_open()).unwrap_or(false),

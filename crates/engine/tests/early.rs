@@ -135,7 +135,7 @@ fn requests_are_served_during_the_handshake() {
 }
 
 #[test]
-fn a_request_whose_body_follows_the_handshake_is_not_early() {
+fn request_with_body_after_handshake_is_not_early() {
     let test = Test::new(b"http/1.1", Limits::default());
     test.meet(get("/").as_bytes());
     let mut client = test.connect(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nbo");
@@ -163,7 +163,7 @@ fn http2_streams_are_served_during_the_handshake() {
 }
 
 #[test]
-fn an_unfinished_handshake_is_closed_at_the_idle_timeout() {
+fn unfinished_handshake_is_closed_at_idle_timeout() {
     let limits = Limits { idle_time_max: Duration::from_secs(4), ..Limits::default() };
     let test = Test::new(b"http/1.1", limits);
     test.meet(get("/").as_bytes());

@@ -42,7 +42,7 @@ fn serving(plan: Plan) -> (Server, Receiver<String>) {
 }
 
 #[test]
-fn a_unix_client_that_sends_and_closes_at_once_is_served() {
+fn unix_client_closing_after_request_is_served() {
     let path = std::env::temp_dir().join(format!("flatout-faults-{}", std::process::id()));
     let plan = Plan { listen: vec![Address::Unix(path.clone())], workers: Some(2), ..Plan::default() };
     let (server, seen) = serving(plan);
@@ -80,12 +80,12 @@ const CHILD: &str = "FLATOUT_FAULTS_CHILD";
 /// If the third thread of a server cannot be started, the start fails and leaves nothing behind. In a separate
 /// process, because the limit applies to the whole process.
 #[test]
-fn a_thread_that_cannot_be_started_is_an_error_and_frees_the_port() {
+fn thread_start_failure_is_an_error_and_frees_the_port() {
     if std::env::var_os(CHILD).is_some() {
         return without_room_for_threads();
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_thread_that_cannot_be_started_is_an_error_and_frees_the_port", "--nocapture"])
+        .args(["--exact", "thread_start_failure_is_an_error_and_frees_the_port", "--nocapture"])
         .args(["--test-threads", "1"])
         .env(CHILD, "1")
         // The test's own thread and two workers fit below the limit, a third worker does not.
@@ -117,7 +117,7 @@ fn without_room_for_threads() {
 }
 
 #[test]
-fn many_come_and_go_and_leave_next_to_nothing() {
+fn closed_connections_free_their_memory() {
     let (sender, _seen) = channel();
     let sender = Mutex::new(sender);
     let limits = Limits { connections_per_address_max: Some(3_000), ..Limits::default() };

@@ -43,7 +43,7 @@ fn server(form: PathForm) -> Running {
 }
 
 #[test]
-fn a_service_selects_its_form_of_paths() {
+fn service_selects_path_form() {
     let (strict, forward) = (server(PathForm::Strict), server(PathForm::Forward));
     for (target, strictly, forwarded) in [
         ("/plain?a=//..", Some("/plain"), Some("/plain")),
@@ -69,7 +69,7 @@ fn a_service_selects_its_form_of_paths() {
 }
 
 #[test]
-fn a_collected_body_does_not_change_the_form() {
+fn collected_body_keeps_path_form() {
     let forward = server(PathForm::Forward);
     let mut stream = forward.connect();
     use std::io::Write;
@@ -81,6 +81,6 @@ fn a_collected_body_does_not_change_the_form() {
 }
 
 #[test]
-fn a_request_is_taken_up_again() {
+fn parked_request_keeps_its_path() {
     assert_eq!(body_of(&server(PathForm::Strict).all(last("/later?x=1"))), "/later?x=1");
 }

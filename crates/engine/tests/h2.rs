@@ -276,7 +276,7 @@ fn ended(heard: &Receiver<Seen>, of: &str) -> Seen {
 }
 
 #[test]
-fn every_kind_of_response_comes() {
+fn every_kind_of_response_is_sent() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let much = much();
@@ -325,7 +325,7 @@ fn every_kind_of_response_comes() {
 }
 
 #[test]
-fn interims_trailers_panics_and_broken_bodies() {
+fn interim_responses_trailers_panics_and_aborted_bodies() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let stream = client.get("/trailers");
@@ -351,7 +351,7 @@ fn interims_trailers_panics_and_broken_bodies() {
 }
 
 #[test]
-fn bodies_of_requests_are_read_as_planned() {
+fn request_bodies_follow_the_body_plan() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let much = much();
@@ -382,7 +382,7 @@ fn bodies_of_requests_are_read_as_planned() {
 }
 
 #[test]
-fn a_client_that_does_not_read_costs_no_memory() {
+fn client_that_does_not_read_uses_bounded_memory() {
     let (running, _heard) = serving(Limits { rate_min_bytes_per_s: 0, ..Limits::default() });
     // The window lets no content through, so the producer is held back.
     let limits = MachineLimits { stream_window: 1, streams_max: 1000, ..MachineLimits::default() };
@@ -405,7 +405,7 @@ fn a_client_that_does_not_read_costs_no_memory() {
 }
 
 #[test]
-fn a_reset_ends_what_makes_the_response() {
+fn stream_reset_stops_the_response_task() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let (never, parked) = (client.get("/never"), client.ask(Method::Put, "/pull", &[], Some(&much())));
@@ -428,7 +428,7 @@ fn a_reset_ends_what_makes_the_response() {
 }
 
 #[test]
-fn closing_the_connection_ends_its_streams() {
+fn connection_close_ends_all_streams() {
     let (running, heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     client.get("/never");
@@ -439,7 +439,7 @@ fn closing_the_connection_ends_its_streams() {
 }
 
 #[test]
-fn draining_loses_nothing() {
+fn drain_completes_open_streams() {
     let (mut running, _heard) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let mut idle = H2Client::new(running.connect());
@@ -460,7 +460,7 @@ fn draining_loses_nothing() {
 
 /// The slots of closed connections are vacant.
 #[test]
-fn draining_reaches_connections_behind_closed_ones() {
+fn drain_reaches_connections_after_closed_slots() {
     let (running, _heard) = serving(Limits::default());
     let mut clients: Vec<H2Client> = (0..20)
         .map(|_| {
@@ -485,7 +485,7 @@ fn draining_reaches_connections_behind_closed_ones() {
 
 /// A client that goes on sending frames does not keep its connection longer.
 #[test]
-fn draining_does_not_wait_for_a_client_that_only_sends_frames() {
+fn drain_ignores_frames_without_requests() {
     let (running, _heard) = serving(Limits::default());
     let mut socket = running.connect();
     socket.write_all(&[PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]].concat()).unwrap();
@@ -507,7 +507,7 @@ fn draining_does_not_wait_for_a_client_that_only_sends_frames() {
 }
 
 #[test]
-fn draining_serves_the_first_request_of_a_connection() {
+fn drain_serves_first_request_of_new_connection() {
     // TLS 1.2 ends its handshake before the client has sent anything else. The time for the request is a second: a slow
     // machine may need another attempt.
     let is_served = || {
@@ -528,7 +528,7 @@ fn draining_serves_the_first_request_of_a_connection() {
 }
 
 #[test]
-fn slow_clients_are_ended() {
+fn slow_clients_are_disconnected() {
     let limits = Limits {
         head_time_max: Duration::from_millis(500),
         idle_time_max: Duration::from_secs(3),
@@ -568,14 +568,14 @@ fn slow_clients_are_ended() {
 }
 
 #[test]
-fn a_preface_behind_a_request_is_no_preface() {
+fn preface_after_a_request_is_refused() {
     let (running, _heard) = serving(Limits::default());
     let answers = running.all([&support::get("/a").into_bytes()[..], PREFACE].concat());
     assert!(answers.contains("HTTP/1.1 505 "), "{answers}");
 }
 
 #[test]
-fn a_server_without_it_speaks_http1_alone() {
+fn disabled_http2_leaves_http1() {
     let (running, _heard) = serving(Limits { http2: false, ..Limits::default() });
     assert!(running.all(PREFACE).starts_with("HTTP/1.1 505 "));
     assert_eq!(body_of(&running.all(last("/a"))), "/a");
@@ -583,7 +583,7 @@ fn a_server_without_it_speaks_http1_alone() {
 
 /// Over TLS, the handshake decides before the client sends any data, whatever it sends afterwards.
 #[test]
-fn the_handshake_chooses_the_protocol() {
+fn alpn_selects_the_protocol() {
     let (seen, _heard) = channel();
     let running = Running::over_tls(&[b"h2", b"http/1.1"], move |worker| streams(worker, &seen));
     let mut socket = running.connect();
@@ -609,7 +609,7 @@ fn the_handshake_chooses_the_protocol() {
 }
 
 #[test]
-fn clients_that_choose_http1_get_it() {
+fn alpn_http1_is_served_as_http1() {
     for protocols in [&[&b"http/1.1"[..]][..], &[]] {
         let (seen, _heard) = channel();
         let running = Running::over_tls(protocols, move |worker| streams(worker, &seen));

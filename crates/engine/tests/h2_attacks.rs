@@ -92,7 +92,7 @@ fn flood(running: &Running, make: &fn(u32) -> Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn each_flood_is_stopped_by_its_limit() {
+fn each_flood_hits_its_limit() {
     for Flood { name, reason, make } in FLOODS {
         let answers = flood(&serving(), make);
         let (_, said) = goaway(&answers).unwrap_or_else(|| panic!("{name}: no GOAWAY"));
@@ -146,7 +146,7 @@ fn exceeding_a_limit_ends_the_connection() {
 }
 
 #[test]
-fn a_head_over_a_limit_is_refused_alone() {
+fn oversized_head_is_refused_without_closing_the_connection() {
     let running = serving();
     let limit = Limits::default().headers_max;
     let crumbs = [&get("/a")[..], &[0x60, 1, b'c'], &vec![0xbe; limit]].concat();

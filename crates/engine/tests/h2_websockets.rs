@@ -103,7 +103,7 @@ fn opened(client: &mut H2Client, path: &str) -> StreamId {
 }
 
 #[test]
-fn messages_pass_in_both_directions_during_requests() {
+fn messages_flow_both_ways_during_requests() {
     let (running, gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let streams: Vec<_> = (0..50).map(|_| opened(&mut client, "/echo")).collect();
@@ -142,7 +142,7 @@ fn messages_pass_in_both_directions_during_requests() {
 }
 
 #[test]
-fn a_takeover_can_use_the_stream_as_a_socket() {
+fn takeover_can_use_stream_as_socket() {
     let (running, _gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let stream = opened(&mut client, "/socket");
@@ -175,7 +175,7 @@ fn requests_without_a_websocket_service_are_refused() {
 }
 
 #[test]
-fn it_is_offered_only_if_enabled() {
+fn extended_connect_is_offered_only_if_enabled() {
     for is_on in [true, false] {
         let (running, _gone) = serving(Limits { http2_websockets: is_on, ..Limits::default() });
         let mut client = H2Client::new(running.connect());
@@ -211,7 +211,7 @@ fn backpressure_applies_in_both_directions() {
 }
 
 #[test]
-fn draining_closes_websockets() {
+fn drain_closes_websockets() {
     let (mut running, _gone) = serving(Limits::default());
     let mut client = H2Client::new(running.connect());
     let streams = [opened(&mut client, "/echo"), opened(&mut client, "/echo")];

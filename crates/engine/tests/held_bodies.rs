@@ -94,7 +94,7 @@ fn send_all(client: &mut H2Client, stream: StreamId) {
 }
 
 #[test]
-fn a_body_is_read_after_its_response() {
+fn body_can_be_read_after_its_response() {
     let (server, bodies) = serving();
     let large = vec![b'x'; 3 << 20];
     for (start, behind) in [(&b"hello"[..], &b""[..]), (b"", b"hello"), (b"he", b"llo"), (b"", &large)] {
@@ -128,7 +128,7 @@ fn a_body_is_read_after_its_response() {
 }
 
 #[test]
-fn a_body_is_read_after_the_last_response_of_its_connection() {
+fn body_can_be_read_after_the_last_response() {
     let (server, bodies) = serving();
     let mut stream = server.connect();
     begin(&mut stream, "Connection: close\r\nTransfer-Encoding: chunked\r\n", b"2\r\nhe\r\n");
@@ -138,7 +138,7 @@ fn a_body_is_read_after_the_last_response_of_its_connection() {
 }
 
 #[test]
-fn a_body_that_is_dropped_after_its_response_is_skipped() {
+fn body_dropped_after_its_response_is_skipped() {
     let (server, bodies) = serving();
     let mut stream = server.connect();
     begin(&mut stream, "Content-Length: 5\r\n", b"he");
@@ -155,7 +155,7 @@ fn a_body_that_is_dropped_after_its_response_is_skipped() {
 }
 
 #[test]
-fn what_was_received_stays_readable_and_the_error_says_why_it_ends() {
+fn received_bytes_stay_readable_and_the_error_names_the_cause() {
     let (server, bodies) = serving();
     let mut stream = server.connect();
     begin(&mut stream, "Content-Length: 5\r\n", b"he");
@@ -179,7 +179,7 @@ fn what_was_received_stays_readable_and_the_error_says_why_it_ends() {
 }
 
 #[test]
-fn a_stopped_server_tells_readers_of_bodies() {
+fn stopped_server_fails_open_bodies() {
     let (server, bodies) = serving();
     let mut stream = server.connect();
     begin(&mut stream, "Content-Length: 5\r\n", b"he");
@@ -189,7 +189,7 @@ fn a_stopped_server_tells_readers_of_bodies() {
 }
 
 #[test]
-fn a_client_is_told_to_send_its_body_when_somebody_reads_it() {
+fn continue_is_sent_on_first_read() {
     let (server, _bodies) = serving();
     let waits = "Expect: 100-continue\r\nContent-Length: 5\r\n";
     for path in ["/read", "/whole"] {
@@ -211,7 +211,7 @@ fn a_client_is_told_to_send_its_body_when_somebody_reads_it() {
 }
 
 #[test]
-fn a_refused_client_that_waits_does_not_send_its_body() {
+fn refused_request_gets_no_continue() {
     let (server, _bodies) = serving();
     let mut stream = server.connect();
     let waits = "Expect: 100-continue\r\nContent-Length: 5\r\n";
@@ -227,7 +227,7 @@ fn a_refused_client_that_waits_does_not_send_its_body() {
 
 /// A reader catches up while the client does not read: window updates sent meanwhile must not reach another client.
 #[test]
-fn credit_for_a_client_that_does_not_read_stays_on_its_connection() {
+fn window_update_of_a_stalled_client_stays_on_its_connection() {
     let (server, bodies) = serving();
     let mut client = H2Client::new(server.connect_with_small_buffer());
     begin_h2(&mut client, &vec![b'x'; 60 << 10]);

@@ -135,7 +135,7 @@ impl Service for Hostile {
             (b"/tiny", _) => {
                 let key = request.park();
                 let taken =
-                    (0..300_000).take_while(|_| lane.push(key, Bytes::from_static(b"t")) == Push::Taken);
+                    (0..300_000).take_while(|_| lane.push(key, Bytes::from_static(b"t")) == Push::Accepted);
                 response.header("X-Taken", taken.count().to_string()).set_body(Body::Pushed);
                 lane.end(key, b"");
                 Reply::Now
@@ -246,7 +246,7 @@ impl Pushers {
         while *left > 0 {
             let piece = Bytes::from_static(&[b'p'; 10_000]);
             match self.lane.push(*key, piece) {
-                Push::Taken => *left = left.saturating_sub(10_000),
+                Push::Accepted => *left = left.saturating_sub(10_000),
                 Push::Full(_) | Push::Gone => return,
             }
         }
@@ -346,7 +346,7 @@ impl Test {
 }
 
 #[test]
-fn the_bytes_of_one_client_never_become_the_request_of_another() {
+fn requests_of_clients_are_never_mixed() {
     let test = Test::new();
     let (mut attacker, mut victim) = (test.connect(), test.connect());
     // The worker knows both before it is blocked; their requests arrive while it is.
@@ -371,7 +371,7 @@ fn the_bytes_of_one_client_never_become_the_request_of_another() {
 }
 
 #[test]
-fn a_head_that_dribbles_in_is_refused_in_time() {
+fn slow_head_is_refused_at_its_deadline() {
     let limits = Limits { head_time_max: Duration::from_secs(1), ..Limits::default() };
     let test = Test::with(limits);
     let mut stream = test.connect();
@@ -390,7 +390,7 @@ fn a_head_that_dribbles_in_is_refused_in_time() {
 }
 
 #[test]
-fn a_worker_whose_connections_all_expire_serves_on() {
+fn worker_serves_after_all_connections_expire() {
     if support::is_encrypted() {
         return;
     }
@@ -424,7 +424,7 @@ fn a_worker_whose_connections_all_expire_serves_on() {
 }
 
 #[test]
-fn what_comes_later_comes_at_once() {
+fn deferred_responses_are_sent_without_delay() {
     let test = Test::new();
     let began = Instant::now();
     let answer = test.server().all(get("/later").repeat(249) + &last("/later"));
@@ -434,7 +434,7 @@ fn what_comes_later_comes_at_once() {
 }
 
 #[test]
-fn what_was_written_before_a_later_response_is_not_sent_to_the_next_client() {
+fn response_written_before_later_is_discarded() {
     let test = Test::new();
     assert!(test.server().all(last("/later-dirty")).ends_with("\r\n\r\nlater"));
     let mut stream = test.connect();
@@ -444,7 +444,7 @@ fn what_was_written_before_a_later_response_is_not_sent_to_the_next_client() {
 }
 
 #[test]
-fn a_guest_whose_piece_was_refused_hears_of_room() {
+fn guest_is_notified_of_room_after_a_full_push() {
     let test = Test::new();
     for megabytes in [1, 4, 16] {
         let bytes = megabytes * 1_000_000;
@@ -454,7 +454,7 @@ fn a_guest_whose_piece_was_refused_hears_of_room() {
 }
 
 #[test]
-fn a_file_that_is_answered_later_is_sent_to_its_end() {
+fn deferred_file_is_sent_completely() {
     let test = Test::new();
     let mut stream = test.connect();
     let mut buffer = vec![0; 1 << 20];
@@ -474,7 +474,7 @@ fn a_file_that_is_answered_later_is_sent_to_its_end() {
 }
 
 #[test]
-fn requests_in_hand_are_reported_when_the_server_stops() {
+fn open_requests_are_reported_at_stop() {
     let mut test = Test::new();
     let mut stream = test.connect();
     stream.write_all(get("/waits").as_bytes()).unwrap();
@@ -489,7 +489,7 @@ fn requests_in_hand_are_reported_when_the_server_stops() {
 }
 
 #[test]
-fn a_response_is_reported_though_its_end_has_no_bytes() {
+fn response_with_empty_end_is_reported() {
     let test = Test::new();
     let answer = test.server().all(last("/in-two"));
     assert!(answer.ends_with("\r\n\r\nhello"));
@@ -500,7 +500,7 @@ fn a_response_is_reported_though_its_end_has_no_bytes() {
 }
 
 #[test]
-fn all_bytes_of_a_pushed_body_are_counted() {
+fn pushed_body_bytes_are_counted() {
     let test = Test::new();
     let answer = test.server().all(last("/pushed-by-guest?50000"));
     let Seen::Ended { sent, .. } = test.next() else { panic!("not an end") };
@@ -508,7 +508,7 @@ fn all_bytes_of_a_pushed_body_are_counted() {
 }
 
 #[test]
-fn what_no_client_took_is_not_reported_as_sent() {
+fn undelivered_response_is_not_reported_as_sent() {
     if support::is_encrypted() {
         return;
     }
@@ -526,7 +526,7 @@ fn what_no_client_took_is_not_reported_as_sent() {
 }
 
 #[test]
-fn a_body_that_waits_for_memory_costs_no_time() {
+fn body_waiting_for_memory_uses_no_cpu() {
     let limits = Limits { bodies_memory_max: 1 << 20, body_bytes_max: 1 << 20, ..Limits::default() };
     let test = Test::with(limits);
     let head = |bytes| format!("POST /whole HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n");
@@ -549,7 +549,7 @@ fn a_body_that_waits_for_memory_costs_no_time() {
 }
 
 #[test]
-fn an_empty_body_has_an_end() {
+fn empty_body_ends() {
     let test = Test::new();
     for framing in ["Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
         let mut stream = test.connect();
@@ -559,7 +559,7 @@ fn an_empty_body_has_an_end() {
 }
 
 #[test]
-fn a_reset_ends_a_request_whose_body_nobody_reads() {
+fn reset_ends_request_with_unread_body() {
     if support::is_encrypted() {
         return;
     }
@@ -579,7 +579,7 @@ fn a_reset_ends_a_request_whose_body_nobody_reads() {
 }
 
 #[test]
-fn who_sends_in_many_pieces_gets_no_more_turns() {
+fn client_sending_many_pieces_gets_no_extra_turns() {
     let test = Test::new();
     let (mut pieces, mut whole) = (test.connect(), test.connect());
     pieces.set_nodelay(true).unwrap();
@@ -618,7 +618,7 @@ fn who_sends_in_many_pieces_gets_no_more_turns() {
 }
 
 #[test]
-fn a_steady_reader_of_small_pieces_is_not_cut() {
+fn slow_steady_reader_is_not_disconnected() {
     attempts(small_pieces_are_read_steadily);
 }
 
@@ -643,7 +643,7 @@ fn small_pieces_are_read_steadily() {
 }
 
 #[test]
-fn guests_and_jobs_end_with_their_worker() {
+fn guests_and_jobs_end_with_the_worker() {
     let mut test = Test::new();
     let (ours, mut other) = UnixStream::pair().unwrap();
     let (done, registered) = channel();
@@ -669,7 +669,7 @@ fn guests_and_jobs_end_with_their_worker() {
 }
 
 #[test]
-fn half_closed_clients_get_what_they_asked_for() {
+fn half_closed_clients_get_their_responses() {
     let test = Test::with(Limits { half_close: true, ..Limits::default() });
     for path in ["/hello", "/later", "/in-two", "/pushed-by-guest?3000000"] {
         let mut stream = test.connect();
@@ -682,7 +682,7 @@ fn half_closed_clients_get_what_they_asked_for() {
 }
 
 #[test]
-fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
+fn unread_body_does_not_reset_the_last_response() {
     let test = Test::new();
     for _ in 0..20 {
         let mut stream = test.connect();
@@ -696,7 +696,7 @@ fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
 }
 
 #[test]
-fn what_waits_to_be_sent_is_bounded_however_small_its_pieces() {
+fn outbox_is_bounded_for_small_pieces() {
     let test = Test::new();
     let answer = test.server().all(last("/tiny"));
     let taken: usize =

@@ -16,7 +16,8 @@ mod support;
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, FileRange, Filter, Limits, Reply, Request, RequestBody, Response, Service, Taken,
+    Body, BodyPlan, DetachedConnection, FileRange, Filter, Limits, Reply, Request, RequestBody, Response,
+    Service,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
@@ -296,7 +297,7 @@ impl http_body::Body for Boxed {
     }
 }
 
-async fn shout(taken: Taken) {
+async fn shout(taken: DetachedConnection) {
     let socket = std::net::TcpStream::from(taken.carrier.into_socket().unwrap());
     let Ok(socket) = tokio::net::TcpStream::from_std(socket) else { return };
     let mut heard = taken.read.to_vec();
@@ -327,7 +328,7 @@ fn serving_held(limits: Limits, goes_on: Arc<AtomicBool>) -> Running {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_across_later_ones() {
+fn pipelined_responses_keep_their_order() {
     let server = serving(Limits::default());
     let post =
         |body: &str| format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -347,7 +348,7 @@ fn pipelined_requests_are_answered_in_order_across_later_ones() {
 }
 
 #[test]
-fn a_stream_is_chunked_or_has_its_length() {
+fn streamed_body_is_chunked_or_has_a_length() {
     let server = serving(Limits::default());
     let answer = server.all(last("/count"));
     assert!(answer.contains("Transfer-Encoding: chunked\r\n"));
@@ -363,7 +364,7 @@ fn a_stream_is_chunked_or_has_its_length() {
 
 /// Its length is not that of the stream.
 #[test]
-fn a_stream_passes_through_its_filter() {
+fn streamed_body_passes_its_filter() {
     let server = serving(Limits::default());
     for path in ["/filtered", "/filtered-later"] {
         let answer = server.all(last(path));
@@ -376,14 +377,14 @@ fn a_stream_passes_through_its_filter() {
 
 /// Compressing a large frame at once would delay other requests.
 #[test]
-fn a_large_frame_is_filtered_in_pieces() {
+fn large_frame_is_filtered_in_pieces() {
     let answer = serving(Limits::default()).all(last("/filtered-large"));
     let pieces = "6\r\n065536\r\n6\r\n065536\r\n6\r\n022528\r\n0\r\n\r\n";
     assert_eq!(body_of(&answer), pieces);
 }
 
 #[test]
-fn a_request_body_streams_through() {
+fn request_body_streams_through() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all(b"POST /stream/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
@@ -396,7 +397,7 @@ fn a_request_body_streams_through() {
 }
 
 #[test]
-fn large_bodies_stream_through_with_back_pressure() {
+fn large_bodies_stream_with_backpressure() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();
@@ -420,7 +421,7 @@ fn large_bodies_stream_through_with_back_pressure() {
 }
 
 #[test]
-fn a_client_is_not_cut_because_its_reader_is_slow() {
+fn slow_body_reader_does_not_disconnect_the_client() {
     let limits = Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1, ..Limits::default() };
     let server = serving(limits);
     std::thread::scope(|scope| {
@@ -443,7 +444,7 @@ fn a_client_is_not_cut_because_its_reader_is_slow() {
 }
 
 #[test]
-fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
+fn unread_body_is_skipped_or_closes_the_connection() {
     let server = serving(Limits::default());
     let post = |bytes: usize| {
         let body = "x".repeat(bytes);
@@ -457,7 +458,7 @@ fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
 }
 
 #[test]
-fn bodies_are_whole_wherever_they_are_cut() {
+fn bodies_split_anywhere_are_complete() {
     let server = serving(Limits::default());
     let requests = [
         "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world".to_owned(),
@@ -484,7 +485,7 @@ fn bodies_are_whole_wherever_they_are_cut() {
 }
 
 #[test]
-fn a_panic_costs_one_connection() {
+fn panic_closes_one_connection() {
     let server = serving(Limits::default());
     let mut other = server.connect();
     other.write_all(get("/slow").as_bytes()).unwrap();
@@ -497,7 +498,7 @@ fn a_panic_costs_one_connection() {
 }
 
 #[test]
-fn a_large_answer_waits_for_a_slow_reader() {
+fn large_response_waits_for_a_slow_reader() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all((get("/big") + &last("/slow")).as_bytes()).unwrap();
@@ -508,7 +509,7 @@ fn a_large_answer_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
+fn queued_response_precedes_the_next() {
     let server = serving(Limits::default());
     for first in ["/big", "/count"] {
         for (head, body) in [
@@ -558,7 +559,7 @@ fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
 }
 
 #[test]
-fn a_body_that_is_always_ready_leaves_others_their_turn() {
+fn always_ready_body_does_not_starve_others() {
     let server = serving(Limits::default());
     let mut greedy = server.connect();
     greedy.write_all(get("/endless").as_bytes()).unwrap();
@@ -583,7 +584,7 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
 }
 
 #[test]
-fn a_large_file_goes_on_while_others_keep_the_lane_full() {
+fn large_file_continues_in_a_busy_lane() {
     let server = serving(Limits::default());
     let stop = AtomicBool::new(false);
     // More connections than events per poll of the lane, each with its next request ready at every poll.
@@ -622,7 +623,7 @@ fn a_large_file_goes_on_while_others_keep_the_lane_full() {
 }
 
 #[test]
-fn pipelined_large_answers_are_not_made_before_they_can_be_sent() {
+fn pipelined_large_responses_wait_for_the_socket() {
     let server = serving(Limits::default());
     let resident_kib = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -638,7 +639,7 @@ fn pipelined_large_answers_are_not_made_before_they_can_be_sent() {
 }
 
 #[test]
-fn a_takeover_that_panics_is_counted_out() {
+fn panicking_takeover_is_uncounted() {
     let server = serving(Limits::default());
     for _ in 0..5 {
         server.all(get("/take-panic"));
@@ -651,7 +652,7 @@ fn a_takeover_that_panics_is_counted_out() {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_answer() {
+fn half_closed_client_gets_its_response() {
     let server = serving(Limits { half_close: true, ..Limits::default() });
     let mut stream = server.connect();
     stream.write_all((get("/slow") + &get("/big")).as_bytes()).unwrap();
@@ -662,7 +663,7 @@ fn a_half_closed_client_gets_its_answer() {
 }
 
 #[test]
-fn a_socket_leaves_the_lane() {
+fn takeover_gets_the_socket() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all((get("/take") + "early").as_bytes()).unwrap();
@@ -672,7 +673,7 @@ fn a_socket_leaves_the_lane() {
 }
 
 #[test]
-fn deadlines_hold() {
+fn deadlines_are_enforced() {
     attempts(short_deadlines);
 }
 
@@ -734,7 +735,7 @@ fn short_deadlines() {
 }
 
 #[test]
-fn a_steady_reader_above_the_rate_is_never_cut() {
+fn reader_above_the_minimum_rate_is_not_disconnected() {
     attempts(a_steady_reader_above_the_rate);
 }
 
@@ -765,7 +766,7 @@ fn a_steady_reader_above_the_rate() {
 }
 
 #[test]
-fn a_reader_is_judged_from_the_start_of_its_answer() {
+fn reader_rate_counts_from_response_start() {
     attempts(readers_of_late_answers);
 }
 
@@ -799,7 +800,7 @@ fn readers_of_late_answers() {
 }
 
 #[test]
-fn a_connection_that_is_gone_takes_its_future_along() {
+fn closed_connection_drops_its_future() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all(get("/never").as_bytes()).unwrap();
@@ -817,7 +818,7 @@ fn a_connection_that_is_gone_takes_its_future_along() {
 }
 
 #[test]
-fn resets_in_the_middle_leave_nothing_behind() {
+fn resets_free_all_state() {
     let server = serving(Limits::default());
     let post = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n");
     let sent = [
@@ -851,7 +852,7 @@ fn resets_in_the_middle_leave_nothing_behind() {
 }
 
 #[test]
-fn draining_loses_nothing_that_was_read() {
+fn drain_serves_received_requests() {
     if support::is_encrypted() {
         return;
     }
@@ -877,7 +878,7 @@ fn draining_loses_nothing_that_was_read() {
 
 /// The client of a new connection does not expect it to be closed, as that of a connection between two requests does.
 #[test]
-fn draining_serves_the_first_request_of_a_connection() {
+fn drain_serves_first_request_of_new_connection() {
     // The client has a second for it.
     attempts(a_first_request_while_draining);
 }
@@ -906,7 +907,7 @@ fn a_first_request_while_draining() {
 
 /// The slots of closed connections are vacant, and may be anywhere in the table.
 #[test]
-fn draining_closes_idle_connections_behind_closed_ones() {
+fn drain_closes_idle_connections_after_closed_slots() {
     if support::is_encrypted() {
         return;
     }
@@ -943,7 +944,7 @@ fn draining_closes_idle_connections_behind_closed_ones() {
 }
 
 #[test]
-fn draining_serves_all_that_wait_to_be_accepted() {
+fn drain_serves_the_accept_queue() {
     // The relay client may not have connected all of them when the drain starts.
     if support::is_encrypted() {
         return;
@@ -967,7 +968,7 @@ fn draining_serves_all_that_wait_to_be_accepted() {
 }
 
 #[test]
-fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
+fn drain_closes_connection_after_skipped_body() {
     let server = serving(Limits::default());
     let mut stream = server.connect();
     let head = "POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n";
@@ -982,7 +983,7 @@ fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
 }
 
 #[test]
-fn requests_of_a_connection_are_counted() {
+fn requests_per_connection_are_limited() {
     let server = serving(Limits { requests_per_connection_max: Some(2), ..Limits::default() });
     let answer = server.all(get("/a") + &get("/b") + &get("/c"));
     assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2);

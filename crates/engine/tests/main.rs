@@ -16,8 +16,10 @@ mod h2_websockets;
 mod held_bodies;
 #[path = "hostile.rs"]
 mod hostile;
-#[path = "listening.rs"]
-mod listening;
+#[path = "listeners.rs"]
+mod listeners;
+#[path = "protocols.rs"]
+mod protocols;
 #[path = "proxy_protocol.rs"]
 mod proxy_protocol;
 #[path = "tls.rs"]

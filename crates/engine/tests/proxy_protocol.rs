@@ -103,7 +103,7 @@ fn until_gone(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn the_client_is_whom_the_header_names() {
+fn header_sets_the_client_address() {
     let running = Running::new(true, Limits::default());
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         for source in ["192.0.2.7:4711", "[2001:db8::7]:80"] {
@@ -118,7 +118,7 @@ fn the_client_is_whom_the_header_names() {
 }
 
 #[test]
-fn a_header_may_come_byte_by_byte_and_requests_follow_it() {
+fn header_may_arrive_byte_by_byte() {
     let running = Running::new(true, Limits::default());
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let mut stream = running.connect();
@@ -165,7 +165,7 @@ fn invalid_headers_are_closed_without_a_response_and_counted() {
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn untrusted_peer_is_refused() {
     let running = Running::new(false, Limits::default());
     let mut stream = running.connect();
     let _ = stream.write_all(&[&header(ProxyVersion::V1, "192.0.2.7:4711")[..], GET].concat());
@@ -174,7 +174,7 @@ fn nobody_else_is_believed() {
 }
 
 #[test]
-fn a_header_has_to_come_in_time() {
+fn header_has_a_deadline() {
     let limits = Limits { head_time_max: Duration::from_secs(60), ..Limits::default() };
     let running = Running::new(true, limits);
     let began = Instant::now();
@@ -189,7 +189,7 @@ fn a_header_has_to_come_in_time() {
 
 /// Behind a proxy all connections have its address: the limit applies to the clients' addresses.
 #[test]
-fn connections_are_counted_by_their_clients() {
+fn address_limit_counts_announced_clients() {
     let limits = Limits { connections_per_address_max: Some(1), ..Limits::default() };
     let running = Running::new(true, limits);
     let begin = |source: &str| {
@@ -216,7 +216,7 @@ fn connections_are_counted_by_their_clients() {
 }
 
 #[test]
-fn a_server_that_drains_does_not_wait_for_headers() {
+fn drain_does_not_wait_for_headers() {
     attempts::attempts(a_drain_beside_a_silent_proxy);
 }
 

@@ -113,13 +113,13 @@ impl Links {
                 let mut pipe = link.back.take().unwrap_or_else(|| self.lane.pipe().unwrap());
                 let moved = self.lane.fill_pipe(guest, &mut pipe, PIPE_BYTES);
                 let Moved::Bytes(count @ 1..) = moved else { return };
-                assert!(matches!(self.lane.push_pipe(link.exchange, pipe), Ok(Push::Taken)));
+                assert!(matches!(self.lane.push_pipe(link.exchange, pipe), Ok(Push::Accepted)));
                 count
             } else {
                 let mut buffer = self.lane.buffer();
                 let Moved::Bytes(count @ 1..) = self.lane.receive(guest, &mut buffer) else { return };
                 let bytes = Bytes::copy_from_slice(&buffer[..count]);
-                assert_eq!(self.lane.push(link.exchange, bytes), Push::Taken);
+                assert_eq!(self.lane.push(link.exchange, bytes), Push::Accepted);
                 count
             };
             link.left -= count as u64;
@@ -181,7 +181,7 @@ fn response(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bodies_of_every_size_come_back() {
+fn bodies_of_every_size_are_relayed() {
     let server = relay();
     let mut stream = server.connect();
     for bytes in [1, 4_096, 65_535, 65_536, 65_537, 131_072, 300_001, 9_000_000, 5] {
@@ -193,7 +193,7 @@ fn bodies_of_every_size_come_back() {
 }
 
 #[test]
-fn pipelined_bodies_keep_apart() {
+fn pipelined_bodies_are_not_mixed() {
     let server = relay();
     let mut stream = server.connect();
     let sizes = [200_000, 1, 500_000, 70_000];
@@ -206,7 +206,7 @@ fn pipelined_bodies_keep_apart() {
 }
 
 #[test]
-fn a_slow_reader_holds_its_sender_back() {
+fn slow_reader_holds_back_its_sender() {
     let server = relay();
     let stream = server.connect_with_small_buffer();
     let mut sender = stream.try_clone().unwrap();
@@ -224,7 +224,7 @@ fn a_slow_reader_holds_its_sender_back() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_pipes_along() {
+fn closed_client_frees_its_pipes() {
     let server = relay();
     for _ in 0..50 {
         let mut stream = server.connect();
@@ -243,7 +243,7 @@ fn a_client_that_leaves_takes_its_pipes_along() {
 }
 
 #[test]
-fn a_body_that_is_cut_is_not_taken_for_whole() {
+fn aborted_body_is_not_complete() {
     let server = relay();
     let mut stream = server.connect();
     stream.write_all(head(200_000, true).as_bytes()).unwrap();

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Begun, Body, BodyPlan, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, Outcome,
-    Push, Reply, Request, RequestBody, Response, Service, Taken, Worker,
+    Begun, Body, BodyPlan, DetachedConnection, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane,
+    Limits, Moved, Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::{Head, Status};
 use support::{Paths, Running, body_of, get, last, read_until, rest};
@@ -253,7 +253,7 @@ async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
         let mut piece = Bytes::from(vec![b'p'; PIECE_BYTES]);
         loop {
             match lane.push(key, piece) {
-                Push::Taken => break,
+                Push::Accepted => break,
                 Push::Full(back) => piece = back,
                 Push::Gone => return,
             }
@@ -263,7 +263,7 @@ async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
 }
 
 /// Echoes the data received before the takeover and after it.
-async fn repeat(taken: Taken) {
+async fn repeat(taken: DetachedConnection) {
     let socket =
         tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     socket.writable().await.unwrap();
@@ -417,7 +417,7 @@ impl Test {
 }
 
 #[test]
-fn a_parked_request_is_answered_by_its_key() {
+fn parked_request_is_answered_by_key() {
     let test = Test::new();
     let answer = test.server.all(get("/parked") + &last("/parked"));
     assert_eq!(answer.matches("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n").count(), 2, "{answer}");
@@ -427,7 +427,7 @@ fn a_parked_request_is_answered_by_its_key() {
 }
 
 #[test]
-fn a_body_is_pushed_by_its_key() {
+fn body_is_pushed_by_key() {
     let test = Test::new();
     let bytes = 64 * PIECE_BYTES;
     let answer = test.server.all(last("/pushed"));
@@ -445,7 +445,7 @@ fn a_body_is_pushed_by_its_key() {
 }
 
 #[test]
-fn a_pushed_body_waits_for_a_slow_reader() {
+fn pushed_body_waits_for_a_slow_reader() {
     let test = Test::new();
     let mut stream = test.server.connect_with_small_buffer();
     stream.write_all(last("/pushed").as_bytes()).unwrap();
@@ -454,7 +454,7 @@ fn a_pushed_body_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn a_body_that_breaks_off_is_sent_as_far_as_it_came() {
+fn aborted_body_is_sent_as_far_as_received() {
     let test = Test::new();
     let mut stream = test.server.connect_with_small_buffer();
     stream.write_all((get("/noted") + &get("/broken") + &get("/noted")).as_bytes()).unwrap();
@@ -471,7 +471,7 @@ fn a_body_that_breaks_off_is_sent_as_far_as_it_came() {
 }
 
 #[test]
-fn a_full_mailbox_leaves_clients_their_turn() {
+fn full_mailbox_does_not_starve_clients() {
     attempts(clients_beside_a_full_mailbox);
 }
 
@@ -493,7 +493,7 @@ fn clients_beside_a_full_mailbox() {
 }
 
 #[test]
-fn a_drain_waits_for_what_is_under_way() {
+fn drain_waits_for_open_requests() {
     if support::is_encrypted() {
         return;
     }
@@ -530,7 +530,7 @@ fn a_drain_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn a_guest_brings_the_response() {
+fn guest_makes_the_response() {
     let test = Test::new();
     let mut stream = test.server.connect();
     for question in ["one", "two", "three"] {
@@ -542,7 +542,7 @@ fn a_guest_brings_the_response() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_upstream_along() {
+fn closed_client_closes_its_upstream() {
     let test = Test::new();
     let mut stream = test.server.connect();
     stream.write_all(get("/upstream?silent").as_bytes()).unwrap();
@@ -553,7 +553,7 @@ fn a_client_that_leaves_takes_its_upstream_along() {
 }
 
 #[test]
-fn a_client_that_closes_its_side_is_gone_unless_half_closed_ones_are_served() {
+fn half_closed_client_is_dropped_unless_enabled() {
     let test = Test::new();
     let mut stream = test.server.connect();
     stream.write_all(get("/waits").as_bytes()).unwrap();
@@ -574,7 +574,7 @@ fn a_client_that_closes_its_side_is_gone_unless_half_closed_ones_are_served() {
 }
 
 #[test]
-fn every_request_is_reported_once_however_it_ends() {
+fn every_request_is_reported_once() {
     let test = Test::with(Limits { requests_per_connection_max: Some(3), ..Limits::default() });
     let sent = "POST /noted HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
     let answer = test.server.all(sent.to_owned() + "GET / HTTP/1.1\r\nBad Name: t\r\n\r\n");
@@ -610,7 +610,7 @@ fn every_request_is_reported_once_however_it_ends() {
 }
 
 #[test]
-fn a_connection_leaves_with_all_that_it_has_sent() {
+fn takeover_gets_all_received_bytes() {
     let test = Test::new();
     for sent in [
         get("/leave") + "and more",
@@ -631,7 +631,7 @@ fn a_connection_leaves_with_all_that_it_has_sent() {
 }
 
 #[test]
-fn a_service_without_bodies_answers_at_once() {
+fn service_without_bodies_responds_at_once() {
     let test = Test::new();
     let unfinished = "POST /none HTTP/1.1\r\nHost: t\r\nContent-Length: 8000000\r\n\r\nabc";
     let began = Instant::now();
@@ -652,7 +652,7 @@ fn a_service_without_bodies_answers_at_once() {
 }
 
 #[test]
-fn a_body_that_nobody_wants_is_not_read_while_its_response_is_made() {
+fn unwanted_body_is_not_read_before_the_response() {
     let test = Test::new();
     let mut stream = test.server.connect();
     let head = "POST /none-slowly HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -709,7 +709,7 @@ fn collected_bodies_share_one_limit() {
 }
 
 #[test]
-fn one_who_pipelines_without_end_leaves_others_their_turn() {
+fn endless_pipelining_does_not_starve_others() {
     attempts(others_beside_one_who_pipelines);
 }
 
@@ -747,7 +747,7 @@ fn cold_file(bytes: usize) -> std::fs::File {
 }
 
 #[test]
-fn a_file_that_is_not_in_memory_is_read_there_by_others() {
+fn uncached_file_is_read_by_reader_threads() {
     let file = Arc::new(cold_file(24 << 20));
     let test = Running::serving(Limits::default(), move |_| Box::new(Cold(file.clone())));
     let mut streams: Vec<TcpStream> = (0..3).map(|_| test.connect()).collect();
@@ -787,7 +787,7 @@ impl Service for Cold {
 }
 
 #[test]
-fn the_last_response_is_not_reset_away() {
+fn late_data_does_not_reset_the_last_response() {
     let limits = Limits { requests_per_connection_max: Some(1), ..Limits::default() };
     let test = Test::with(limits);
     for _ in 0..50 {
@@ -803,7 +803,7 @@ fn the_last_response_is_not_reset_away() {
 }
 
 #[test]
-fn rates_are_judged_by_the_time_that_has_passed() {
+fn rates_use_elapsed_time() {
     attempts(a_slow_upload_and_a_fast_one);
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Begun, Body, BodyPlan, BodyStream, BoxError, Ended, ExchangeKey, FileRange, Lane, Limits, Mailbox, Push,
-    Reply, Request, RequestBody, Response, Service, Taken, Worker,
+    Begun, Body, BodyPlan, BodyStream, BoxError, DetachedConnection, Ended, ExchangeKey, FileRange, Lane,
+    Limits, Mailbox, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::{Head, Status};
 use http_body::Frame;
@@ -184,7 +184,7 @@ async fn push(lane: Lane, key: ExchangeKey, id: u64, bytes: usize) {
     lane.end(key, b"");
 }
 
-async fn say_goodbye(taken: Taken, id: u64) {
+async fn say_goodbye(taken: DetachedConnection, id: u64) {
     assert!(taken.read.starts_with(b"GET /leave/"), "{:?}", taken.read);
     let socket =
         tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
@@ -504,12 +504,12 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn everything_at_once_for_a_while() {
+fn mixed_load_on_one_worker() {
     soak(1);
 }
 
 #[test]
-fn everything_at_once_on_two_workers() {
+fn mixed_load_on_two_workers() {
     soak(2);
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, FileRange, Limits, Plan, Reply, Request, RequestBody, Response, Service, Taken,
-    start,
+    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Plan, Reply, Request, RequestBody,
+    Response, Service, start,
 };
 use flatout_wire::Head;
 use rustls::version::{TLS12, TLS13};
@@ -87,8 +87,8 @@ fn breaking_body(error: flatout_engine::BoxError) -> flatout_engine::BoxBody {
 }
 
 /// Echoes everything in upper case.
-async fn shout(taken: Taken) {
-    let _seat = taken.seat;
+async fn shout(taken: DetachedConnection) {
+    let _permit = taken.permit;
     let stream =
         tokio::net::UnixStream::from_std(UnixStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     let mut bytes = taken.read.to_vec();
@@ -204,7 +204,7 @@ fn body_of(answer: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn both_versions_serve_and_announce_their_end() {
+fn both_versions_serve_and_send_close_notify() {
     let mut test = Test::new(Limits::default());
     for (version, name) in [(&TLS13, "TLSv1.3"), (&TLS12, "TLSv1.2")] {
         test.config = test.certified.client(&[version]);
@@ -223,7 +223,7 @@ fn both_versions_serve_and_announce_their_end() {
 }
 
 #[test]
-fn bodies_come_whole_in_both_directions() {
+fn bodies_are_complete_in_both_directions() {
     let test = Test::new(Limits::default());
     let head =
         format!("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: {BIG_BYTES}\r\nConnection: close\r\n\r\n");
@@ -231,7 +231,7 @@ fn bodies_come_whole_in_both_directions() {
 }
 
 #[test]
-fn a_body_that_breaks_off_is_no_whole_response() {
+fn aborted_body_is_not_complete() {
     let test = Test::new(Limits::default());
     let mut stream = test.connect();
     stream.write_all(b"GET /cut HTTP/1.0\r\n\r\n").unwrap();
@@ -241,7 +241,7 @@ fn a_body_that_breaks_off_is_no_whole_response() {
 }
 
 #[test]
-fn a_handshake_has_a_time_of_its_own() {
+fn handshake_has_its_own_deadline() {
     attempts::attempts(a_time_for_handshakes);
 }
 
@@ -276,7 +276,7 @@ fn a_time_for_handshakes() {
 }
 
 #[test]
-fn half_open_handshakes_leave_others_their_turn() {
+fn half_open_handshakes_do_not_starve_others() {
     // All of them are there when the last one has come.
     let test = Test::new(Limits { handshake_time_max: Duration::from_secs(60), ..Limits::default() });
     let hello = test.hello();
@@ -299,7 +299,7 @@ fn half_open_handshakes_leave_others_their_turn() {
 }
 
 #[test]
-fn what_is_no_tls_or_too_old_gets_an_alert() {
+fn invalid_or_old_tls_gets_an_alert() {
     let test = Test::new(Limits::default());
     let mut old = vec![22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 2];
     old.extend_from_slice(&[7; 32]);
@@ -316,7 +316,7 @@ fn what_is_no_tls_or_too_old_gets_an_alert() {
 }
 
 #[test]
-fn a_client_that_ends_with_its_last_request_is_answered() {
+fn client_closing_after_its_last_request_is_served() {
     let test = Test::new(Limits { half_close: true, ..Limits::default() });
     let mut stream = test.connect();
     stream.write_all(get("/hello").as_bytes()).unwrap();
@@ -337,7 +337,7 @@ fn a_client_that_ends_with_its_last_request_is_answered() {
 }
 
 #[test]
-fn draining_closes_idle_connections_and_handshakes() {
+fn drain_closes_idle_connections_and_handshakes() {
     let mut test = Test::new(Limits::default());
     let mut idle = test.connect();
     idle.write_all(get("/hello").as_bytes()).unwrap();
@@ -358,7 +358,7 @@ fn draining_closes_idle_connections_and_handshakes() {
 
 /// Its first request has a second, as that of any new connection.
 #[test]
-fn a_handshake_that_ends_while_the_server_drains_has_no_more_time() {
+fn handshake_during_drain_gets_the_short_deadline() {
     let test = Test::new(Limits::default());
     let mut silent = test.connect();
     silent.conn.write_tls(&mut silent.sock).unwrap();
@@ -374,7 +374,7 @@ fn a_handshake_that_ends_while_the_server_drains_has_no_more_time() {
 }
 
 #[test]
-fn a_connection_leaves_http_with_its_tls() {
+fn takeover_keeps_tls() {
     let test = Test::new(Limits::default());
     let mut stream = test.connect();
     stream.write_all(&[get("/take").as_bytes(), b"early "].concat()).unwrap();
@@ -401,7 +401,7 @@ fn a_connection_leaves_http_with_its_tls() {
 }
 
 #[test]
-fn a_steady_reader_above_the_rate_is_never_cut() {
+fn reader_above_the_minimum_rate_is_not_disconnected() {
     attempts::attempts(a_steady_reader_above_the_rate);
 }
 
@@ -432,7 +432,7 @@ fn a_steady_reader_above_the_rate() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_cut() {
+fn client_that_reads_nothing_is_disconnected() {
     attempts::attempts(a_client_that_takes_nothing);
 }
 

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::{Buf, Bytes};
 use flatout_engine::{
-    Body, ConnectionPermit, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Response, Taken,
+    Body, ConnectionPermit, DetachedConnection, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Response,
 };
 
 use super::worker::{ProxyWorker, State};
@@ -158,17 +158,17 @@ struct PendingTunnel {
 }
 
 impl PendingTunnel {
-    fn join(&self, taken: Taken) {
+    fn join(&self, taken: DetachedConnection) {
         let Some(worker) = self.worker.upgrade() else { return };
         worker.with_state(|state| self.join_in(&worker, state, taken));
     }
 
-    fn join_in(&self, worker: &Rc<ProxyWorker>, state: &mut State, taken: Taken) {
+    fn join_in(&self, worker: &Rc<ProxyWorker>, state: &mut State, taken: DetachedConnection) {
         let Some(connection) = state.table.get(self.at).filter(|connection| connection.guest == self.guest)
         else {
             return;
         };
-        let Taken { carrier, read, seat, .. } = taken;
+        let DetachedConnection { carrier, read, permit, .. } = taken;
         let Ok(client) = worker.lane.enter(carrier, worker.clone(), self.at as u64 | CLIENT_SIDE) else {
             return worker.close(state, self.at);
         };
@@ -179,7 +179,7 @@ impl PendingTunnel {
             is_read_closed: connection.is_read_closed,
             ..Direction::default()
         };
-        connection.tunnel = Some(Tunnel { client, there, back, _seat: seat });
+        connection.tunnel = Some(Tunnel { client, there, back, _seat: permit });
         worker.tunnel(state, self.at);
     }
 }

@@ -256,7 +256,7 @@ impl WorkerChannels {
         let format = about.transport.format();
         let cursor = about.cursor.min(tip);
         let beginning = StartPosition { ticket, plan, format, cursor, has_gap: false, expiry: about.expiry };
-        let seat = self.lane.seat();
+        let seat = self.lane.connection_permit();
         let entered = self.enter(
             beginning,
             NewConnection { carrier: socket.into(), seat, is_direct: true, first: rest, read: b"" },

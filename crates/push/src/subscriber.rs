@@ -1,6 +1,6 @@
 //! A subscriber, and a worker's list of the subscribers of one channel.
 //!
-//! An idle subscriber consists of its entry here, its guest in the lane, the seat that counts its connection, and
+//! An idle subscriber consists of its entry here, its guest in the lane, the permit that counts its connection, and
 //! four bytes in its channel's list. Everything else is created on demand.
 
 use std::net::IpAddr;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_engine::{
-    Carrier, ConnectionPermit, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Taken,
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready,
 };
 use flatout_lane::clock;
 use flatout_lane::poll::Wake;
@@ -179,8 +179,8 @@ impl WorkerChannels {
     }
 
     /// A connection that has left HTTP becomes a subscriber.
-    pub(super) fn open(&self, beginning: StartPosition, taken: Taken) {
-        let Taken { carrier, read, seat, is_direct, .. } = taken;
+    pub(super) fn open(&self, beginning: StartPosition, taken: DetachedConnection) {
+        let DetachedConnection { carrier, read, permit: seat, is_direct, .. } = taken;
         let first = match is_websocket(beginning.format) {
             true => Vec::new(),
             false => self.preamble(&beginning.plan),

@@ -13,12 +13,15 @@ use flatout_wire::h2::StreamId;
 use tokio::task::AbortHandle;
 
 use super::guest::GuestKey;
-use super::intake::{Intake, Whole};
+use super::intake::{CollectedRequest, Intake};
 use super::pipes::PooledPipe;
 use crate::service::{BodyFault, Filter, Response, Takeover};
 
 /// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
+
+/// The same for a stream of HTTP/2, of which a connection has many.
+const STREAM_OUTBOX_BYTES_MAX: u64 = 32 << 10;
 
 /// A request that waits for its response.
 pub(crate) struct Exchange {
@@ -134,7 +137,7 @@ impl Exchange {
     /// Marks it as an HTTP/2 stream: there may be many, so less of each may wait.
     pub(crate) fn set_stream(&mut self, stream: StreamId) {
         self.stream = Some(stream);
-        self.outbox_bytes_max = crate::h2::OUTBOX_BYTES_MAX;
+        self.outbox_bytes_max = STREAM_OUTBOX_BYTES_MAX;
     }
 
     pub(crate) fn stream(&self) -> Option<StreamId> {
@@ -142,25 +145,25 @@ impl Exchange {
     }
 
     /// Adds an item to be framed.
-    pub(crate) fn say(&mut self, said: Outgoing) {
-        self.outbox_bytes += said.bytes();
+    pub(crate) fn enqueue(&mut self, item: Outgoing) {
+        self.outbox_bytes += item.bytes();
         match self.next {
-            None => self.next = Some(said),
-            Some(_) => self.others.push_back(said),
+            None => self.next = Some(item),
+            Some(_) => self.others.push_back(item),
         }
     }
 
     /// Takes the first item.
-    pub(crate) fn hear(&mut self) -> Option<Outgoing> {
-        let said = self.next.take()?;
+    pub(crate) fn dequeue(&mut self) -> Option<Outgoing> {
+        let item = self.next.take()?;
         self.next = self.others.pop_front();
-        self.outbox_bytes -= said.bytes();
-        Some(said)
+        self.outbox_bytes -= item.bytes();
+        Some(item)
     }
 
     /// Ends its body. Returns the request if it was waiting for the whole body. A body that is pulled stays until it
     /// was pulled.
-    pub(crate) fn end_body(&mut self, trailers: Trailers) -> Option<(Whole, Trailers)> {
+    pub(crate) fn end_body(&mut self, trailers: Trailers) -> Option<(CollectedRequest, Trailers)> {
         if let Some(pulled) = self.intake.as_mut().and_then(Intake::pulled) {
             pulled.end(Ok(trailers));
             return None;
@@ -169,12 +172,12 @@ impl Exchange {
     }
 
     /// Reports to the reader of its body that the body is malformed or too large.
-    pub(crate) fn spoil_body(&mut self, fault: BodyFault) {
+    pub(crate) fn fail_body(&mut self, fault: BodyFault) {
         match self.intake.as_mut().and_then(Intake::pulled) {
             Some(pulled) => pulled.end(Err(fault)),
             None => {
                 if let Some(intake) = self.intake.take() {
-                    intake.spoil(fault);
+                    intake.fail(fault);
                 }
             }
         }
@@ -204,7 +207,7 @@ impl Exchange {
         usize::try_from(self.outbox_bytes_max.saturating_sub(taken)).unwrap_or(usize::MAX)
     }
 
-    /// Whether anything was said to it that the worker has not attended to.
+    /// Whether it has an item that the worker has not handled.
     pub(crate) fn has_news(&self) -> bool {
         self.next.is_some() || self.reads_on
     }

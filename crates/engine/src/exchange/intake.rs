@@ -23,16 +23,16 @@ pub(crate) struct Intake {
 /// Where the bytes go.
 enum Sink {
     /// Into a request that is passed on when it is complete.
-    Whole(Whole),
+    Collected(CollectedRequest),
     /// To a reader, as they arrive.
     Stream(BodySender),
     /// To a consumer that pulls them by the exchange's key.
-    Pull(Pulled),
+    Pull(PulledBody),
 }
 
 /// A body that waits to be pulled.
 #[derive(Default)]
-pub(crate) struct Pulled {
+pub(crate) struct PulledBody {
     pieces: VecDeque<Pull>,
     /// Their memory.
     bytes: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Pulled {
 }
 
 /// A request that waits for its body: its head, and its body so far.
-pub(crate) struct Whole {
+pub(crate) struct CollectedRequest {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
     memory: Memory,
@@ -58,9 +58,9 @@ pub(crate) struct Whole {
 
 /// The result of offering bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fed {
+pub(crate) enum Acceptance {
     /// They were accepted.
-    Taken,
+    Accepted,
     /// They were accepted, and the reader is behind.
     Paused,
 }
@@ -115,9 +115,9 @@ const BODY_BYTES_FIRST: u64 = 4 << 10;
 
 impl Intake {
     /// For a body that is collected after its head; `length` is its Content-Length.
-    pub(crate) fn whole(head: &[u8], length: Option<u64>, bytes_max: u64, memory: Memory) -> Intake {
-        let whole = Whole { head: head.to_vec(), body: Vec::new(), memory, length };
-        Intake { bytes_max, received_bytes: 0, sink: Sink::Whole(whole) }
+    pub(crate) fn collect(head: &[u8], length: Option<u64>, bytes_max: u64, memory: Memory) -> Intake {
+        let whole = CollectedRequest { head: head.to_vec(), body: Vec::new(), memory, length };
+        Intake { bytes_max, received_bytes: 0, sink: Sink::Collected(whole) }
     }
 
     /// For a body that is passed on as it arrives.
@@ -132,7 +132,7 @@ impl Intake {
 
     /// The same, with at most `unread_bytes_max` bytes waiting.
     pub(crate) fn pull_with(bytes_max: u64, unread_bytes_max: usize) -> Intake {
-        let pulled = Pulled { bytes_max: unread_bytes_max, ..Pulled::default() };
+        let pulled = PulledBody { bytes_max: unread_bytes_max, ..PulledBody::default() };
         Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(pulled) }
     }
 
@@ -141,7 +141,7 @@ impl Intake {
         match &mut self.sink {
             Sink::Stream(sender) => sender.wait(),
             Sink::Pull(pulled) => pulled.is_unwanted = true,
-            Sink::Whole(_) => {}
+            Sink::Collected(_) => {}
         }
     }
 
@@ -150,7 +150,7 @@ impl Intake {
         match &self.sink {
             Sink::Stream(sender) => sender.is_unwanted(),
             Sink::Pull(pulled) => pulled.is_unwanted,
-            Sink::Whole(_) => false,
+            Sink::Collected(_) => false,
         }
     }
 
@@ -165,10 +165,10 @@ impl Intake {
     }
 
     /// The body, if it is pulled.
-    pub(crate) fn pulled(&mut self) -> Option<&mut Pulled> {
+    pub(crate) fn pulled(&mut self) -> Option<&mut PulledBody> {
         match &mut self.sink {
             Sink::Pull(pulled) => Some(pulled),
-            Sink::Whole(_) | Sink::Stream(_) => None,
+            Sink::Collected(_) | Sink::Stream(_) => None,
         }
     }
 
@@ -177,7 +177,7 @@ impl Intake {
         match &self.sink {
             Sink::Stream(sender) => sender.is_full(),
             Sink::Pull(pulled) => pulled.is_paused || pulled.is_unwanted,
-            Sink::Whole(_) => false,
+            Sink::Collected(_) => false,
         }
     }
 
@@ -201,13 +201,13 @@ impl Intake {
 
     /// Whether the service has not been called yet, because it waits for this body.
     pub(crate) fn is_awaited(&self) -> bool {
-        matches!(self.sink, Sink::Whole(_))
+        matches!(self.sink, Sink::Collected(_))
     }
 
     /// Makes room for this many more bytes. `false` means that the server's memory for bodies is used up: they have
     /// to wait.
     pub(crate) fn make_room(&mut self, bytes: usize) -> bool {
-        let Sink::Whole(whole) = &mut self.sink else { return true };
+        let Sink::Collected(whole) = &mut self.sink else { return true };
         let wanted = (whole.body.len() + bytes) as u64;
         let has = whole.memory.taken_bytes;
         if wanted <= has {
@@ -224,13 +224,13 @@ impl Intake {
     }
 
     /// Accepts a piece of the body.
-    pub(crate) fn feed(&mut self, data: &[u8]) -> Result<Fed, IntakeFault> {
+    pub(crate) fn feed(&mut self, data: &[u8]) -> Result<Acceptance, IntakeFault> {
         self.received_bytes += data.len() as u64;
         if self.received_bytes > self.bytes_max {
             return Err(IntakeFault::TooLarge);
         }
         match &mut self.sink {
-            Sink::Whole(whole) => whole.body.extend_from_slice(data),
+            Sink::Collected(whole) => whole.body.extend_from_slice(data),
             Sink::Stream(sender) => {
                 if !sender.reader_gone() {
                     sender.send(Frame::data(Bytes::copy_from_slice(data)));
@@ -238,20 +238,20 @@ impl Intake {
             }
             Sink::Pull(pulled) => pulled.push(data.len(), Pull::Data(Bytes::copy_from_slice(data))),
         }
-        Ok(if self.is_paused() { Fed::Paused } else { Fed::Taken })
+        Ok(if self.is_paused() { Acceptance::Paused } else { Acceptance::Accepted })
     }
 
     /// The body cannot be read on: reports that to its reader.
-    pub(crate) fn spoil(&self, fault: BodyFault) {
+    pub(crate) fn fail(&self, fault: BodyFault) {
         if let Sink::Stream(sender) = &self.sink {
             sender.end(Err(fault));
         }
     }
 
     /// Ends the body; returns the request, if it waited for it, and the trailers, if they were not taken.
-    pub(crate) fn finish(self, trailers: Trailers) -> Option<(Whole, Trailers)> {
+    pub(crate) fn finish(self, trailers: Trailers) -> Option<(CollectedRequest, Trailers)> {
         match self.sink {
-            Sink::Whole(whole) => Some((whole, trailers)),
+            Sink::Collected(whole) => Some((whole, trailers)),
             Sink::Stream(sender) => {
                 if !trailers.is_empty() {
                     sender.send(Frame::trailers(header_map(&trailers)));
@@ -264,7 +264,7 @@ impl Intake {
     }
 }
 
-impl Pulled {
+impl PulledBody {
     fn push(&mut self, bytes: usize, piece: Pull) {
         self.bytes += PIECE_BYTES + bytes;
         self.is_paused |= self.bytes >= self.bytes_max;
@@ -365,9 +365,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_bodies_share_one_limit_and_give_back_what_they_took() {
+    fn bodies_share_one_limit_and_release_their_memory() {
         let all = Arc::new(AtomicU64::new(0));
-        let body = |length| Intake::whole(b"", length, 1 << 20, Memory::none(all.clone(), 10_000));
+        let body = |length| Intake::collect(b"", length, 1 << 20, Memory::none(all.clone(), 10_000));
         let mut first = body(Some(8_000));
         assert!(first.make_room(5_000) && first.feed(&[0; 5_000]).is_ok());
         let mut second = body(None);

@@ -13,7 +13,7 @@ use flatout_lane::slab::Key;
 
 use super::guest::GuestKey;
 use super::lane::Lane;
-use crate::listening::{ListenersChange, NewLimits};
+use crate::listeners::{ListenersChange, NewLimits};
 
 /// Jobs waiting in one mailbox; above that [`Mailbox::run`] refuses.
 const JOBS_MAX: usize = 16 << 10;
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mailbox_has_a_limit() {
+    fn mailbox_is_bounded() {
         let mailbox = Mailbox::new().unwrap();
         assert!((0..JOBS_MAX).all(|_| mailbox.run(|_| ()).is_ok()));
         assert_eq!(mailbox.run(|_| ()), Err(MailboxFull));

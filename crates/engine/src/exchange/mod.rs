@@ -15,16 +15,16 @@ mod guest;
 mod intake;
 mod lane;
 mod mailbox;
+mod permits;
 mod pipes;
 mod place;
 mod relay;
-mod seats;
 mod streams;
 mod tasks;
 
 pub(crate) use entry::{Exchange, Outgoing};
 pub use guest::{GuestEvent, GuestKey, Guests};
-pub(crate) use intake::{Fed, Intake, Memory, Whole};
+pub(crate) use intake::{Acceptance, CollectedRequest, Intake, Memory};
 pub use lane::{BodyMemory, Lane, Pull, Push};
 pub(crate) use mailbox::{Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};

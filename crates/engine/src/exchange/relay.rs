@@ -25,12 +25,12 @@ const MOVES_PER_CALL: usize = 8;
 const OUTER: u64 = 0;
 const INNER: u64 = 1;
 
-/// Connects an encrypted connection to a plain socket, which is returned. `seat` is held while the two are connected.
+/// Connects an encrypted connection to a plain socket, which is returned. `permit` is held while the two are connected.
 ///
 /// # Errors
 /// The kernel's: no descriptors, no memory.
-pub(crate) fn relay(lane: &Lane, transport: Transport, seat: Rc<dyn Any>) -> io::Result<OwnedFd> {
-    bridge(lane, seat, |lane, owner, tag| lane.add_guest(transport, owner, tag))
+pub(crate) fn relay(lane: &Lane, transport: Transport, permit: Rc<dyn Any>) -> io::Result<OwnedFd> {
+    bridge(lane, permit, |lane, owner, tag| lane.add_guest(transport, owner, tag))
 }
 
 /// The same with whatever `enter` puts into the lane.
@@ -39,7 +39,7 @@ pub(crate) fn relay(lane: &Lane, transport: Transport, seat: Rc<dyn Any>) -> io:
 /// As [`relay`], and those of `enter`.
 pub(crate) fn bridge(
     lane: &Lane,
-    seat: Rc<dyn Any>,
+    permit: Rc<dyn Any>,
     enter: impl FnOnce(&Lane, Rc<dyn Guests>, u64) -> io::Result<GuestKey>,
 ) -> io::Result<OwnedFd> {
     let (inner, outside) = UnixStream::pair()?;
@@ -50,7 +50,7 @@ pub(crate) fn bridge(
     let inner = lane.register(inner.into(), relay.clone(), INNER).inspect_err(|_| lane.remove(outer))?;
     // Data that the client has already sent may have been read with the request, and is in the transport.
     let inward = Way { is_readable: true, ..Way::new(outer, inner) };
-    let ways = Ways { inward, outward: Way::new(inner, outer), _seat: seat };
+    let ways = Ways { inward, outward: Way::new(inner, outer), _permit: permit };
     *relay.state.borrow_mut() = Some(ways);
     lane.call_again(outer);
     Ok(outside.into())
@@ -65,7 +65,7 @@ struct Relay {
 struct Ways {
     inward: Way,
     outward: Way,
-    _seat: Rc<dyn Any>,
+    _permit: Rc<dyn Any>,
 }
 
 /// One direction.
@@ -163,15 +163,15 @@ impl Guests for Relay {
             to.is_full &= !ready.writable();
             is_gone = ready.hung_up();
         }
-        let went = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
+        let moved = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
         // One side is closed in both directions, and all that it sent was passed on.
         let is_left = is_gone && if tag == OUTER { ways.inward.is_over } else { ways.outward.is_over };
         let is_over = ways.inward.is_over && ways.outward.is_over;
-        if is_over || is_left || went.contains(&RelayProgress::Broken) {
+        if is_over || is_left || moved.contains(&RelayProgress::Broken) {
             self.lane.remove(ways.inward.from);
             self.lane.remove(ways.inward.to);
             *state = None;
-        } else if went.contains(&RelayProgress::More) {
+        } else if moved.contains(&RelayProgress::More) {
             self.lane.call_again(ways.inward.from);
         }
     }

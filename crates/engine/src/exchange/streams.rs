@@ -18,7 +18,7 @@ use super::entry::Outgoing;
 use super::guest::{Guest, GuestEvent, GuestKey, GuestTransport, Guests, StreamLink};
 use super::intake::Intake;
 use super::lane::Lane;
-use crate::service::{Carried, Carrier, ExchangeKey};
+use crate::service::{Carrier, CarrierKind, ExchangeKey};
 
 impl Lane {
     /// Registers a connection that has left HTTP with the lane, as [`Lane::register`] does. A stream of
@@ -29,8 +29,8 @@ impl Lane {
     /// As [`Lane::register`]; the stream is gone.
     pub fn enter(&self, carrier: Carrier, owner: Rc<dyn Guests>, tag: u64) -> io::Result<GuestKey> {
         let stream = match carrier.0 {
-            Carried::Socket(socket) => return self.register(socket, owner, tag),
-            Carried::Stream(stream) => stream,
+            CarrierKind::Socket(socket) => return self.register(socket, owner, tag),
+            CarrierKind::Stream(stream) => stream,
         };
         let key = stream.keep().filter(|key| self.is_open(*key)).ok_or(io::ErrorKind::NotConnected)?;
         let link = GuestTransport::Stream(StreamLink::new(key));
@@ -43,7 +43,7 @@ impl Lane {
     /// The owner leaves a stream.
     pub(crate) fn leave(&self, key: ExchangeKey) {
         self.detach(key);
-        self.say(key, Outgoing::Abandon);
+        self.send_item(key, Outgoing::Abandon);
     }
 
     /// Sends up to `bytes` bytes, as many as there is room for. `piece` returns that many.
@@ -60,7 +60,7 @@ impl Lane {
         if count == 0 {
             return if bytes == 0 { Moved::Bytes(0) } else { Moved::WouldBlock };
         }
-        exchange.say(Outgoing::Data(piece(count)));
+        exchange.enqueue(Outgoing::Data(piece(count)));
         self.list(key.0, exchange);
         Moved::Bytes(count)
     }

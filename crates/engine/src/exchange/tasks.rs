@@ -59,7 +59,7 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
             Some(Ok(frame)) => match frame.into_data() {
                 // There was room, and this body has no other producer.
                 Ok(data) => match push(&lane, key, data).await {
-                    Push::Taken => {}
+                    Push::Accepted => {}
                     Push::Gone => return,
                     // Another producer pushes into it as well: the result is not a valid body.
                     Push::Full(_) => {
@@ -85,7 +85,7 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
 async fn push(lane: &Lane, key: ExchangeKey, mut data: Bytes) -> Push {
     while lane.is_filtered(key) && !data.is_empty() {
         match lane.push(key, data.split_to(data.len().min(FILTERED_PER_TURN))) {
-            Push::Taken => {}
+            Push::Accepted => {}
             other => return other,
         }
         yield_now().await;

@@ -5,10 +5,11 @@ use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::{Piece, Refusal, Trailers};
 
-use super::{Fate, Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Fed, GuestEvent, Intake, PIPE_BYTES};
-use crate::service::{BodyFault, ExchangeKey};
+use crate::exchange::{Acceptance, Intake, PIPE_BYTES};
+use crate::service::BodyFault;
+use crate::serving::{Fate, Serving};
 
 /// From this size on, a pipe is cheaper than receiving the rest of a body.
 const PIPED_BYTES_MIN: u64 = 64 << 10;
@@ -34,7 +35,7 @@ impl Serving {
             let (taken, piece) = match connection.machine.body(rest, &mut trailers) {
                 Ok(stepped) => stepped,
                 Err(refusal) => {
-                    return self.broken_body(connection, refusal, BodyFault::Malformed, end - at);
+                    return self.reject_body(connection, refusal, BodyFault::Malformed, end - at);
                 }
             };
             used += taken;
@@ -42,41 +43,30 @@ impl Serving {
                 Piece::NeedMore => break,
                 Piece::End => {
                     note_received(connection, used);
-                    return self.whole_body(key, connection, used, trailers, at + used == end);
+                    return self.end_body(key, connection, used, trailers, at + used == end);
                 }
                 Piece::Data(data) => {
                     match self.with_intake(connection, |intake| intake.feed(data)) {
                         // If the end of the body has arrived, it does not have to wait for the reader.
-                        Some(Ok(Fed::Paused)) if connection.machine.length_left() != Some(0) => break,
+                        Some(Ok(Acceptance::Paused)) if connection.machine.length_left() != Some(0) => break,
                         Some(Ok(_)) | None => {}
                         Some(Err(fault)) => {
                             connection.machine.give_up();
                             let refusal = fault.refusal();
-                            return self.broken_body(connection, refusal, BodyFault::TooLarge, end - at);
+                            return self.reject_body(connection, refusal, BodyFault::TooLarge, end - at);
                         }
                     }
                 }
             }
         }
         note_received(connection, used);
-        self.tell_of_body_of(connection);
+        self.notify_own_reader(connection);
         if used == 0 { Step::Partial } else { Step::Used(used) }
     }
 
-    fn tell_of_body_of(&mut self, connection: &Connection) {
+    fn notify_own_reader(&mut self, connection: &Connection) {
         if let Some(key) = connection.exchange {
-            self.tell_of_body(key);
-        }
-    }
-
-    /// Calls the guest that pulls the body, if there is new data.
-    pub(crate) fn tell_of_body(&mut self, key: Key) {
-        let told = self.lane.with(key, |exchange| {
-            let guest = exchange.guest?;
-            exchange.intake.as_mut()?.pulled()?.has_news().then_some(guest)
-        });
-        if let Some(guest) = told.flatten() {
-            self.notices.push((guest, GuestEvent::Body(ExchangeKey(key))));
+            self.notify_reader(key);
         }
     }
 
@@ -98,9 +88,9 @@ impl Serving {
                 let mut trailers = Vec::new();
                 // The end takes no bytes.
                 let _ = connection.machine.body(&[], &mut trailers);
-                self.whole_body(key, connection, 0, trailers, true);
+                self.end_body(key, connection, 0, trailers, true);
             } else {
-                self.tell_of_body_of(connection);
+                self.notify_own_reader(connection);
             }
         }
         Some(moved)
@@ -137,12 +127,12 @@ impl Serving {
             self.starved.push(key);
             return Fate::Keep;
         }
-        self.resume(key, connection)
+        self.resume_h1(key, connection)
     }
 
     /// A body that cannot be read further. If its request was not served yet, it is refused; otherwise its reader was
     /// notified, and the response, started or not, is the last.
-    fn broken_body(
+    fn reject_body(
         &mut self,
         connection: &mut Connection,
         refusal: Refusal,
@@ -154,10 +144,10 @@ impl Serving {
             None => false,
             Some(key) => {
                 let is_called = self.lane.with(key, |exchange| {
-                    exchange.spoil_body(fault);
+                    exchange.fail_body(fault);
                     exchange.is_called
                 });
-                self.tell_of_body_of(connection);
+                self.notify_own_reader(connection);
                 is_called.unwrap_or(false)
             }
         };
@@ -169,25 +159,27 @@ impl Serving {
     }
 
     /// A body that is complete.
-    fn whole_body(
+    fn end_body(
         &mut self,
         key: Key,
         connection: &mut Connection,
         used: usize,
         trailers: Trailers,
-        nothing_behind: bool,
+        is_last_input: bool,
     ) -> Step {
         let Some(exchange) = connection.exchange else {
             return Step::Used(used);
         };
         let whole = self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten();
         match whole {
-            Some((whole, trailers)) => self.whole_request(key, connection, &whole, &trailers, nothing_behind),
+            Some((whole, trailers)) => {
+                self.serve_collected(key, connection, &whole, &trailers, is_last_input)
+            }
             // It was read after its response.
             None if !connection.machine.owes_response() && !connection.machine.is_responding() => {
                 self.close_exchange(connection);
             }
-            None => self.tell_of_body_of(connection),
+            None => self.notify_own_reader(connection),
         }
         Step::Used(used)
     }

@@ -1,21 +1,18 @@
 //! Passes requests with their heads and complete bodies to the service.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
 use flatout_wire::h1::{Piece, Refusal};
-use flatout_wire::h2::PREFACE;
-use flatout_wire::target::{self, PathForm};
-use flatout_wire::{Framing, Head, Method, Status, head};
+use flatout_wire::{Framing, head};
 
-use super::{Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, Intake, Lane, Mail, Mailbox, Memory, Whole, panicked};
-use crate::plan::Limits;
+use crate::exchange::{CollectedRequest, Exchange, Intake, Lane, Memory};
 use crate::record::Record;
-use crate::service::{
-    BodyPlan, ExchangeKey, Parking, Reply, Request, RequestBody, Response, Service, Tls, stream,
+use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream};
+use crate::serving::{
+    BAD_PATH, Parker, Serving, call, is_http2_preface, length_of, normal_path, plan_body, read_on,
 };
 
 impl Serving {
@@ -24,7 +21,7 @@ impl Serving {
     pub(super) fn request(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
         let step = self.serve(key, connection, at, end);
         if self.wants_ended {
-            self.keep_open(connection);
+            self.store_open_record(connection);
         }
         step
     }
@@ -42,23 +39,23 @@ impl Serving {
             Err(refusal) => {
                 let refusal = *refusal;
                 if self.limits.http2
-                    && is_h2(bytes)
+                    && is_http2_preface(bytes)
                     && connection.requests_left == self.requests_max
                     && !connection.is_sending()
                 {
                     return Step::Http2;
                 }
                 if self.wants_ended {
-                    let teller = self.wants_begun.then_some(&*self.service);
-                    self.records.push(Record::refused(teller, bytes, connection.peer, began_ns));
+                    let recorder = self.wants_begun.then_some(&*self.service);
+                    self.records.push(Record::refused(recorder, bytes, connection.peer, began_ns));
                     self.has_open = true;
                 }
                 return self.refuse(connection, refusal, end - at);
             }
         };
         if self.wants_ended {
-            let teller = self.wants_begun.then_some(&*self.service);
-            self.records.push(Record::of(teller, head, connection.peer, began_ns));
+            let recorder = self.wants_begun.then_some(&*self.service);
+            self.records.push(Record::of(recorder, head, connection.peer, began_ns));
             self.has_open = true;
         }
         let Some(path) = normal_path(head, *path_form, path) else {
@@ -88,9 +85,9 @@ impl Serving {
                     None => {
                         let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
                         let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
-                        let intake = Intake::whole(head.bytes(), length_of(framing), bytes_max, memory);
-                        let (used, nothing_came) = (head.len(), rest.is_empty());
-                        self.expect_body(connection, Exchange::collecting(key, intake), nothing_came);
+                        let intake = Intake::collect(head.bytes(), length_of(framing), bytes_max, memory);
+                        let (used, none_received) = (head.len(), rest.is_empty());
+                        self.expect_body(connection, Exchange::collecting(key, intake), none_received);
                         return Step::Used(used);
                     }
                 },
@@ -99,14 +96,14 @@ impl Serving {
                     let (sender, stream) =
                         stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
                     let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
+                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
                     connection.machine.keep_body();
                     (RequestBody::Stream(stream), head.len())
                 }
                 Ok(BodyPlan::Pull { bytes_max }) => {
                     let exchange = self.lane.open(Exchange::called(key));
                     let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    hand_on(&self.lane, connection, exchange, intake, rest.is_empty());
+                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
                     (RequestBody::NONE, head.len())
                 }
             },
@@ -132,28 +129,28 @@ impl Serving {
             // If it is not used, the request is held from its first byte on.
             return Step::Partial;
         }
-        self.replied(key, connection, reply, at + used == end);
+        self.handle_reply(key, connection, reply, at + used == end);
         Step::Used(used)
     }
 
     /// Starts collecting a body.
     #[inline(never)]
-    fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, nothing_came: bool) {
+    fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, none_received: bool) {
         connection.exchange = Some(self.lane.open(exchange));
         self.begin_window(connection);
-        if nothing_came {
+        if none_received {
             connection.machine.proceed(self.output.bytes());
         }
     }
 
     /// A request whose body was collected.
-    pub(super) fn whole_request(
+    pub(super) fn serve_collected(
         &mut self,
         key: Key,
         connection: &mut Connection,
-        whole: &Whole,
+        whole: &CollectedRequest,
         trailers: &[(Vec<u8>, Vec<u8>)],
-        nothing_behind: bool,
+        is_last_input: bool,
     ) {
         if let Some(exchange) = connection.exchange {
             self.lane.with(exchange, |exchange| exchange.is_called = true);
@@ -182,61 +179,20 @@ impl Serving {
             self.leave(connection, takeover);
             return;
         }
-        self.replied(key, connection, reply, nothing_behind);
-    }
-}
-
-pub(crate) const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
-
-/// Creates the exchange of the current request, if its service asks for it.
-pub(crate) struct Parker<'a> {
-    pub(crate) lane: &'a Lane,
-    pub(crate) connection: Key,
-    pub(crate) exchange: Cell<Option<Key>>,
-}
-
-impl Parking for Parker<'_> {
-    fn park(&self) -> ExchangeKey {
-        let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
-        self.exchange.set(Some(key));
-        ExchangeKey(key)
-    }
-}
-
-/// Whether bytes that are not an HTTP/1 request are the HTTP/2 preface, or its start.
-#[cold]
-fn is_h2(bytes: &[u8]) -> bool {
-    let most = bytes.len().min(PREFACE.len());
-    bytes.get(..most) == PREFACE.get(..most)
-}
-
-#[inline(never)]
-pub(crate) fn plan_body(
-    service: &dyn Service,
-    limits: &Limits,
-    head: &Head<'_>,
-    path: &[u8],
-) -> Result<BodyPlan, Refusal> {
-    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
-    let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
-    let bytes_max = match plan {
-        BodyPlan::Refused => return Ok(plan),
-        BodyPlan::None => None,
-        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } | BodyPlan::Pull { bytes_max } => {
-            bytes_max
-        }
-    };
-    let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
-    match head.framing {
-        Framing::Length(length) if length > bytes_max => Err(Refusal::BODY_TOO_LARGE),
-        _ => Ok(plan),
+        self.handle_reply(key, connection, reply, is_last_input);
     }
 }
 
 /// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is first
 /// wanted, unless it has begun to send it.
-fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, mut intake: Intake, nothing_came: bool) {
-    if nothing_came && connection.machine.awaits_100() {
+fn attach_intake(
+    lane: &Lane,
+    connection: &mut Connection,
+    exchange: Key,
+    mut intake: Intake,
+    none_received: bool,
+) {
+    if none_received && connection.machine.awaits_100() {
         intake.wait();
     }
     lane.with(exchange, |exchange| exchange.intake = Some(intake));
@@ -255,68 +211,4 @@ fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usi
         }
     }
     Ok(used)
-}
-
-/// Calls the service; a panic becomes the response 500, the connection's last. If it replies that the response comes
-/// later, anything it has written is discarded: the next request must find the response empty. The request is
-/// assembled in the argument's place, so that its 168 bytes are not moved again.
-#[inline]
-pub(crate) fn call<'a>(
-    service: &dyn Service,
-    request: impl FnOnce() -> Request<'a>,
-    response: &mut Response,
-) -> Reply {
-    let called = catch_unwind(AssertUnwindSafe(|| {
-        let reply = service.call(request(), response);
-        if !matches!(reply, Reply::Now) {
-            response.reset();
-        }
-        reply
-    }));
-    match called {
-        Ok(reply) => reply,
-        Err(_) => {
-            *response = panicked();
-            Reply::Now
-        }
-    }
-}
-
-/// The path for routing: see [`target`].
-#[inline]
-pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    // Nearly all paths are in this form already.
-    if form == PathForm::Strict && !head.path_needs_care {
-        return Some(head.path());
-    }
-    normal_path_with_care(head, form, scratch)
-}
-
-fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let path = head.path();
-    let is_plain =
-        || !head.path_needs_care && path.first() == Some(&b'/') && !target::has_empty_segment(path);
-    if form == PathForm::Forward && is_plain() {
-        return Some(path);
-    }
-    if matches!(head.method, Method::Connect) || path == b"*" {
-        return Some(path);
-    }
-    match form {
-        PathForm::Strict => target::normal_path(path, scratch).ok(),
-        PathForm::Forward => target::forward_path(path, scratch).ok(),
-    }
-}
-
-pub(crate) fn length_of(framing: Framing) -> Option<u64> {
-    match framing {
-        Framing::Length(length) => Some(length),
-        Framing::None => Some(0),
-        Framing::Chunked => None,
-    }
-}
-
-/// Asks the worker to read on; a worker that has ended has no such connection.
-pub(crate) fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
-    Box::new(move || mailbox.post(Mail::ReadOn(exchange)))
 }

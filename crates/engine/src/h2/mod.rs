@@ -4,18 +4,19 @@
 //! receive ──> read buffer ──> wire::h2 ── Request, Data, End ──> service ──> Output ── flush ──> transport
 //!                 ^             │ what is left of it               │            ^
 //!                 └─ Work::held <┘                                 v            │ as windows and turns allow
-//!                     exchange's outbox ── attend ──> Stream::content ── speak ─┘
+//!                     exchange's outbox ── attend ──> Stream::content ── frame_content ─┘
 //! ```
 //!
 //! A connection comes here when its first bytes are the HTTP/2 preface (prior knowledge), or when TLS has selected
 //! it. Its `h1` machine is then closed, so that nothing is handled as HTTP/1. While its socket accepts no more it is
 //! not read: a client cannot make us queue more than it reads.
 
-mod answering;
-mod ending;
-mod reading;
+mod bodies;
+mod deadlines;
+mod input;
+mod output;
 mod requests;
-mod sending;
+mod responses;
 mod websockets;
 
 use std::collections::VecDeque;
@@ -33,9 +34,6 @@ use crate::record::Record;
 /// Memory of all responses of one connection that wait for windows, above which new requests are refused (and may be
 /// retried). Files, and bytes that are shared, do not count.
 const WAITING_BYTES_MAX: u64 = 4 << 20;
-
-/// Waiting bytes of one response above which its producer has to wait.
-pub(crate) const OUTBOX_BYTES_MAX: u64 = 32 << 10;
 
 /// Unread bytes of a request's body above which the client is held back.
 pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 10;
@@ -87,7 +85,7 @@ struct Stream {
     /// The client waits for 100.
     waits: bool,
     /// The owner has left the WebSocket.
-    is_left: bool,
+    owner_has_left: bool,
     /// It was left when the rate was last judged.
     has_lingered: bool,
 }

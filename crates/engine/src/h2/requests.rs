@@ -3,18 +3,18 @@
 use std::cell::Cell;
 
 use flatout_lane::slab::Key;
-use flatout_wire::h1::Refusal;
 use flatout_wire::h2::hpack::encode_status;
 use flatout_wire::h2::{Code, StreamId};
 use flatout_wire::{Framing, Head, Status, head};
 
 use super::{Session, UNREAD_BYTES_MAX, WAITING_BYTES_MAX};
 use crate::connection::Connection;
-use crate::exchange::{Exchange, Intake, Memory, Whole};
-use crate::h1::Serving;
-use crate::h1::requests::{BAD_PATH, Parker, call, length_of, normal_path, plan_body, read_on};
+use crate::exchange::{CollectedRequest, Exchange, Intake, Memory};
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
+use crate::serving::{
+    BAD_PATH, Parker, Refusal, Serving, call, length_of, normal_path, plan_body, read_on, refused,
+};
 
 /// A request whose head has come.
 #[derive(Clone, Copy)]
@@ -34,21 +34,21 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        asked: H2Request<'_, '_>,
+        request: H2Request<'_, '_>,
     ) {
-        let head = asked.head;
+        let head = request.head;
         if session.waiting_bytes > WAITING_BYTES_MAX {
             // It was not processed, so the client may retry it.
             session.machine.reset(id, Code::REFUSED_STREAM, self.output.bytes());
             return session.machine.release(id, self.output.bytes());
         }
         let record = self.wants_ended.then(|| {
-            let teller = self.wants_begun.then_some(&*self.service);
-            Record::of(teller, head, connection.peer, self.began_ns())
+            let recorder = self.wants_begun.then_some(&*self.service);
+            Record::of(recorder, head, connection.peer, self.began_ns())
         });
         let mut scratch = std::mem::take(&mut self.path);
         match normal_path(head, self.path_form, &mut scratch) {
-            Some(path) => self.serve_h2(key, connection, session, id, asked, path, record),
+            Some(path) => self.serve_h2(key, connection, session, id, request, path, record),
             None => self.refuse_h2(session, id, BAD_PATH, record),
         }
         self.path = scratch;
@@ -64,11 +64,11 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        asked: H2Request<'_, '_>,
+        request: H2Request<'_, '_>,
         path: &[u8],
         record: Option<Record>,
     ) {
-        let H2Request { head, is_whole, is_websocket } = asked;
+        let H2Request { head, is_whole, is_websocket } = request;
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
         let mut exchange = None;
@@ -83,7 +83,7 @@ impl Serving {
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
                     let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
                     let bytes_max = own.unwrap_or(bytes_max);
-                    let intake = Intake::whole(head.bytes(), length_of(head.framing), bytes_max, memory);
+                    let intake = Intake::collect(head.bytes(), length_of(head.framing), bytes_max, memory);
                     let exchange = self.lane.open(Exchange::collecting(key, intake).of_stream(id));
                     let stream = session.enter(id);
                     (stream.exchange, stream.record) = (Some(exchange), record);
@@ -95,14 +95,14 @@ impl Serving {
                     let resume = read_on(self.mailbox.clone(), opened);
                     let (sender, stream) = stream_with(length_of(head.framing), UNREAD_BYTES_MAX, resume);
                     let intake = Intake::stream(sender, own.unwrap_or(bytes_max));
-                    self.hand_on_h2(session, id, opened, intake, head);
+                    self.attach_intake_h2(session, id, opened, intake, head);
                     exchange = Some(opened);
                     body = RequestBody::Stream(stream);
                 }
                 Ok(BodyPlan::Pull { bytes_max: own }) => {
                     let opened = self.lane.open(Exchange::called(key).of_stream(id));
                     let intake = Intake::pull_with(own.unwrap_or(bytes_max), UNREAD_BYTES_MAX);
-                    self.hand_on_h2(session, id, opened, intake, head);
+                    self.attach_intake_h2(session, id, opened, intake, head);
                     exchange = Some(opened);
                 }
             }
@@ -113,12 +113,12 @@ impl Serving {
         let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
-        self.replied_h2(key, session, id, reply, exchange, record);
+        self.handle_reply_h2(key, session, id, reply, exchange, record);
     }
 
     /// Passes a body on while the service handles the request. A client that waits for 100 gets it when the body is
     /// first wanted.
-    fn hand_on_h2(
+    fn attach_intake_h2(
         &self,
         session: &mut Session,
         id: StreamId,
@@ -148,14 +148,14 @@ impl Serving {
 
     /// A request whose body was collected.
     #[expect(clippy::too_many_arguments, reason = "all of it belongs to the one request")]
-    pub(super) fn whole_request_h2(
+    pub(super) fn serve_collected_h2(
         &mut self,
         key: Key,
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
         exchange: Key,
-        whole: &Whole,
+        whole: &CollectedRequest,
         trailers: &[(Vec<u8>, Vec<u8>)],
     ) {
         self.lane.with(exchange, |exchange| exchange.is_called = true);
@@ -175,14 +175,14 @@ impl Serving {
             let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
             let reply = call(&*self.service, request, &mut self.response);
             let record = session.stream(id).and_then(|stream| stream.record.take());
-            self.replied_h2(key, session, id, reply, Some(exchange), record);
+            self.handle_reply_h2(key, session, id, reply, Some(exchange), record);
         }
         self.fields = fields;
         self.path = scratch;
     }
 
     /// Handles the reply of the service: a response, or how it will be made.
-    fn replied_h2(
+    fn handle_reply_h2(
         &mut self,
         key: Key,
         session: &mut Session,
@@ -212,8 +212,8 @@ impl Serving {
     /// The record of a request that the state machine has refused.
     pub(super) fn refused_record(&mut self, connection: &Connection) -> Option<Record> {
         self.wants_ended.then(|| {
-            let teller = self.wants_begun.then_some(&*self.service);
-            Record::refused(teller, b"", connection.peer, self.began_ns())
+            let recorder = self.wants_begun.then_some(&*self.service);
+            Record::refused(recorder, b"", connection.peer, self.began_ns())
         })
     }
 
@@ -225,7 +225,7 @@ impl Serving {
         refusal: Refusal,
         record: Option<Record>,
     ) {
-        let mut response = crate::h1::answering::refused(refusal);
+        let mut response = refused(refusal);
         let record = record.map(|mut record| {
             record.ended.outcome = Outcome::Refused;
             record

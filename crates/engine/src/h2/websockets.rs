@@ -10,14 +10,12 @@
 
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
-use flatout_wire::h1::{Refusal, Trailers};
 use flatout_wire::h2::StreamId;
 
 use super::{Session, UNREAD_BYTES_MAX};
 use crate::exchange::{Exchange, Intake};
-use crate::h1::Serving;
-use crate::h1::answering::refused;
 use crate::service::{Body, Response};
+use crate::serving::{Refusal, Serving, Trailers, refused};
 
 /// The service does not support WebSockets and has served the request as a plain GET.
 const NO_WEBSOCKET: Refusal =
@@ -47,7 +45,7 @@ impl Serving {
 impl Session {
     /// Converts the response to a request for a WebSocket to HTTP/2 (RFC 8441 section 5). Other responses are
     /// not changed.
-    pub(super) fn fit_websocket(&mut self, id: StreamId, response: &mut Response) {
+    pub(super) fn convert_websocket_response(&mut self, id: StreamId, response: &mut Response) {
         let Some(stream) = self.stream(id).filter(|stream| stream.is_websocket) else { return };
         if response.status() == Status::SWITCHING_PROTOCOLS && matches!(response.body(), Body::Take(_)) {
             response.set_status(Status::OK).remove_header("sec-websocket-accept");
@@ -63,29 +61,30 @@ impl Session {
     /// Called when the end of a response was framed. Returns whether the stream stays open: a WebSocket stays
     /// open until its owner has left and its client has ended it too. A browser would report a reset stream
     /// as an unclean close.
-    pub(super) fn has_stayed(&mut self, id: StreamId) -> bool {
+    pub(super) fn stays_open(&mut self, id: StreamId) -> bool {
         let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id).filter(|stream| stream.is_websocket) else { return false };
         stream.has_ended = true;
-        is_awaited || !stream.is_left
+        is_awaited || !stream.owner_has_left
     }
 
     /// The owner has left a stream. Returns whether the stream has ended.
-    pub(super) fn was_left(&mut self, id: StreamId) -> bool {
+    pub(super) fn note_owner_left(&mut self, id: StreamId) -> bool {
         let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id) else { return false };
-        stream.is_left = true;
+        stream.owner_has_left = true;
         stream.has_ended && !is_awaited
     }
 
     /// Whether a stream waits only for the client to end it.
     pub(super) fn is_lingering(&mut self, id: StreamId) -> bool {
-        self.stream(id).is_some_and(|stream| stream.is_left && stream.has_ended)
+        self.stream(id).is_some_and(|stream| stream.owner_has_left && stream.has_ended)
     }
 
     /// WebSockets whose client has not ended them since the last rate check.
-    pub(super) fn lingered(&mut self) -> Vec<StreamId> {
-        let lingering = self.streams.iter_mut().filter(|(_, stream)| stream.is_left && stream.has_ended);
+    pub(super) fn overdue_lingerers(&mut self) -> Vec<StreamId> {
+        let lingering =
+            self.streams.iter_mut().filter(|(_, stream)| stream.owner_has_left && stream.has_ended);
         lingering
             .filter_map(|(id, stream)| std::mem::replace(&mut stream.has_lingered, true).then_some(*id))
             .collect()

@@ -76,11 +76,11 @@ impl Output {
         prelude.write(response, &mut self.bytes);
         response.write_fields(&mut self.bytes);
         let carried = response.body_bytes().map_or(0, <[u8]>::len);
-        let length = said_length(response, carried as u64);
-        let told = machine.respond_whole(response.status(), length, carried, close, &mut self.bytes);
+        let length = declared_length(response, carried as u64);
+        let framed = machine.respond_whole(response.status(), length, carried, close, &mut self.bytes);
         self.head_ends_at = self.len();
         // Shorter than declared: what was encoded is sent, and the connection aborted.
-        let Ok((follows, next)) = told else { return Follow::Next(Next::Close) };
+        let Ok((follows, next)) = framed else { return Follow::Next(Next::Close) };
         if follows {
             // The worker's own buffer is copied even if it is large: otherwise it would be allocated again each time.
             let is_kept = matches!(response.body(), Body::Buffered) && carried <= BUFFER_BYTES_KEPT;
@@ -123,7 +123,7 @@ impl Output {
             _ if !trailers.is_empty() => Length::Unknown,
             Body::Stream(body) => response.length_of_stream(body).map_or(Length::Unknown, Length::Known),
             Body::Pushed => response.declared_length().map_or(Length::Unknown, Length::Known),
-            body => said_length(response, length_of(body)),
+            body => declared_length(response, length_of(body)),
         };
         prelude.write_other(status, response, &mut self.bytes);
         response.write_fields(&mut self.bytes);
@@ -175,7 +175,7 @@ impl Output {
 
 /// The length in the head: the body's, unless a response without a body declares another.
 #[inline]
-fn said_length(response: &Response, carried: u64) -> Length {
+fn declared_length(response: &Response, carried: u64) -> Length {
     match response.declared_length() {
         Some(bytes) if carried == 0 => Length::Declared(bytes),
         _ => Length::Known(carried),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_answer() {
+    fn small_response() {
         let mut response = Response::new();
         response.header("Content-Type", "text/plain").buffer().extend_from_slice(b"hi");
         let expected = "HTTP/1.1 200 OK\r\nServer: t\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_is_said_where_it_differs_from_the_default() {
+    fn connection_field_is_sent_if_not_default() {
         for (request, line) in [
             ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("Connection: keep-alive")),
             ("GET / HTTP/1.0\r\n\r\n", Some("Connection: close")),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_a_body_have_no_length() {
+    fn bodyless_statuses_have_no_length() {
         for status in [Status::NO_CONTENT, Status::NOT_MODIFIED] {
             let mut response = Response::with_status(status);
             response.set_body(Body::Static(b"never sent"));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_can_be_declared_where_nothing_is_carried() {
+    fn length_can_be_declared_without_a_body() {
         let mut response = Response::new();
         response.declare_length(99);
         let head = encoded(&mut response, &KEPT.replace("GET", "HEAD"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_and_hints_stand_around_the_response() {
+    fn hints_precede_and_trailers_follow_the_response() {
         let mut response = Response::new();
         response.hint("Link", "</a.css>").trailer("X-Sum", "7").buffer().extend_from_slice(b"hi");
         let text = encoded(&mut response, KEPT);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_cannot_split_the_answer() {
+    fn field_cannot_split_the_response() {
         let mut response = Response::new();
         response.header("X", "a\r\nSet-Cookie: b");
         assert_eq!(response.status(), Status::INTERNAL_SERVER_ERROR);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_own_fields_stay_its_own() {
+    fn reserved_fields_cannot_be_set() {
         let mut response = Response::new();
         response
             .header("content-length", "99")

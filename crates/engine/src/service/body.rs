@@ -106,10 +106,10 @@ pub trait Filter {
 }
 
 /// Runs a connection that has left HTTP, on the worker's runtime.
-pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type Takeover = Box<dyn FnOnce(DetachedConnection) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// A connection that has left the lane.
-pub struct Taken {
+pub struct DetachedConnection {
     /// What its bytes go over from now on.
     pub carrier: Carrier,
     /// What the client sent after its request head.
@@ -120,20 +120,20 @@ pub struct Taken {
     pub is_direct: bool,
     /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: code that
     /// keeps the socket longer than that future keeps this too.
-    pub seat: ConnectionPermit,
+    pub permit: ConnectionPermit,
 }
 
 /// What carries the bytes of a connection that has left HTTP: a socket, or a stream of HTTP/2. A guest of the lane takes either as it is
 /// ([`Lane::enter`]); other code asks for a socket. Dropped, it closes.
-pub struct Carrier(pub(crate) Carried);
+pub struct Carrier(pub(crate) CarrierKind);
 
-pub(crate) enum Carried {
+pub(crate) enum CarrierKind {
     Socket(OwnedFd),
-    Stream(LeftStream),
+    Stream(DetachedStream),
 }
 
 /// A stream whose response is content that its guest sends, to the end.
-pub(crate) struct LeftStream {
+pub(crate) struct DetachedStream {
     lane: Lane,
     /// `None` once a guest has it.
     key: Option<ExchangeKey>,
@@ -141,7 +141,7 @@ pub(crate) struct LeftStream {
 
 impl Carrier {
     pub(crate) fn stream(lane: &Lane, key: ExchangeKey) -> Carrier {
-        Carrier(Carried::Stream(LeftStream { lane: lane.clone(), key: Some(key) }))
+        Carrier(CarrierKind::Stream(DetachedStream { lane: lane.clone(), key: Some(key) }))
     }
 
     /// The connection as a non-blocking socket. Where it is a stream, that is one end of a socket pair, and a guest moves bytes between
@@ -151,11 +151,11 @@ impl Carrier {
     /// The kernel's: no descriptors, no memory. The stream is gone.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         match self.0 {
-            Carried::Socket(socket) => Ok(socket),
-            Carried::Stream(stream) => {
+            CarrierKind::Socket(socket) => Ok(socket),
+            CarrierKind::Stream(stream) => {
                 let lane = stream.lane.clone();
                 bridge(&lane, Rc::new(()), |lane, owner, tag| {
-                    lane.enter(Carrier(Carried::Stream(stream)), owner, tag)
+                    lane.enter(Carrier(CarrierKind::Stream(stream)), owner, tag)
                 })
             }
         }
@@ -164,18 +164,18 @@ impl Carrier {
 
 impl From<OwnedFd> for Carrier {
     fn from(socket: OwnedFd) -> Carrier {
-        Carrier(Carried::Socket(socket))
+        Carrier(CarrierKind::Socket(socket))
     }
 }
 
-impl LeftStream {
+impl DetachedStream {
     /// Its key, for a guest that closes it from now on.
     pub(crate) fn keep(mut self) -> Option<ExchangeKey> {
         self.key.take()
     }
 }
 
-impl Drop for LeftStream {
+impl Drop for DetachedStream {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.lane.leave(key);

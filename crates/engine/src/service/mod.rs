@@ -15,14 +15,15 @@ use std::pin::Pin;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-pub(crate) use body::Carried;
+pub(crate) use body::CarrierKind;
 pub use body::{
-    Body, BoxBody, BoxError, Carrier, ConnectionPermit, FileRange, Filter, Part, Taken, Takeover, Witness,
+    Body, BoxBody, BoxError, Carrier, ConnectionPermit, DetachedConnection, FileRange, Filter, Part,
+    Takeover, Witness,
 };
 pub use collect::{Collected, collect};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
-pub(crate) use request::Parking;
+pub(crate) use request::Park;
 pub use request::{Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;
@@ -162,6 +163,6 @@ pub enum Reply {
     /// the request waits until its client disconnects.
     Parked,
     /// The connection leaves the lane without a response: the code that takes it over gets the request's bytes again,
-    /// at the start of [`Taken::read`], and responds itself.
+    /// at the start of [`DetachedConnection::read`], and responds itself.
     Leave(Takeover),
 }

@@ -21,7 +21,7 @@ pub struct Request<'a> {
     pub peer: Option<SocketAddr>,
     /// Facts about its TLS connection; `None` without TLS.
     pub tls: Option<Tls<'a>>,
-    pub(crate) parking: Option<&'a dyn Parking>,
+    pub(crate) parking: Option<&'a dyn Park>,
 }
 
 /// The TLS connection of a request.
@@ -75,11 +75,11 @@ impl<'a> Tls<'a> {
 }
 
 /// Creates an exchange for the current request.
-pub(crate) trait Parking {
+pub(crate) trait Park {
     fn park(&self) -> ExchangeKey;
 }
 
-impl Parking for ExchangeKey {
+impl Park for ExchangeKey {
     fn park(&self) -> ExchangeKey {
         *self
     }

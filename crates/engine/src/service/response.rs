@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_date_of_its_own_it_has_the_engines() {
+    fn default_date_is_the_engines() {
         let mut response = Response::new();
         response.header("Date", "then").header("Server", "me");
         assert_eq!(response.own_prelude(), (true, true));

@@ -168,14 +168,14 @@ where
         let frame = tokio::select! {
             biased;
             () = resumed.notified() => continue_with(&sender),
-            frame = poll_fn(|context| body.as_mut().poll_frame(context)), if !sender.is_full() => Pumped::Frame(frame),
+            frame = poll_fn(|context| body.as_mut().poll_frame(context)), if !sender.is_full() => PumpEvent::Frame(frame),
         };
         match frame {
-            Pumped::Resumed => {}
-            Pumped::Dropped => return,
-            Pumped::Frame(None) => return sender.end(Ok(())),
-            Pumped::Frame(Some(Err(error))) => return sender.end(Err(BodyFault::of(&error.into()))),
-            Pumped::Frame(Some(Ok(frame))) => {
+            PumpEvent::Resumed => {}
+            PumpEvent::Dropped => return,
+            PumpEvent::Frame(None) => return sender.end(Ok(())),
+            PumpEvent::Frame(Some(Err(error))) => return sender.end(Err(BodyFault::of(&error.into()))),
+            PumpEvent::Frame(Some(Ok(frame))) => {
                 bytes += data_bytes(&frame) as u64;
                 if bytes > bytes_max {
                     return sender.end(Err(BodyFault::TooLarge));
@@ -187,14 +187,14 @@ where
 }
 
 /// What a pump has to do next.
-enum Pumped<E> {
+enum PumpEvent<E> {
     Frame(Option<Result<Frame<Bytes>, E>>),
     Resumed,
     Dropped,
 }
 
-fn continue_with<E>(sender: &BodySender) -> Pumped<E> {
-    if sender.reader_gone() { Pumped::Dropped } else { Pumped::Resumed }
+fn continue_with<E>(sender: &BodySender) -> PumpEvent<E> {
+    if sender.reader_gone() { PumpEvent::Dropped } else { PumpEvent::Resumed }
 }
 
 impl BodyFault {
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_pieces_count_with_what_they_cost() {
+    fn small_pieces_count_with_their_overhead() {
         let (sender, _stream) = stream(None, Box::new(|| ()));
         let mut pieces = 0;
         while !sender.is_full() {

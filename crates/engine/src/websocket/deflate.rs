@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back() {
+    fn messages_round_trip() {
         there_and_back(b"");
         there_and_back(&b"hello ".repeat(10));
         there_and_back(&vec![b'a'; 1 << 20]);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc_are_read() {
+    fn rfc_examples_are_decoded() {
         for packed in [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..],
             // Uncompressed, with a final block, and in two blocks.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_noise_are_refused() {
+    fn bombs_and_garbage_are_refused() {
         let mut bomb = Vec::new();
         assert!(compress(&vec![0; 8 << 20], &mut bomb));
         assert!(bomb.len() < 16 << 10);

@@ -40,11 +40,11 @@ impl Incoming {
         }
     }
 
-    /// Parses everything complete in `bytes`, and holds the rest. `hear` returns whether to continue.
+    /// Parses everything complete in `bytes`, and holds the rest. `handle` returns whether to continue.
     pub(super) fn read(
         &mut self,
         bytes: &mut [u8],
-        mut hear: impl FnMut(IncomingItem<'_>) -> bool,
+        mut handle: impl FnMut(IncomingItem<'_>) -> bool,
     ) -> Result<(), FrameFault> {
         self.held.clear();
         let mut rest = bytes;
@@ -55,9 +55,9 @@ impl Incoming {
                     self.held.extend_from_slice(rest.get(used..).unwrap_or_default());
                     return Ok(());
                 }
-                ReaderEvent::Ping(payload) => hear(IncomingItem::Ping(payload)),
-                ReaderEvent::Pong(_) => hear(IncomingItem::Pong),
-                ReaderEvent::Close(close) => hear(IncomingItem::Close(close.code)),
+                ReaderEvent::Ping(payload) => handle(IncomingItem::Ping(payload)),
+                ReaderEvent::Pong(_) => handle(IncomingItem::Pong),
+                ReaderEvent::Close(close) => handle(IncomingItem::Close(close.code)),
                 ReaderEvent::Data { kind, bytes, is_compressed, is_last } => {
                     if !is_last || !self.message.is_empty() {
                         self.message.extend_from_slice(bytes);
@@ -65,7 +65,7 @@ impl Incoming {
                     match is_last {
                         false => true,
                         true if self.message.is_empty() => {
-                            whole(kind, is_compressed, bytes, &self.limits, &mut self.plain, &mut hear)?
+                            whole(kind, is_compressed, bytes, &self.limits, &mut self.plain, &mut handle)?
                         }
                         true => {
                             let message = std::mem::take(&mut self.message);
@@ -75,7 +75,7 @@ impl Incoming {
                                 &message,
                                 &self.limits,
                                 &mut self.plain,
-                                &mut hear,
+                                &mut handle,
                             );
                             self.keep(message);
                             goes_on?
@@ -107,7 +107,7 @@ fn whole(
     message: &[u8],
     limits: &MessageLimits,
     plain: &mut Vec<u8>,
-    hear: &mut impl FnMut(IncomingItem<'_>) -> bool,
+    handle: &mut impl FnMut(IncomingItem<'_>) -> bool,
 ) -> Result<bool, FrameFault> {
     let bytes = if is_compressed {
         plain.clear();
@@ -120,7 +120,7 @@ fn whole(
         MessageKind::Text => Message::Text(std::str::from_utf8(bytes).map_err(|_| FrameFault::Utf8)?),
         MessageKind::Binary => Message::Binary(bytes),
     };
-    Ok(hear(IncomingItem::Message(message)))
+    Ok(handle(IncomingItem::Message(message)))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     use flatout_wire::websocket::{Opcode, write_frame};
 
     #[test]
-    fn a_message_in_pieces_is_handed_over_whole() {
+    fn fragmented_message_is_assembled() {
         let mut bytes = Vec::new();
         for (opcode, part) in [(Opcode::Text, "ab"), (Opcode::Continuation, "cd"), (Opcode::Continuation, "")]
         {
@@ -138,17 +138,17 @@ mod tests {
         bytes[0] &= 0x7f;
         bytes[8] &= 0x7f;
         let mut incoming = Incoming::new(MessageLimits::default(), false);
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for byte in bytes {
             let mut held = std::mem::take(&mut incoming.held);
             held.push(byte);
-            let hear = |said: IncomingItem<'_>| {
-                let IncomingItem::Message(Message::Text(text)) = said else { panic!("no text") };
-                heard.push(text.to_owned());
+            let handle = |item: IncomingItem<'_>| {
+                let IncomingItem::Message(Message::Text(text)) = item else { panic!("no text") };
+                received.push(text.to_owned());
                 true
             };
-            incoming.read(&mut held, hear).unwrap();
+            incoming.read(&mut held, handle).unwrap();
         }
-        assert_eq!(heard, ["abcd"]);
+        assert_eq!(received, ["abcd"]);
     }
 }

@@ -11,7 +11,7 @@ use super::WebSocketPlan;
 use super::deflate::compress;
 use super::incoming::{Incoming, IncomingItem};
 use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
-use crate::service::{ConnectionPermit, Taken};
+use crate::service::{ConnectionPermit, DetachedConnection};
 
 /// How long a closed connection is still read, so that a reset does not discard what was sent last.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
@@ -86,7 +86,7 @@ struct SocketInner {
 struct OutgoingFrames {
     guest: Option<GuestKey>,
     /// Counts the connection.
-    seat: Option<ConnectionPermit>,
+    permit: Option<ConnectionPermit>,
     unsent: Vec<u8>,
     /// Bytes of it that were sent.
     sent_bytes: usize,
@@ -94,7 +94,7 @@ struct OutgoingFrames {
     is_readable: bool,
     state: SocketPhase,
     /// Something was received since the deadline was set.
-    was_heard: bool,
+    has_received: bool,
     was_pinged: bool,
 }
 
@@ -119,14 +119,14 @@ impl Socket {
             |deflate: Deflate| (COMPRESSED_BYTES_MIN..=deflate.message_bytes_max()).contains(&bytes.len());
         let mut packed = Vec::new();
         let is_compressed = self.0.deflate.is_some_and(fits) && compress(bytes, &mut packed);
-        self.say(opcode, is_compressed, if is_compressed { &packed } else { bytes });
+        self.send_frame(opcode, is_compressed, if is_compressed { &packed } else { bytes });
     }
 
     /// Closes the connection with a close frame: 1000 is the usual code, 4000 to 4999 are for applications. An
     /// invalid code becomes 1000.
     pub fn close(&self, code: u16, reason: &str) {
         let code = if matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) { code } else { 1000 };
-        self.say(Opcode::Close, false, &close_payload(code, reason));
+        self.send_frame(Opcode::Close, false, &close_payload(code, reason));
     }
 
     /// Whether messages can still be sent.
@@ -141,23 +141,23 @@ impl Socket {
 
     /// Puts a connection that has left HTTP into the lane.
     pub(super) fn open(
-        taken: Taken,
+        taken: DetachedConnection,
         lane: Lane,
         plan: WebSocketPlan,
         deflate: Option<Deflate>,
         handler: Handler,
     ) {
-        let Taken { carrier, read, seat, .. } = taken;
+        let DetachedConnection { carrier, read, permit, .. } = taken;
         let mut incoming = Incoming::new(plan.limits, deflate.is_some());
         incoming.held.extend_from_slice(&read);
         let outgoing = OutgoingFrames {
             guest: None,
-            seat: Some(seat),
+            permit: Some(permit),
             unsent: Vec::new(),
             sent_bytes: 0,
             is_readable: true,
             state: SocketPhase::Open,
-            was_heard: true,
+            has_received: true,
             was_pinged: false,
         };
         let inner = Rc::new(SocketInner {
@@ -175,7 +175,7 @@ impl Socket {
         lane.set_deadline(guest, Some(plan.heartbeat));
     }
 
-    fn say(&self, opcode: Opcode, is_compressed: bool, payload: &[u8]) {
+    fn send_frame(&self, opcode: Opcode, is_compressed: bool, payload: &[u8]) {
         let mut outgoing = self.0.outgoing.borrow_mut();
         if outgoing.state != SocketPhase::Open {
             return;
@@ -230,12 +230,12 @@ impl Socket {
         let mut outgoing = self.0.outgoing.borrow_mut();
         outgoing.state = SocketPhase::Gone;
         outgoing.unsent = Vec::new();
-        let (guest, seat) = (outgoing.guest.take(), outgoing.seat.take());
+        let (guest, permit) = (outgoing.guest.take(), outgoing.permit.take());
         drop(outgoing);
         if let Some(guest) = guest {
             self.0.lane.remove(guest);
         }
-        drop(seat);
+        drop(permit);
     }
 
     /// Receives and parses, until nothing more has arrived or the client does not read our output.
@@ -251,7 +251,7 @@ impl Socket {
             drop(outgoing);
             match self.receive(guest, state) {
                 Moved::Bytes(0) | Moved::Broken => return self.end(),
-                Moved::Bytes(_) => self.0.outgoing.borrow_mut().was_heard = true,
+                Moved::Bytes(_) => self.0.outgoing.borrow_mut().has_received = true,
                 Moved::WouldBlock => self.0.outgoing.borrow_mut().is_readable = false,
             }
             self.flush();
@@ -289,8 +289,8 @@ impl Socket {
         }
         let behind = incoming.held.get(from_held..).unwrap_or_default().to_vec();
         let there = buffer.get_mut(..from_held + came).unwrap_or_default();
-        let reading = Reading::begin(&self.0.is_reading);
-        let read = incoming.read(there, |said| self.hear(said));
+        let reading = ReadGuard::begin(&self.0.is_reading);
+        let read = incoming.read(there, |item| self.handle_item(item));
         drop(reading);
         if let Err(fault) = read {
             self.close(fault.code(), fault.reason());
@@ -303,32 +303,32 @@ impl Socket {
         Moved::Bytes(behind.len())
     }
 
-    fn hear(&self, said: IncomingItem<'_>) -> bool {
-        match said {
+    fn handle_item(&self, item: IncomingItem<'_>) -> bool {
+        match item {
             IncomingItem::Message(message) => (self.0.handler)(self, message),
-            IncomingItem::Ping(payload) => self.say(Opcode::Pong, false, payload),
+            IncomingItem::Ping(payload) => self.send_frame(Opcode::Pong, false, payload),
             IncomingItem::Pong => {}
             IncomingItem::Close(code) => {
                 let payload = code.map_or_else(Vec::new, |code| close_payload(code, ""));
-                self.say(Opcode::Close, false, &payload);
+                self.send_frame(Opcode::Close, false, &payload);
             }
         }
         self.is_open()
     }
 
     /// The heartbeat time has passed.
-    fn look(&self, guest: GuestKey) {
+    fn check_heartbeat(&self, guest: GuestKey) {
         let mut outgoing = self.0.outgoing.borrow_mut();
-        let was_heard = std::mem::take(&mut outgoing.was_heard);
-        if outgoing.state != SocketPhase::Open || (!was_heard && outgoing.was_pinged) {
+        let has_received = std::mem::take(&mut outgoing.has_received);
+        if outgoing.state != SocketPhase::Open || (!has_received && outgoing.was_pinged) {
             drop(outgoing);
             return self.end();
         }
-        outgoing.was_pinged = !was_heard;
+        outgoing.was_pinged = !has_received;
         drop(outgoing);
         self.0.lane.set_deadline(guest, Some(self.0.plan.heartbeat));
-        if !was_heard {
-            self.say(Opcode::Ping, false, b"");
+        if !has_received {
+            self.send_frame(Opcode::Ping, false, b"");
         }
     }
 
@@ -344,16 +344,16 @@ impl Socket {
 }
 
 /// Marks that the input is being parsed, until it is dropped: also if a handler panics.
-struct Reading<'s>(&'s Cell<bool>);
+struct ReadGuard<'s>(&'s Cell<bool>);
 
-impl<'s> Reading<'s> {
-    fn begin(flag: &'s Cell<bool>) -> Reading<'s> {
+impl<'s> ReadGuard<'s> {
+    fn begin(flag: &'s Cell<bool>) -> ReadGuard<'s> {
         flag.set(true);
-        Reading(flag)
+        ReadGuard(flag)
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
@@ -364,7 +364,7 @@ impl Guests for Socket {
         match event {
             GuestEvent::Socket(ready) => self.socket_ready(ready),
             GuestEvent::Again => self.read(),
-            GuestEvent::Deadline => self.look(guest),
+            GuestEvent::Deadline => self.check_heartbeat(guest),
             GuestEvent::Draining => self.close(1001, "the server is restarting"),
             GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
         }

@@ -12,7 +12,7 @@ use flatout_lane::socket::{self, Accepted};
 
 use super::WorkerLoop;
 use crate::connection::Connection;
-use crate::listening::{Listener, ListenersChange, NewLimits, Start};
+use crate::listeners::{Listener, ListenersChange, NewLimits, Start};
 use crate::service::Outcome;
 use crate::shared::Prefix;
 use crate::transport::Transport;
@@ -22,7 +22,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 /// How long a removed listener still accepts pending connections: started handshakes complete within a round trip,
 /// and established connections must not be reset.
-pub(crate) const GOING_TIME: Duration = Duration::from_secs(1);
+pub(crate) const LISTENER_CLOSE_TIME: Duration = Duration::from_secs(1);
 
 impl WorkerLoop {
     /// Accepts from all listeners.
@@ -129,7 +129,7 @@ impl WorkerLoop {
             if change.removed.contains(&listener.id) {
                 // If this fails, it is closed nevertheless.
                 let _ = refuse_new(listener.socket.as_fd());
-                listener.closes_at = Some(self.serving.now.ticks + clock::ticks(GOING_TIME));
+                listener.closes_at = Some(self.serving.now.ticks + clock::ticks(LISTENER_CLOSE_TIME));
             }
         }
         let mut is_watched = true;

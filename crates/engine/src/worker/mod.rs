@@ -30,15 +30,14 @@ use tokio::task::spawn_local;
 
 use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
-use crate::h1::{Fate, Serving};
-use crate::listening::Listener;
+use crate::listeners::Listener;
 use crate::plan::Limits;
-use crate::service::{ConnectionPermit, Outcome, Taken, Takeover};
+use crate::service::{ConnectionPermit, DetachedConnection, Outcome, Takeover};
+use crate::serving::{Fate, Serving};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
 
-pub(crate) use accept::GOING_TIME;
-pub use census::State;
+pub(crate) use accept::LISTENER_CLOSE_TIME;
 pub(crate) use run::run;
 #[cfg(feature = "simulation")]
 pub use stepped::SteppedWorker;
@@ -111,16 +110,16 @@ impl WorkerLoop {
     fn apply(&mut self, key: Key, fate: Fate) {
         match fate {
             Fate::Keep => {}
-            Fate::Again => self.come_again(key),
+            Fate::Again => self.schedule_again(key),
             Fate::Close(outcome) => self.close(key, outcome),
             Fate::Take(takeover) => self.take(key, takeover),
         }
     }
 
     /// Gives a connection another turn. Each is listed once, so that heavy senders get no more turns than others.
-    fn come_again(&mut self, key: Key) {
+    fn schedule_again(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if !std::mem::replace(&mut connection.comes_again, true) {
+        if !std::mem::replace(&mut connection.is_scheduled, true) {
             self.again.push(key);
         }
     }
@@ -148,32 +147,37 @@ impl WorkerLoop {
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
         self.serving.closed(&mut connection, Outcome::Taken);
         let peer = connection.peer.address();
-        let leaving = self.serving.lane.seats().leaving(peer.map(Prefix::of));
+        let permit = self.serving.lane.permits().issue(peer.map(Prefix::of));
         connection.transport.unwatch(self.poll.set());
         let (socket, is_direct) = match connection.transport {
             Transport::Plain(socket) => (socket, true),
-            transport => match relay(&self.serving.lane, transport, leaving.clone()) {
+            transport => match relay(&self.serving.lane, transport, permit.clone()) {
                 Ok(socket) => (socket, false),
                 // No descriptors, no memory: it is closed.
                 Err(_) => return,
             },
         };
-        let seat = ConnectionPermit(leaving.clone());
-        let taken = Taken { carrier: socket.into(), read: read.into(), peer, is_direct, seat };
+        let taken = DetachedConnection {
+            carrier: socket.into(),
+            read: read.into(),
+            peer,
+            is_direct,
+            permit: ConnectionPermit(permit.clone()),
+        };
         spawn_local(async move {
-            let _leaving = leaving;
+            let _permit = permit;
             takeover(taken).await;
         });
     }
 
-    /// Counts connections that came from another process, and uncounts those that have left the lane and ended.
-    fn forget_taken(&mut self) {
-        let seats = self.serving.lane.seats();
-        if !seats.have_changed() {
+    /// Counts connections from another process, and uncounts those that have left the lane and ended.
+    fn settle_permits(&mut self) {
+        let permits = self.serving.lane.permits();
+        if !permits.have_changed() {
             return;
         }
-        let (came, ended) = (seats.take_came(), seats.take_ended());
-        for _ in 0..came {
+        let (inherited, ended) = (permits.take_inherited(), permits.take_ended());
+        for _ in 0..inherited {
             self.shared.admit(None);
         }
         for peer in ended {
@@ -183,7 +187,7 @@ impl WorkerLoop {
     }
 
     /// Notifies the owners of guests of events of their exchanges.
-    fn give_notice(&mut self) {
+    fn send_notices(&mut self) {
         for (guest, event) in std::mem::take(&mut self.serving.notices) {
             self.call_guest(guest, event);
         }
@@ -200,7 +204,7 @@ impl WorkerLoop {
 
     fn note_stats(&self) {
         self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
-        let taken = self.serving.lane.seats().count();
+        let taken = self.serving.lane.permits().count();
         self.stats.connections.store(self.connections.len() + taken, Ordering::Relaxed);
         self.stats.taken.store(taken, Ordering::Relaxed);
         self.stats.accepted.store(self.accepted_count, Ordering::Relaxed);
@@ -216,7 +220,7 @@ impl WorkerLoop {
     }
 
     fn end_if_drained(&mut self) {
-        self.ended |= self.connections.is_empty() && self.serving.lane.seats().count() == 0;
+        self.ended |= self.connections.is_empty() && self.serving.lane.permits().count() == 0;
     }
 }
 

@@ -13,7 +13,7 @@ use flatout_lane::socket::Moved;
 use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
 
 use super::WorkerLoop;
-use crate::connection::{Connection, Peer, Proxied};
+use crate::connection::{Connection, Peer, PendingProxy};
 use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
 use crate::transport::Transport;
@@ -38,7 +38,7 @@ impl WorkerLoop {
         peer: Option<SocketAddr>,
         is_secure: bool,
     ) {
-        connection.work().proxy = Some(Box::new(Proxied { peer: Peer::of(peer), is_secure }));
+        connection.work().proxy = Some(Box::new(PendingProxy { peer: Peer::of(peer), is_secure }));
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
 
@@ -82,7 +82,7 @@ impl WorkerLoop {
     }
 
     /// Assigns the connection to its client.
-    fn begin_as(&mut self, key: Key, proxy: Proxied, header: Header) -> bool {
+    fn begin_as(&mut self, key: Key, proxy: PendingProxy, header: Header) -> bool {
         let client = header.source.or(proxy.peer.address());
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let mut taken = [0; BINARY_BYTES_MAX];

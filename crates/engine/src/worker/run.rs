@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::turn::TURN_NS_MAX;
 use super::{Setup, WorkerLoop};
 use crate::exchange::{Lane, Worker as Place};
-use crate::h1::{STAGE_SOCKETS, Serving};
 use crate::service::Service;
+use crate::serving::{STAGE_SOCKETS, Serving};
 
 /// The longest wait of a worker without connections.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -103,7 +103,7 @@ impl Main {
             Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
         // Handling exchanges may have spawned tasks.
         let has_tasks = self.worker.attend() || has_tasks;
-        self.worker.forget_taken();
+        self.worker.settle_permits();
         self.worker.note_stats();
         has_tasks
     }

@@ -8,8 +8,8 @@ use flatout_lane::slab::Cursor;
 use super::WorkerLoop;
 use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
-use crate::h1::Fate;
 use crate::service::Outcome;
+use crate::serving::Fate;
 
 /// The sweep checks one slice of the table every [`TICK`](flatout_lane::clock::TICK), so each connection once a
 /// second.
@@ -76,7 +76,7 @@ impl WorkerLoop {
 
     /// Notifies connections of the drain, for at most one turn; the next turn continues. A connection that responds
     /// before it is notified announces its end in that response.
-    pub(super) fn tell_of_drain(&mut self) {
+    pub(super) fn notify_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut cursor = self.drain_cursor.take().unwrap_or_default();
         while let Some((key, connection)) = cursor.next(&self.connections) {
@@ -102,7 +102,7 @@ impl WorkerLoop {
     }
 
     /// Notifies guests of the drain, for at most one turn.
-    pub(super) fn tell_guests_of_drain(&mut self) {
+    pub(super) fn notify_guests_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         while let Some(guest) = self.draining_guests.pop() {
             self.call_guest(GuestKey(guest), GuestEvent::Draining);

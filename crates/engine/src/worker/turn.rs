@@ -11,8 +11,8 @@ use flatout_wire::h1::Wants;
 
 use super::WorkerLoop;
 use crate::exchange::{GuestEvent, GuestKey, Mail};
-use crate::h1::{Fate, STAGE_SOCKETS};
 use crate::service::Outcome;
+use crate::serving::{Fate, STAGE_SOCKETS};
 
 /// How long a turn lasts, except for its last stage: then tasks get theirs.
 pub(super) const TURN_NS_MAX: u64 = 500_000;
@@ -120,7 +120,7 @@ impl WorkerLoop {
         } else if !connection.is_sending() && !connection.transport.wants_room() {
             return None;
         }
-        if connection.comes_again {
+        if connection.is_scheduled {
             // It will get its turn.
             return None;
         }
@@ -185,10 +185,10 @@ impl WorkerLoop {
             self.read_mail();
         }
         if self.drain_cursor.is_some() {
-            self.tell_of_drain();
+            self.notify_of_drain();
         }
         if !self.draining_guests.is_empty() {
-            self.tell_guests_of_drain();
+            self.notify_guests_of_drain();
         }
         if std::mem::take(&mut self.accept_again) {
             self.accept_all();
@@ -200,7 +200,7 @@ impl WorkerLoop {
         let mut keys = std::mem::take(&mut self.again).into_iter();
         for key in keys.by_ref() {
             if let Some(connection) = self.connections.get_mut(key) {
-                connection.comes_again = false;
+                connection.is_scheduled = false;
             }
             self.serve_single(key);
             if clock::nanoseconds() > ends_ns {
@@ -218,7 +218,7 @@ impl WorkerLoop {
     pub(super) fn attend(&mut self) -> bool {
         let had_notices = !self.serving.notices.is_empty();
         if had_notices {
-            self.give_notice();
+            self.send_notices();
         }
         if !self.serving.lane.has_listed() {
             return had_notices;
@@ -233,14 +233,8 @@ impl WorkerLoop {
         for attended in 1usize.. {
             let Some(exchange) = self.serving.lane.next_listed() else { return };
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
-                self.with(key, |serving, connection| match connection.exchange {
-                    Some(own) if own == exchange => serving.attend(key, connection),
-                    None if connection.is_h2() && serving.has_news(exchange) => {
-                        serving.attend_h2(key, connection, exchange)
-                    }
-                    _ => Fate::Keep,
-                });
-                self.give_notice();
+                self.with(key, |serving, connection| serving.attend(key, connection, exchange));
+                self.send_notices();
             }
             if attended % SERVED_PER_LOOK == 0 && self.serving.begin() > ends_ns {
                 return;

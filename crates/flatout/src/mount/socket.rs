@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use flatout_engine::Taken;
+use flatout_engine::DetachedConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ pub(super) struct Owner {
 impl Socket {
     /// # Errors
     /// The runtime cannot watch the socket.
-    pub(super) fn new(taken: Taken) -> io::Result<(Socket, Owner)> {
+    pub(super) fn new(taken: DetachedConnection) -> io::Result<(Socket, Owner)> {
         let socket = taken.carrier.into_socket()?;
         let stream = match taken.peer {
             Some(_) => Stream::Tcp(TcpStream::from_std(socket.into())?),
@@ -173,16 +173,16 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::io::AsyncWriteExt;
 
-    fn taken(read: &'static [u8]) -> (Taken, StdUnixStream) {
+    fn taken(read: &'static [u8]) -> (DetachedConnection, StdUnixStream) {
         let (ours, theirs) = StdUnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         (
-            Taken {
+            DetachedConnection {
                 carrier: OwnedFd::from(ours).into(),
                 read: Bytes::from_static(read),
                 peer: None,
                 is_direct: true,
-                seat: ConnectionPermit::none(),
+                permit: ConnectionPermit::none(),
             },
             theirs,
         )

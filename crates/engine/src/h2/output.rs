@@ -7,25 +7,25 @@ use flatout_wire::h2::hpack::encode_lines;
 
 use super::Session;
 use crate::connection::Connection;
-use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Drained, Piece};
 use crate::service::Outcome;
+use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving};
 
 impl Serving {
     /// Frames content of streams in turn, until windows or the output are full.
-    pub(super) fn speak(&mut self, connection: &mut Connection, session: &mut Session) {
+    pub(super) fn frame_content(&mut self, connection: &mut Connection, session: &mut Session) {
         if connection.is_sending() {
             return;
         }
         while self.output.len() < OUT_BYTES_PER_SEND
             && let Some(id) = session.machine.next_turn()
         {
-            self.speak_of(session, id);
+            self.frame_stream(session, id);
         }
     }
 
     /// Frames content of a stream: what waits in several pieces goes into one frame.
-    fn speak_of(&mut self, session: &mut Session, id: StreamId) {
+    fn frame_stream(&mut self, session: &mut Session, id: StreamId) {
         let room = session.machine.room(id);
         let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
         let bytes = stream.content_bytes.min(room as u64);
@@ -38,7 +38,7 @@ impl Serving {
         let waiting = usize::try_from(left).unwrap_or(usize::MAX);
         if !session.machine.content(id, bytes as usize, waiting, ends, self.output.bytes()) {
             // It does not match the declared length: the stream was reset.
-            return self.stream_over(session, id, Outcome::Failed);
+            return self.end_stream(session, id, Outcome::Failed);
         }
         session.content_bytes += bytes;
         if let Some(stream) = session.stream(id) {
@@ -56,8 +56,8 @@ impl Serving {
             }
         }
         if ends {
-            if !session.has_stayed(id) {
-                self.stream_over(session, id, Outcome::Sent);
+            if !session.stays_open(id) {
+                self.end_stream(session, id, Outcome::Sent);
             }
         } else if left == 0 {
             self.end_of_content(session, id);
@@ -76,8 +76,8 @@ impl Serving {
                     false => session.machine.trailers(id, encode, self.output.bytes()),
                 };
                 let outcome = if has_ended { Outcome::Sent } else { Outcome::Failed };
-                if !(has_ended && session.has_stayed(id)) {
-                    self.stream_over(session, id, outcome);
+                if !(has_ended && session.stays_open(id)) {
+                    self.end_stream(session, id, outcome);
                 }
             }
         }
@@ -93,7 +93,7 @@ impl Serving {
     ) -> Fate {
         let drained = match self.output.is_empty() {
             true => {
-                self.note_over(connection, records_at, Drained::All);
+                self.note_complete(connection, records_at, Drained::All);
                 Drained::All
             }
             false => self.flush(key, connection, records_at),
@@ -119,7 +119,7 @@ impl Serving {
         records_at: usize,
     ) -> Fate {
         loop {
-            self.speak(connection, session);
+            self.frame_content(connection, session);
             let was_full = self.output.len() >= OUT_BYTES_PER_SEND;
             match self.send_visit(key, connection, session, records_at) {
                 Fate::Keep if was_full && !connection.is_sending() && connection.lingering.is_none() => {}

@@ -9,10 +9,9 @@ use flatout_wire::h2::Code;
 use super::Session;
 use crate::connection::Connection;
 use crate::exchange::Exchange;
-use crate::h1::ending::taken_bytes;
-use crate::h1::{Fate, Serving};
 use crate::output::Queue;
 use crate::service::Outcome;
+use crate::serving::{Fate, Serving, acknowledged_bytes};
 
 /// How long the first GOAWAY may stay unconfirmed before the second one names the last stream.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
@@ -93,8 +92,8 @@ impl Serving {
         } else if self.draining {
             session.machine.leave_now(self.output.bytes());
         }
-        for id in session.lingered() {
-            self.stream_over(session, id, Outcome::Sent);
+        for id in session.overdue_lingerers() {
+            self.end_stream(session, id, Outcome::Sent);
         }
         if self.is_fast_enough(connection, session) {
             self.begin_rate(connection, session);
@@ -115,7 +114,7 @@ impl Serving {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work().is_warming;
         let is_sending = connection.is_sending() && !is_warming;
-        let taken = taken_bytes(connection, is_sending);
+        let taken = acknowledged_bytes(connection, is_sending);
         if is_sending {
             return taken.is_none_or(|taken| self.is_enough(connection, taken));
         }
@@ -136,7 +135,7 @@ impl Serving {
         let records_at = self.records.len();
         while let Some((id, _)) = session.streams.last() {
             let id = *id;
-            self.stream_over(session, id, outcome);
+            self.end_stream(session, id, outcome);
         }
         self.output.forget();
         if self.records.len() > records_at {

@@ -12,11 +12,12 @@ use tokio::task::spawn_local;
 use super::Session;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
-use crate::h1::ending::why_incomplete;
-use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Content, Piece};
 use crate::record::Record;
-use crate::service::{Carrier, ConnectionPermit, ExchangeKey, Outcome, Response, Taken, Takeover};
+use crate::service::{
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, Response, Takeover,
+};
+use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
 
 impl Serving {
     /// Starts the task that makes a response.
@@ -37,14 +38,14 @@ impl Serving {
         let before = output.len();
         let note = response.note();
         if session.websockets > 0 {
-            session.fit_websocket(id, response);
+            session.convert_websocket_response(id, response);
         }
         let status = response.status();
         let content = output.encode_h2(response, &mut session.machine, id, prelude);
         let filter = response.take_filter();
         response.reset();
         let record = record.map(|record| self.note_head(record, status, note, before));
-        self.go_on_with(Some(key), session, id, content, record);
+        self.send_content(Some(key), session, id, content, record);
         let exchange = session.stream(id).and_then(|stream| stream.exchange);
         if let (Some(filter), Some(exchange)) = (filter, exchange) {
             self.lane.set_filter(exchange, filter);
@@ -62,12 +63,12 @@ impl Serving {
         let before = self.output.len();
         let note = response.note();
         if session.websockets > 0 {
-            session.fit_websocket(id, response);
+            session.convert_websocket_response(id, response);
         }
         let status = response.status();
         let content = self.output.encode_h2(response, &mut session.machine, id, &self.prelude);
         let record = record.map(|record| self.note_head(record, status, note, before));
-        self.go_on_with(None, session, id, content, record);
+        self.send_content(None, session, id, content, record);
     }
 
     fn note_head(&self, mut record: Record, status: flatout_wire::Status, note: u64, before: u64) -> Record {
@@ -81,7 +82,7 @@ impl Serving {
 
     /// Continues with the content of a response whose head was written. `key`: the connection, if an exchange may
     /// have to be created.
-    fn go_on_with(
+    fn send_content(
         &mut self,
         key: Option<Key>,
         session: &mut Session,
@@ -92,7 +93,7 @@ impl Serving {
         match content {
             Content::Over => {
                 self.records.extend(record);
-                self.stream_over(session, id, Outcome::Sent);
+                self.end_stream(session, id, Outcome::Sent);
             }
             Content::Waits(pieces, trailers, memory_bytes) => {
                 pieces.into_iter().for_each(|piece| session.queue(id, piece));
@@ -121,7 +122,7 @@ impl Serving {
             Content::Failed => {
                 session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());
                 session.enter(id).record = record;
-                self.stream_over(session, id, Outcome::Failed);
+                self.end_stream(session, id, Outcome::Failed);
             }
         }
     }
@@ -129,12 +130,12 @@ impl Serving {
     /// The response leaves HTTP: from now on, its content is sent by the new owner.
     fn take_over(&self, session: &Session, exchange: ExchangeKey, takeover: Takeover) {
         // The stream's connection is still in the lane, and counts there.
-        let taken = Taken {
+        let taken = DetachedConnection {
             carrier: Carrier::stream(&self.lane, exchange),
             read: Bytes::new(),
             peer: session.peer.address(),
             is_direct: false,
-            seat: ConnectionPermit::none(),
+            permit: ConnectionPermit::none(),
         };
         spawn_local(async move { takeover(taken).await });
     }
@@ -165,8 +166,8 @@ impl Serving {
     pub(crate) fn attend_h2(&mut self, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
         self.with_session(connection, |serving, connection, session| {
             let records_at = serving.records.len();
-            serving.hear(connection, session, exchange);
-            serving.hear_others(connection, session, exchange);
+            serving.handle_items(connection, session, exchange);
+            serving.handle_items_of_others(connection, session, exchange);
             let fate = serving.send_now(key, connection, session, records_at);
             serving.set_deadline(connection, session);
             match fate {
@@ -179,7 +180,7 @@ impl Serving {
 
     /// Also handles messages for the connection's other streams, so that all of them are sent at once. These
     /// streams stay listed, but have nothing left to handle.
-    fn hear_others(&mut self, connection: &mut Connection, session: &mut Session, first: Key) {
+    fn handle_items_of_others(&mut self, connection: &mut Connection, session: &mut Session, first: Key) {
         if !self.lane.has_listed() {
             return;
         }
@@ -194,11 +195,11 @@ impl Serving {
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 return;
             }
-            self.hear(connection, session, exchange);
+            self.handle_items(connection, session, exchange);
         }
     }
 
-    fn hear(&mut self, connection: &mut Connection, session: &mut Session, exchange: Key) {
+    fn handle_items(&mut self, connection: &mut Connection, session: &mut Session, exchange: Key) {
         let Some(Some(id)) = self.lane.with(exchange, |exchange| exchange.stream()) else { return };
         let Some(stream) = session.stream(id).filter(|stream| stream.exchange == Some(exchange)) else {
             return;
@@ -209,8 +210,8 @@ impl Serving {
             self.proceed_h2(session, id);
             self.give_credit(session, id);
         }
-        while let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() {
-            match said {
+        while let Some(item) = self.lane.with(exchange, Exchange::dequeue).flatten() {
+            match item {
                 Outgoing::Answer(mut response) => {
                     if session.machine.owes_response(id) {
                         let record = session.stream(id).and_then(|stream| stream.record.take());
@@ -225,12 +226,12 @@ impl Serving {
                     };
                     session.machine.inform(id, encode, self.output.bytes());
                 }
-                Outgoing::Data(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
+                Outgoing::Data(bytes) => self.queue_content(session, id, Piece::Bytes(bytes)),
                 Outgoing::Pipe(mut pipe) => {
                     // Frames separate its parts, so it cannot be spliced from socket to socket.
                     match pipe.take_bytes() {
-                        Some(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
-                        None => self.break_off_h2(session, id),
+                        Some(bytes) => self.queue_content(session, id, Piece::Bytes(bytes)),
+                        None => self.abort_response_h2(session, id),
                     }
                 }
                 Outgoing::End(trailers) => {
@@ -241,8 +242,8 @@ impl Serving {
                 }
                 // The response has ended before.
                 Outgoing::Cut if session.reads_on(id) => {}
-                Outgoing::Cut => self.break_off_h2(session, id),
-                Outgoing::Abandon => self.left(session, id),
+                Outgoing::Cut => self.abort_response_h2(session, id),
+                Outgoing::Abandon => self.handle_abandon(session, id),
                 Outgoing::Leave(..) => self.refuse_to_leave(session, id),
                 Outgoing::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
@@ -252,13 +253,13 @@ impl Serving {
     /// A stream cannot be handed over like a connection: it ends without a response.
     pub(super) fn refuse_to_leave(&mut self, session: &mut Session, id: StreamId) {
         session.machine.reset(id, Code::CANCEL, self.output.bytes());
-        self.stream_over(session, id, Outcome::Failed);
+        self.end_stream(session, id, Outcome::Failed);
     }
 
     /// The owner has left a stream: it ends after the data already pushed.
-    fn left(&mut self, session: &mut Session, id: StreamId) {
-        if session.was_left(id) {
-            self.stream_over(session, id, Outcome::Sent);
+    fn handle_abandon(&mut self, session: &mut Session, id: StreamId) {
+        if session.note_owner_left(id) {
+            self.end_stream(session, id, Outcome::Sent);
         } else if session.machine.is_responding(id) {
             session.enter(id).end.get_or_insert_default();
             self.wait_or_end(session, id);
@@ -274,12 +275,12 @@ impl Serving {
     }
 
     /// Resets a stream whose response cannot be completed.
-    fn break_off_h2(&mut self, session: &mut Session, id: StreamId) {
+    fn abort_response_h2(&mut self, session: &mut Session, id: StreamId) {
         session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());
-        self.stream_over(session, id, Outcome::Failed);
+        self.end_stream(session, id, Outcome::Failed);
     }
 
-    fn content_came(&mut self, session: &mut Session, id: StreamId, piece: Piece) {
+    fn queue_content(&mut self, session: &mut Session, id: StreamId, piece: Piece) {
         let has_ended = session.stream(id).is_none_or(|stream| stream.end.is_some());
         if session.machine.is_responding(id) && !has_ended {
             session.queue(id, piece);
@@ -289,7 +290,7 @@ impl Serving {
 
     /// Removes a stream that has ended, for whatever reason. If its response was sent and somebody still reads its
     /// request's body, only its response has ended.
-    pub(super) fn stream_over(&mut self, session: &mut Session, id: StreamId, outcome: Outcome) {
+    pub(super) fn end_stream(&mut self, session: &mut Session, id: StreamId, outcome: Outcome) {
         if let Some(mut stream) = session.take(id) {
             let is_awaited = outcome == Outcome::Sent && !stream.waits && !stream.is_websocket;
             if is_awaited && self.is_held(stream.exchange) && session.machine.awaits_content(id) {
@@ -303,7 +304,7 @@ impl Serving {
                 session.machine.consumed(id, stream.unread_bytes, self.output.bytes());
             }
             if let Some(exchange) = stream.exchange {
-                self.lane.with(exchange, |exchange| exchange.spoil_body(why_incomplete(outcome)));
+                self.lane.with(exchange, |exchange| exchange.fail_body(body_fault_of(outcome)));
                 self.end_exchange(exchange);
             }
             if let Some(mut record) = stream.record {

@@ -7,28 +7,26 @@
 //! A listener that is in both plans stays unchanged. A removed one takes no new connections at once, and is closed
 //! when its pending connections were accepted.
 
+mod bind;
+mod handover;
+
 use std::fs;
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use flatout_lane::clock::Ticks;
-use flatout_lane::listener::{self, ListenOptions, LocalAddress};
+use flatout_lane::listener::LocalAddress;
 use flatout_lane::process;
 
 use crate::Error;
-use crate::plan::{Address, Limits, Locality, Plan, SocketPlan};
-use crate::worker::GOING_TIME;
+use crate::plan::{Address, Limits, Plan};
+use crate::worker::LISTENER_CLOSE_TIME;
 
 /// How long an address may still be in use by this server's own listeners that are being removed.
-const LEFT_TIME_MAX: Duration = Duration::from_secs(3);
-const _: () = assert!(LEFT_TIME_MAX.as_millis() > GOING_TIME.as_millis());
-
-/// How often to try it again meanwhile.
-const LEFT_LOOK: Duration = Duration::from_millis(20);
+const RELEASED_TIME_MAX: Duration = Duration::from_secs(3);
+const _: () = assert!(RELEASED_TIME_MAX.as_millis() > LISTENER_CLOSE_TIME.as_millis());
 
 /// One worker's socket of a listener.
 #[derive(Debug)]
@@ -68,7 +66,7 @@ pub(crate) struct NewLimits {
 
 /// All listeners of a server.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct Listeners {
     entries: Vec<Entry>,
     next_id: u32,
     /// The server has an acceptor: its workers have it since their start, so this never changes.
@@ -77,7 +75,7 @@ pub(crate) struct Listening {
     is_handed_over: bool,
     cpus: Vec<Option<usize>>,
     /// Addresses that were removed, and when.
-    left: Vec<(Address, Instant)>,
+    released: Vec<(Address, Instant)>,
 }
 
 /// A listener.
@@ -114,33 +112,33 @@ pub struct Inherited {
 
 /// A change of the listeners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changed {
+pub struct AddressChanges {
     /// New addresses.
     pub added: Vec<Address>,
     /// Removed addresses.
     pub removed: Vec<Address>,
 }
 
-impl Listening {
+impl Listeners {
     /// Binds the listeners of a plan, or takes inherited ones, for each worker. Of the listeners inherited from
     /// another flatout process, it keeps those that the plan has too.
     pub(crate) fn bind(
         plan: &Plan,
         cpus: Vec<Option<usize>>,
         inherited: Vec<Inherited>,
-    ) -> Result<(Listening, Vec<Vec<Listener>>), Error> {
+    ) -> Result<(Listeners, Vec<Vec<Listener>>), Error> {
         let refused = |error| Error::System("sockets inherited by LISTEN_FDS".to_owned(), error);
         let handed_over = match plan.takes_handed_over {
             true if inherited.is_empty() => process::listen_fds().map_err(refused)?,
             _ => Vec::new(),
         };
-        let mut listening = Listening {
+        let mut listening = Listeners {
             entries: Vec::new(),
             next_id: 0,
             has_tls: plan.tls.is_some(),
             is_handed_over: !handed_over.is_empty(),
             cpus,
-            left: Vec::new(),
+            released: Vec::new(),
         };
         let mut workers: Vec<Vec<Listener>> = listening.cpus.iter().map(|_| Vec::new()).collect();
         let mut deal = |entry: &Entry, sockets: Vec<OwnedFd>| {
@@ -202,7 +200,7 @@ impl Listening {
         })
     }
 
-    /// Binds the new addresses of a plan. Nothing changes until [`Listening::commit`].
+    /// Binds the new addresses of a plan. Nothing changes until [`Listeners::commit`].
     ///
     /// # Errors
     /// A plan that has TLS where this server has not, or the other way round; an address that cannot be bound. Then
@@ -237,40 +235,41 @@ impl Listening {
         let wanted: Vec<_> =
             secure.chain(plain).map(|(asked, is_secure)| (asked, start(asked, is_secure))).collect();
         // A listener that stays as it is goes before one that begins or ends to use TLS.
-        let mut kept: Vec<Option<u32>> = vec![None; wanted.len()];
+        let mut unchanged: Vec<Option<u32>> = vec![None; wanted.len()];
         for is_same in [true, false] {
             for (at, (asked, start)) in wanted.iter().enumerate() {
                 let known = |entry: &&Entry| {
                     entry.asked.as_ref() == Some(*asked)
                         && (!is_same || entry.start.is_secure == start.is_secure)
-                        && !kept.contains(&Some(entry.id))
+                        && !unchanged.contains(&Some(entry.id))
                 };
-                if kept[at].is_none()
+                if unchanged[at].is_none()
                     && let Some(entry) = self.entries.iter().find(known)
                 {
-                    kept[at] = Some(entry.id);
+                    unchanged[at] = Some(entry.id);
                     prepared.altered.extend(altered(entry, *start));
                 }
             }
         }
-        for ((asked, start), _) in wanted.iter().zip(&kept).filter(|(_, kept)| kept.is_none()) {
+        for ((asked, start), _) in wanted.iter().zip(&unchanged).filter(|(_, unchanged)| unchanged.is_none())
+        {
             let id = self.next_id.wrapping_add(prepared.added.len() as u32);
             let added = self.bind_one(id, asked, *start, &plan.socket)?;
             prepared.added.push(added);
         }
-        let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !kept.contains(&Some(*id)));
+        let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !unchanged.contains(&Some(*id)));
         prepared.removed.extend(gone);
         Ok(prepared)
     }
 
     /// Applies a change. Returns the changes for each worker, and a summary.
-    pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, Changed) {
+    pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, AddressChanges) {
         prepared.is_committed = true;
         let added = std::mem::take(&mut prepared.added);
         let Prepared { removed, altered, .. } = &prepared;
         let mut workers: Vec<ListenersChange> =
             self.cpus.iter().map(|_| ListenersChange::default()).collect();
-        let mut changed = Changed::default();
+        let mut changed = AddressChanges::default();
         for worker in &mut workers {
             worker.removed.clone_from(removed);
             worker.altered.clone_from(altered);
@@ -283,9 +282,9 @@ impl Listening {
         for entry in self.entries.extract_if(.., |entry| removed.contains(&entry.id)) {
             entry.remove_file();
             changed.removed.push(entry.address.clone());
-            self.left.push((entry.asked.unwrap_or(entry.address), Instant::now()));
+            self.released.push((entry.asked.unwrap_or(entry.address), Instant::now()));
         }
-        self.left.retain(|(_, since)| since.elapsed() < LEFT_TIME_MAX);
+        self.released.retain(|(_, since)| since.elapsed() < RELEASED_TIME_MAX);
         for (entry, sockets) in added {
             for (worker, socket) in workers.iter_mut().zip(sockets) {
                 worker.added.push(entry.listener(socket));
@@ -295,136 +294,6 @@ impl Listening {
             self.entries.push(entry);
         }
         (workers, changed)
-    }
-
-    /// Takes over a listener of another flatout process.
-    fn inherit(&mut self, inherited: Inherited, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System("a socket inherited from the old process".to_owned(), error);
-        let Inherited { asked, is_secure, sockets } = inherited;
-        let (had, has) = (sockets.len(), self.cpus.len());
-        if had != has {
-            return Err(Error::Plan(format!(
-                "workers: got {has}, but the process to be replaced has {had}; that change needs a restart"
-            )));
-        }
-        let mut bound = Vec::with_capacity(had);
-        let mut address = None;
-        for socket in sockets {
-            let (socket, at) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
-            address = Some(address_of(at));
-            bound.push(socket);
-        }
-        let address = address.ok_or_else(|| refused(ErrorKind::InvalidData.into()))?;
-        self.is_handed_over |= asked.is_none();
-        let is_secure = if asked.is_some() { is_secure } else { plan.tls.is_some() };
-        let file = match &address {
-            Address::Unix(path) if asked.is_some() => file_id(path),
-            _ => None,
-        };
-        let has_proxy_header = plan.proxy_protocol.is_at(asked.as_ref());
-        let id = self.next_id;
-        self.next_id += 1;
-        let start = Start { is_secure, has_proxy_header };
-        Ok((Entry { id, asked, address, start, file }, bound))
-    }
-
-    /// The listeners for a process that is to listen at the same addresses.
-    ///
-    /// # Errors
-    /// A worker lacks a socket of a listener: another change is in progress.
-    pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
-        let mut found = Vec::with_capacity(self.entries.len());
-        for entry in &self.entries {
-            let mut sockets = Vec::with_capacity(workers.len());
-            for worker in &mut workers {
-                let at = worker.iter().position(|(id, _)| *id == entry.id);
-                let at = at.ok_or_else(|| {
-                    Error::System(format!("the listener {}", entry.address), ErrorKind::ResourceBusy.into())
-                })?;
-                sockets.push(worker.swap_remove(at).1);
-            }
-            found.push(Inherited { asked: entry.asked.clone(), is_secure: entry.start.is_secure, sockets });
-        }
-        Ok(found)
-    }
-
-    fn adopt(&mut self, socket: OwnedFd, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System("a socket inherited by LISTEN_FDS".to_owned(), error);
-        let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
-        let address = address_of(address);
-        let has_proxy_header = plan.proxy_protocol.is_at(None);
-        let entry = Entry {
-            id: self.next_id,
-            asked: None,
-            address,
-            start: Start { is_secure: plan.tls.is_some(), has_proxy_header },
-            file: None,
-        };
-        self.next_id += 1;
-        Ok((entry, self.shared(&socket)?))
-    }
-
-    fn bind_one(
-        &self,
-        id: u32,
-        asked: &Address,
-        start: Start,
-        plan: &SocketPlan,
-    ) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System(format!("cannot listen on {asked}"), error);
-        let began = Instant::now();
-        let bound = loop {
-            match self.bind_now(asked, plan) {
-                Err(error)
-                    if error.kind() == ErrorKind::AddrInUse
-                        && self.has_left(asked)
-                        && began.elapsed() < LEFT_TIME_MAX =>
-                {
-                    sleep(LEFT_LOOK);
-                }
-                bound => break bound.map_err(refused)?,
-            }
-        };
-        let (address, sockets) = bound;
-        let sockets = match &address {
-            Address::Tcp(_) => sockets,
-            Address::Unix(_) => match sockets.first() {
-                Some(socket) => self.shared(socket)?,
-                None => sockets,
-            },
-        };
-        let file = match &address {
-            Address::Unix(path) => file_id(path),
-            Address::Tcp(_) => None,
-        };
-        Ok((Entry { id, asked: Some(asked.clone()), address, start, file }, sockets))
-    }
-
-    /// One socket per worker, or one Unix socket for all.
-    fn bind_now(&self, asked: &Address, plan: &SocketPlan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
-        let options = options(plan);
-        match asked {
-            Address::Tcp(tcp) => {
-                let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), &options)?;
-                if picks_by_cpu(plan, tcp, self.cpus.len()) {
-                    select_by_cpu(sockets.first().map(OwnedFd::as_fd), &self.cpus)?;
-                }
-                Ok((Address::Tcp(actual), sockets))
-            }
-            Address::Unix(path) => Ok((asked.clone(), vec![listener::bind_unix(path, &options)?])),
-        }
-    }
-
-    /// Whether this server listened there a moment ago.
-    fn has_left(&self, address: &Address) -> bool {
-        self.left.iter().any(|(left, since)| left == address && since.elapsed() < LEFT_TIME_MAX)
-    }
-
-    /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
-    fn shared(&self, socket: &OwnedFd) -> Result<Vec<OwnedFd>, Error> {
-        let copies = self.cpus.iter().map(|_| socket.try_clone()).collect::<Result<_, _>>();
-        copies
-            .map_err(|error| Error::System("cannot duplicate the listener for each worker".to_owned(), error))
     }
 }
 
@@ -471,34 +340,4 @@ fn address_of(address: LocalAddress) -> Address {
 
 fn file_id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
-}
-
-fn options(plan: &SocketPlan) -> ListenOptions {
-    ListenOptions {
-        backlog: plan.backlog,
-        nodelay: plan.nodelay,
-        defer_accept: plan.defer_accept,
-        keepalive: plan.keepalive,
-        congestion: plan.congestion.clone(),
-        share_port: plan.share_port,
-        unix_mode: plan.unix_mode,
-    }
-}
-
-/// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all
-/// connections of a pinned client would go to one worker.
-fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
-    match plan.locality {
-        Locality::Off => false,
-        Locality::On => true,
-        Locality::Auto => workers > 1 && !address.ip().is_loopback() && listener::nic_queues() >= workers,
-    }
-}
-
-fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::io::Result<()> {
-    let cpus: Option<Vec<usize>> = cpus.iter().copied().collect();
-    match (first, cpus) {
-        (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
-        _ => Ok(()),
-    }
 }

@@ -6,42 +6,42 @@ use std::rc::Rc;
 use crate::service::ConnectionPermit;
 use crate::shared::Prefix;
 
-/// The seats of one worker.
+/// The permits of one worker.
 #[derive(Default)]
-pub(crate) struct Seats {
+pub(crate) struct Permits {
     count: Cell<usize>,
     /// Connections from another process that the server does not count yet.
-    came: Cell<usize>,
+    inherited: Cell<usize>,
     /// Clients of connections that have ended since the worker last checked.
     ended: RefCell<Vec<Option<Prefix>>>,
 }
 
-impl Seats {
-    /// The number of seats.
+impl Permits {
+    /// The number of permits.
     pub(crate) fn count(&self) -> usize {
         self.count.get()
     }
 
-    /// A seat for a connection of this worker that leaves the lane.
-    pub(crate) fn leaving(self: &Rc<Self>, peer: Option<Prefix>) -> Rc<Leaving> {
+    /// A permit for a connection of this worker that leaves the lane.
+    pub(crate) fn issue(self: &Rc<Self>, peer: Option<Prefix>) -> Rc<Permit> {
         self.count.set(self.count.get() + 1);
-        Rc::new(Leaving { seats: self.clone(), peer })
+        Rc::new(Permit { permits: self.clone(), peer })
     }
 
-    /// A seat for a connection that another process has accepted.
-    pub(crate) fn coming(self: &Rc<Self>) -> ConnectionPermit {
-        self.came.set(self.came.get() + 1);
-        ConnectionPermit(self.leaving(None))
+    /// A permit for a connection that another process has accepted.
+    pub(crate) fn issue_inherited(self: &Rc<Self>) -> ConnectionPermit {
+        self.inherited.set(self.inherited.get() + 1);
+        ConnectionPermit(self.issue(None))
     }
 
     /// Whether connections have come or ended since the last check.
     pub(crate) fn have_changed(&self) -> bool {
-        self.came.get() > 0 || !self.ended.borrow().is_empty()
+        self.inherited.get() > 0 || !self.ended.borrow().is_empty()
     }
 
     /// How many connections have come from another process since the last call.
-    pub(crate) fn take_came(&self) -> usize {
-        self.came.take()
+    pub(crate) fn take_inherited(&self) -> usize {
+        self.inherited.take()
     }
 
     /// Clients of the connections that have ended since the last call.
@@ -52,15 +52,15 @@ impl Seats {
     }
 }
 
-/// Uncounts a connection that has left the lane, when its task and the holders of its seat have dropped this, also on
+/// Uncounts a connection that has left the lane, when its task and the holders of its permit have dropped this, also on
 /// a panic.
-pub(crate) struct Leaving {
-    seats: Rc<Seats>,
+pub(crate) struct Permit {
+    permits: Rc<Permits>,
     peer: Option<Prefix>,
 }
 
-impl Drop for Leaving {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.seats.ended.borrow_mut().push(self.peer);
+        self.permits.ended.borrow_mut().push(self.peer);
     }
 }

@@ -4,10 +4,11 @@ use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::Wants;
 
-use super::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, SLICE_BYTES, STAGE_SOCKETS, Sending, Serving, Step};
+use super::Step;
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
+use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, SLICE_BYTES, Serving};
 
 /// Reads from one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
@@ -23,50 +24,6 @@ struct Span {
 }
 
 impl Serving {
-    /// Receives into a slice of the read buffer, and returns how many bytes.
-    #[inline]
-    pub(crate) fn receive_slice(&mut self, connection: &mut Connection, slice: usize) -> Result<usize, Fate> {
-        debug_assert!(slice < STAGE_SOCKETS);
-        let room = self.read.get_mut(slice * SLICE_BYTES..(slice + 1) * SLICE_BYTES).unwrap_or_default();
-        match connection.transport.receive(room) {
-            Moved::Bytes(0) | Moved::Broken => Err(Fate::Close(Outcome::ClientGone)),
-            Moved::Bytes(read) => {
-                // A short read emptied the socket: new data causes a new edge. At most the end of the peer's stream
-                // may have come with the same edge, and is read after the bytes.
-                connection.readable =
-                    read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
-                if self.begins_h2(connection) {
-                    let at = slice * SLICE_BYTES;
-                    return Err(self.begin_h2(connection, at, at + read));
-                }
-                Ok(read)
-            }
-            Moved::WouldBlock => {
-                connection.readable = false;
-                match self.begins_h2(connection) {
-                    true => Err(self.begin_h2(connection, 0, 0)),
-                    false => Ok(0),
-                }
-            }
-        }
-    }
-
-    /// Checks whether a handshake has ended, and whether it has selected HTTP/2. Without a request after it, the
-    /// connection is now idle.
-    #[inline]
-    fn begins_h2(&self, connection: &mut Connection) -> bool {
-        connection.transport.has_shaken() && self.note_handshake(connection)
-    }
-
-    #[cold]
-    fn note_handshake(&self, connection: &mut Connection) -> bool {
-        if connection.is_at_rest() {
-            connection.deadline =
-                if self.draining { self.first_request_deadline() } else { self.idle_deadline() };
-        }
-        connection.transport.has_chosen_h2()
-    }
-
     /// Serves the bytes received into a slice.
     #[inline]
     pub(crate) fn serve_slice(
@@ -77,17 +34,14 @@ impl Serving {
         bytes: usize,
     ) -> Fate {
         let at = slice * SLICE_BYTES;
-        self.consume(key, connection, Span { at, end: at + bytes, carried: 0 }, Sending::Staged)
+        self.consume(key, connection, Span { at, end: at + bytes, carried: 0 }, FlushTime::Staged)
     }
 
     /// Receives and serves everything in the socket.
-    pub(crate) fn pump(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() {
-            return self.visit_h2(key, connection);
-        }
+    pub(crate) fn pump_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         for _ in 0..READS_PER_TURN {
             if connection.lingering.is_some() {
-                return self.throw_away(connection);
+                return self.discard_input(connection);
             }
             if !connection.readable || !self.wants_input(connection) {
                 return self.notice_closed(connection);
@@ -108,24 +62,24 @@ impl Serving {
             let Some(room) = self.read.get_mut(held..) else { return Fate::Close(Outcome::Failed) };
             let room_bytes = room.len();
             let fate = if room_bytes == 0 {
-                self.consume(key, connection, Span { at: 0, end: held, carried: 0 }, Sending::AtOnce)
+                self.consume(key, connection, Span { at: 0, end: held, carried: 0 }, FlushTime::AtOnce)
             } else {
                 match connection.transport.receive(room) {
                     Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::ClientGone),
                     Moved::Bytes(read) => {
                         connection.readable =
                             read == room_bytes || connection.read_closed || connection.transport.holds_end();
-                        if self.begins_h2(connection) {
-                            return self.begin_h2(connection, 0, held + read);
+                        if self.selects_http2(connection) {
+                            return self.switch_to_http2(connection, 0, held + read);
                         }
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
-                        self.consume(key, connection, span, Sending::AtOnce)
+                        self.consume(key, connection, span, FlushTime::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
-                        if self.begins_h2(connection) {
-                            return self.begin_h2(connection, 0, held);
+                        if self.selects_http2(connection) {
+                            return self.switch_to_http2(connection, 0, held);
                         }
                         self.hold(connection, 0, held);
                         return Fate::Keep;
@@ -141,27 +95,24 @@ impl Serving {
     }
 
     /// Continues with held bytes, after a response has ended or a reader has caught up.
-    pub(crate) fn resume(&mut self, key: Key, connection: &mut Connection) -> Fate {
+    pub(crate) fn resume_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.is_holding() && !connection.holds_head_part() && self.wants_input(connection) {
             let end = self.take_held(connection);
-            match self.consume(key, connection, Span { at: 0, end, carried: 0 }, Sending::AtOnce) {
+            match self.consume(key, connection, Span { at: 0, end, carried: 0 }, FlushTime::AtOnce) {
                 Fate::Keep => {}
                 fate => return fate,
             }
         }
-        self.pump(key, connection)
+        self.pump_h1(key, connection)
     }
 
     /// The reader of a request's body has caught up. A new window for the peer's rate starts.
-    pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() {
-            return self.read_on_h2(key, connection);
-        }
+    pub(crate) fn read_on_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         self.begin_window(connection);
         if connection.machine.is_reading_on() && !self.is_body_held(connection) {
             // It was dropped after the response.
             let next = connection.machine.skip_rest();
-            self.over(connection, next);
+            self.end_request(connection, next);
             match self.settle(connection) {
                 Fate::Keep => {}
                 fate => return fate,
@@ -170,12 +121,12 @@ impl Serving {
         if self.proceeds(connection) {
             let records_at = self.records.len();
             connection.machine.proceed(self.output.bytes());
-            match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
+            match self.finish_visit(key, connection, records_at, FlushTime::AtOnce) {
                 Fate::Keep => {}
                 fate => return fate,
             }
         }
-        self.resume(key, connection)
+        self.resume_h1(key, connection)
     }
 
     /// Whether to send 100: the body is wanted, and nothing of it has come.
@@ -233,7 +184,7 @@ impl Serving {
 
     /// Consumes a span of the read buffer.
     #[inline]
-    fn consume(&mut self, key: Key, connection: &mut Connection, span: Span, sending: Sending) -> Fate {
+    fn consume(&mut self, key: Key, connection: &mut Connection, span: Span, flush_time: FlushTime) -> Fate {
         let Span { mut at, end, carried } = span;
         let records_at = self.records.len();
         let mut again = false;
@@ -249,7 +200,7 @@ impl Serving {
                 Step::Partial => break,
                 Step::Used(used) => at += used,
                 Step::Http2 => {
-                    return self.begin_h2(connection, at, end);
+                    return self.switch_to_http2(connection, at, end);
                 }
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
@@ -274,7 +225,7 @@ impl Serving {
         if let Some(work) = &mut connection.work {
             work.is_head_part = rests && !again && at < end;
         }
-        match self.finish_visit(key, connection, records_at, sending) {
+        match self.finish_visit(key, connection, records_at, flush_time) {
             Fate::Keep if again => Fate::Again,
             fate => fate,
         }
@@ -297,25 +248,6 @@ impl Serving {
             connection.deadline = self.idle_deadline();
         } else if !head_goes_on {
             connection.deadline = self.now.ticks + self.head_ticks;
-        }
-    }
-
-    /// Moves the held bytes to the front of the read buffer, and returns how many.
-    #[inline]
-    pub(crate) fn take_held(&mut self, connection: &mut Connection) -> usize {
-        let Some(work) = connection.work.as_mut() else { return 0 };
-        let held = std::mem::take(&mut work.held);
-        let count = held.len().min(READ_BYTES);
-        if let (Some(room), Some(held)) = (self.read.get_mut(..count), held.get(..count)) {
-            room.copy_from_slice(held);
-        }
-        count
-    }
-
-    #[inline]
-    pub(crate) fn hold(&mut self, connection: &mut Connection, at: usize, end: usize) {
-        if let Some(rest) = self.read.get(at..end).filter(|rest| !rest.is_empty()) {
-            connection.work().held.extend_from_slice(rest);
         }
     }
 }

@@ -1,29 +1,28 @@
 //! From the service to the transport.
 
 use flatout_lane::slab::Key;
-use flatout_wire::Status;
 use flatout_wire::h1::{Next, Refusal, Wants};
 
-use super::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, Step};
+use super::Step;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, GuestEvent, Outgoing, spawn_body, spawn_response};
+use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output};
-use crate::record::Record;
 use crate::service::{Body, BodyFault, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
+use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, Serving, refused};
 
 impl Serving {
     /// Handles the reply of the service: a response, or how it will be made.
     #[inline]
-    pub(super) fn replied(
+    pub(super) fn handle_reply(
         &mut self,
         key: Key,
         connection: &mut Connection,
         reply: Reply,
-        nothing_behind: bool,
+        is_last_input: bool,
     ) {
         match reply {
             Reply::Now => {
-                let close = self.closes(connection, &self.response, nothing_behind);
+                let close = self.closes(connection, &self.response, is_last_input);
                 let before = self.output.len();
                 let Serving { output, response, prelude, .. } = self;
                 let follow = output.encode(response, &mut connection.machine, close, prelude);
@@ -32,19 +31,19 @@ impl Serving {
                 }
                 let filter = self.response.take_filter();
                 self.response.reset();
-                self.followed(key, connection, follow);
+                self.after_response(key, connection, follow);
                 if let (Some(filter), Some(exchange)) = (filter, connection.exchange) {
                     self.lane.set_filter(exchange, filter);
                 }
                 // There is nothing to drop; `forget` lets the compiler omit the check.
                 std::mem::forget(reply);
             }
-            reply => self.replied_later(key, connection, reply),
+            reply => self.handle_deferred_reply(key, connection, reply),
         }
     }
 
     #[inline(never)]
-    fn replied_later(&mut self, key: Key, connection: &mut Connection, reply: Reply) {
+    fn handle_deferred_reply(&mut self, key: Key, connection: &mut Connection, reply: Reply) {
         match reply {
             Reply::Later(future) => {
                 let exchange = self.exchange(key, connection);
@@ -76,9 +75,9 @@ impl Serving {
 
     /// Whether a response is the connection's last, for our own reasons.
     #[inline]
-    fn closes(&self, connection: &Connection, response: &Response, nothing_behind: bool) -> bool {
+    fn closes(&self, connection: &Connection, response: &Response, is_last_input: bool) -> bool {
         connection.requests_left == 0
-            || (self.draining && nothing_behind && !connection.is_holding())
+            || (self.draining && is_last_input && !connection.is_holding())
             || self.has_too_much_unread(connection, response)
     }
 
@@ -91,51 +90,24 @@ impl Serving {
         if self.wants_ended {
             self.note_response(connection, status, note, before);
         }
-        self.followed(key, connection, follow);
-    }
-
-    #[inline]
-    fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
-        let sent_bytes = self.output.len() - before;
-        let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
-        if let Some(open) = self.open(connection) {
-            open.ended.status = Some(status);
-            open.ended.note = note;
-            open.ended.sent_bytes += sent_bytes;
-            open.ended.sent_head_bytes = head_bytes as u32;
-        }
-    }
-
-    /// The current request has to wait: its record moves to the connection.
-    #[inline]
-    pub(super) fn keep_open(&mut self, connection: &mut Connection) {
-        if std::mem::take(&mut self.has_open) {
-            connection.work().open = self.records.pop().map(Box::new);
-        }
+        self.after_response(key, connection, follow);
     }
 
     /// Continues after the encoded part of a response: usually with the next request.
     #[inline]
-    fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
+    fn after_response(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
-            Follow::Next(Next::Request) if connection.exchange.is_none() && self.is_noted() => {
+            Follow::Next(Next::Request) if connection.exchange.is_none() && self.has_no_open_record() => {
                 std::mem::forget(follow);
             }
-            follow => self.go_on_to(key, connection, follow),
+            follow => self.follow_up(key, connection, follow),
         }
     }
 
-    /// Whether there is nothing left to record for a request whose response was encoded: records are not wanted, or
-    /// its record is already among the finished ones.
-    #[inline]
-    fn is_noted(&mut self) -> bool {
-        !self.wants_ended || std::mem::take(&mut self.has_open)
-    }
-
     #[inline(never)]
-    fn go_on_to(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
+    fn follow_up(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
-            Follow::Next(next) => self.over(connection, next),
+            Follow::Next(next) => self.end_request(connection, next),
             Follow::Stream(body) => {
                 let exchange = self.exchange(key, connection);
                 let task = spawn_body(self.lane.clone(), ExchangeKey(exchange), body);
@@ -145,7 +117,7 @@ impl Serving {
                 self.exchange(key, connection);
             }
             Follow::Take(takeover) => {
-                self.over(connection, Next::Close);
+                self.end_request(connection, Next::Close);
                 connection.work().takeover = Some(takeover);
             }
         }
@@ -166,58 +138,24 @@ impl Serving {
 
     /// A response has ended, and its exchange, unless somebody reads the rest of the request's body.
     #[inline]
-    pub(super) fn over(&mut self, connection: &mut Connection, mut next: Next) {
+    pub(super) fn end_request(&mut self, connection: &mut Connection, mut next: Next) {
         if next == Next::Body {
             if self.is_body_held(connection) {
                 self.begin_window(connection);
                 self.end_response(connection.exchange);
-                self.close_open(connection);
+                self.close_record(connection);
                 return;
             }
             next = connection.machine.skip_rest();
         }
-        self.spoil_body(connection, BodyFault::Responded);
+        self.fail_body(connection, BodyFault::Responded);
         self.close_exchange(connection);
         if !self.wants_ended && next == Next::Request {
             return;
         }
-        self.close_open(connection);
+        self.close_record(connection);
         if next == Next::Skip {
             self.begin_window(connection);
-        }
-    }
-
-    /// The response of an exchange was sent, and its request's body is still read.
-    pub(crate) fn end_response(&mut self, exchange: Option<Key>) {
-        let Some(key) = exchange else { return };
-        let (task, guest) = self.lane.with(key, Exchange::end_response).unwrap_or_default();
-        if let Some(task) = task {
-            task.abort();
-        }
-        if let Some(guest) = guest {
-            self.notices.push((guest, GuestEvent::Gone(ExchangeKey(key))));
-        }
-    }
-
-    /// Reports to the reader of the current request's body, if it is incomplete, why it ends.
-    #[inline]
-    pub(super) fn spoil_body(&self, connection: &Connection, fault: BodyFault) {
-        if let Some(exchange) = connection.exchange {
-            self.lane.with(exchange, |exchange| exchange.spoil_body(fault));
-        }
-    }
-
-    /// Ends the connection's exchange; an attached guest is notified.
-    #[inline]
-    pub(super) fn close_exchange(&mut self, connection: &mut Connection) {
-        if let Some(exchange) = connection.exchange.take() {
-            self.end_exchange(exchange);
-        }
-    }
-
-    pub(crate) fn end_exchange(&mut self, exchange: Key) {
-        if let Some(guest) = self.lane.close(exchange) {
-            self.notices.push((guest, GuestEvent::Gone(ExchangeKey(exchange))));
         }
     }
 
@@ -240,7 +178,7 @@ impl Serving {
             let sent_bytes = self.output.len() - before;
             let sent_head_bytes = self.output.head_ends_at().saturating_sub(before) as u32;
             let status = Some(refusal.status);
-            if self.close_open(connection)
+            if self.close_record(connection)
                 && let Some(record) = self.records.last_mut()
             {
                 record.ended =
@@ -252,7 +190,7 @@ impl Serving {
     }
 
     /// Handles the items given to a connection's exchange.
-    pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection) -> Fate {
+    pub(crate) fn attend_h1(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
         let mut again = false;
         let reads_on =
@@ -264,10 +202,10 @@ impl Serving {
             }
         }
         while let Some(exchange) = connection.exchange {
-            let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() else {
+            let Some(item) = self.lane.with(exchange, Exchange::dequeue).flatten() else {
                 break;
             };
-            match said {
+            match item {
                 Outgoing::Answer(mut response) if connection.machine.owes_response() => {
                     self.respond(key, connection, &mut response);
                     self.lane.give_back(response);
@@ -278,24 +216,24 @@ impl Serving {
                 }
                 Outgoing::Data(bytes) => {
                     let count = bytes.len();
-                    if !self.say_data(connection, count, |output| output.add(bytes)) {
-                        return self.break_off(key, connection, records_at);
+                    if !self.frame_data(connection, count, |output| output.add(bytes)) {
+                        return self.abort_response(key, connection, records_at);
                     }
                 }
                 Outgoing::Pipe(pipe) => {
                     let count = pipe.bytes();
-                    if !self.say_data(connection, count, |output| output.add_pipe(pipe)) {
-                        return self.break_off(key, connection, records_at);
+                    if !self.frame_data(connection, count, |output| output.add_pipe(pipe)) {
+                        return self.abort_response(key, connection, records_at);
                     }
                 }
                 Outgoing::End(trailers) if connection.machine.is_responding() => {
                     let before = self.output.len();
                     // Shorter than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
-                        return self.break_off(key, connection, records_at);
+                        return self.abort_response(key, connection, records_at);
                     };
                     self.note_sent(connection, before);
-                    self.over(connection, next);
+                    self.end_request(connection, next);
                 }
                 Outgoing::End(_) => {}
                 Outgoing::Leave(takeover, head) => {
@@ -307,7 +245,7 @@ impl Serving {
                 // The response has ended before.
                 Outgoing::Cut if connection.machine.is_reading_on() => {}
                 // A connection that leaves HTTP has no exchange: only streams of HTTP/2 are left.
-                Outgoing::Cut | Outgoing::Abandon => return self.break_off(key, connection, records_at),
+                Outgoing::Cut | Outgoing::Abandon => return self.abort_response(key, connection, records_at),
                 Outgoing::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
@@ -319,8 +257,8 @@ impl Serving {
                 }
             }
         }
-        let fate = match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
-            Fate::Keep => self.go_on(key, connection),
+        let fate = match self.finish_visit(key, connection, records_at, FlushTime::AtOnce) {
+            Fate::Keep => self.continue_input(key, connection),
             fate => fate,
         };
         match fate {
@@ -331,7 +269,12 @@ impl Serving {
 
     /// Frames a piece of a body. Fails if the body becomes longer than its Content-Length: the client would take the
     /// rest for the next response.
-    fn say_data(&mut self, connection: &mut Connection, bytes: usize, add: impl FnOnce(&mut Output)) -> bool {
+    fn frame_data(
+        &mut self,
+        connection: &mut Connection,
+        bytes: usize,
+        add: impl FnOnce(&mut Output),
+    ) -> bool {
         if !connection.machine.is_responding() {
             return true;
         }
@@ -343,66 +286,24 @@ impl Serving {
         true
     }
 
-    /// Counts the encoded bytes of the current response.
-    #[inline]
-    fn note_sent(&mut self, connection: &mut Connection, before: u64) {
-        let sent_bytes = self.output.len() - before;
-        if let Some(open) = self.open(connection) {
-            open.ended.sent_bytes += sent_bytes;
-        }
-    }
-
-    /// The record of the current request: in place, or moved to its connection.
-    #[inline]
-    fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
-        match self.has_open {
-            true => self.records.last_mut(),
-            false => connection.work.as_mut().and_then(|work| work.open.as_deref_mut()),
-        }
-    }
-
-    /// Moves the record of the current request to the finished ones. Returns whether there was one.
-    #[inline]
-    fn close_open(&mut self, connection: &mut Connection) -> bool {
-        if std::mem::take(&mut self.has_open) {
-            return true;
-        }
-        let open = connection.work.as_mut().and_then(|work| work.open.take());
-        let was_there = open.is_some();
-        self.records.extend(open.map(|open| *open));
-        was_there
-    }
-
     /// The body cannot be completed: what was encoded is sent, and then the connection is aborted.
-    fn break_off(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Fate {
+    fn abort_response(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Fate {
         connection.machine.close();
         connection.work().is_cut = true;
         self.close_exchange(connection);
-        self.finish_visit(key, connection, records_at, Sending::AtOnce)
+        self.finish_visit(key, connection, records_at, FlushTime::AtOnce)
     }
 
     /// After a response, the next request may already be held.
-    pub(super) fn go_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
+    pub(super) fn continue_input(&mut self, key: Key, connection: &mut Connection) -> Fate {
         if connection.machine.is_idle() && !connection.is_sending() {
             connection.deadline = self.idle_deadline();
         }
         // While the server drains: a response whose head was sent before could not announce that it is the last.
         connection.readable |= self.draining;
-        match self.resume(key, connection) {
+        match self.resume_h1(key, connection) {
             Fate::Keep if self.draining && connection.is_at_rest() => self.finish(connection),
             fate => fate,
         }
     }
-}
-
-/// The response to a request that is refused.
-pub(crate) fn refused(refusal: Refusal) -> Response {
-    let mut response = Response::with_status(refusal.status);
-    response.header("Content-Type", "text/plain; charset=utf-8");
-    if refusal.status == Status::SERVICE_UNAVAILABLE {
-        response.header("Retry-After", "1");
-    }
-    response.buffer().extend_from_slice(refusal.reason.as_bytes());
-    response.buffer().push(b'\n');
-    response
 }

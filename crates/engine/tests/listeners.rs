@@ -82,7 +82,7 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 const GET_ON: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
 
 #[test]
-fn listeners_come_and_go_and_connections_stay() {
+fn changed_listeners_keep_connections() {
     let running = Running::new(&plan(&["127.0.0.1:0", "127.0.0.2:0"]));
     let addresses = running.handle.addresses();
     let (stays, goes) = (tcp(&addresses[0]), tcp(&addresses[1]));
@@ -128,7 +128,7 @@ fn failed_binds_change_nothing() {
 }
 
 #[test]
-fn unix_sockets_come_and_go_with_their_files() {
+fn unix_socket_files_follow_their_listeners() {
     let folder = std::env::temp_dir().join(format!("flatout-listening-unix-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("socket");
@@ -155,7 +155,7 @@ fn unix_sockets_come_and_go_with_their_files() {
 }
 
 #[test]
-fn an_address_that_was_left_can_be_taken_again_at_once() {
+fn released_address_can_be_bound_again() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let other = format!("127.0.0.1:{port}");
     let running = Running::new(&plan(&["127.0.0.1:0", &other]));
@@ -167,7 +167,7 @@ fn an_address_that_was_left_can_be_taken_again_at_once() {
 
 /// An established connection is never reset, even if its listener is removed at that moment.
 #[test]
-fn no_connection_is_lost_with_its_listener() {
+fn removed_listener_serves_pending_connections() {
     let running = Running::new(&plan(&["127.0.0.1:0", "127.0.0.2:0"]));
     let goes = tcp(&running.handle.addresses()[1]);
     let (ends, served) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -194,7 +194,7 @@ fn no_connection_is_lost_with_its_listener() {
 }
 
 #[test]
-fn limits_and_the_proxy_protocol_change_too() {
+fn limits_and_proxy_protocol_can_change() {
     let running = Running::new(&plan(&["127.0.0.1:0"]));
     let address = tcp(&running.handle.addresses()[0]);
     let limits = Limits { target_bytes_max: 3, connections_max: Some(7), ..Limits::default() };

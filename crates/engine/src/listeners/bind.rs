@@ -1,0 +1,112 @@
+//! Binds the sockets of listeners.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use flatout_lane::listener::{self, ListenOptions};
+
+use super::{Entry, Listeners, RELEASED_TIME_MAX, Start, file_id};
+use crate::Error;
+use crate::plan::{Address, Locality, SocketPlan};
+
+/// How often to try it again meanwhile.
+const RELEASED_RETRY_TIME: Duration = Duration::from_millis(20);
+
+impl Listeners {
+    pub(super) fn bind_one(
+        &self,
+        id: u32,
+        asked: &Address,
+        start: Start,
+        plan: &SocketPlan,
+    ) -> Result<(Entry, Vec<OwnedFd>), Error> {
+        let refused = |error| Error::System(format!("cannot listen on {asked}"), error);
+        let began = Instant::now();
+        let bound = loop {
+            match self.bind_now(asked, plan) {
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse
+                        && self.was_released(asked)
+                        && began.elapsed() < RELEASED_TIME_MAX =>
+                {
+                    sleep(RELEASED_RETRY_TIME);
+                }
+                bound => break bound.map_err(refused)?,
+            }
+        };
+        let (address, sockets) = bound;
+        let sockets = match &address {
+            Address::Tcp(_) => sockets,
+            Address::Unix(_) => match sockets.first() {
+                Some(socket) => self.shared(socket)?,
+                None => sockets,
+            },
+        };
+        let file = match &address {
+            Address::Unix(path) => file_id(path),
+            Address::Tcp(_) => None,
+        };
+        Ok((Entry { id, asked: Some(asked.clone()), address, start, file }, sockets))
+    }
+
+    /// One socket per worker, or one Unix socket for all.
+    fn bind_now(&self, asked: &Address, plan: &SocketPlan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
+        let options = options(plan);
+        match asked {
+            Address::Tcp(tcp) => {
+                let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), &options)?;
+                if picks_by_cpu(plan, tcp, self.cpus.len()) {
+                    select_by_cpu(sockets.first().map(OwnedFd::as_fd), &self.cpus)?;
+                }
+                Ok((Address::Tcp(actual), sockets))
+            }
+            Address::Unix(path) => Ok((asked.clone(), vec![listener::bind_unix(path, &options)?])),
+        }
+    }
+
+    /// Whether this server listened there a moment ago.
+    fn was_released(&self, address: &Address) -> bool {
+        self.released
+            .iter()
+            .any(|(released, since)| released == address && since.elapsed() < RELEASED_TIME_MAX)
+    }
+
+    /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
+    pub(super) fn shared(&self, socket: &OwnedFd) -> Result<Vec<OwnedFd>, Error> {
+        let copies = self.cpus.iter().map(|_| socket.try_clone()).collect::<Result<_, _>>();
+        copies
+            .map_err(|error| Error::System("cannot duplicate the listener for each worker".to_owned(), error))
+    }
+}
+
+pub(super) fn options(plan: &SocketPlan) -> ListenOptions {
+    ListenOptions {
+        backlog: plan.backlog,
+        nodelay: plan.nodelay,
+        defer_accept: plan.defer_accept,
+        keepalive: plan.keepalive,
+        congestion: plan.congestion.clone(),
+        share_port: plan.share_port,
+        unix_mode: plan.unix_mode,
+    }
+}
+
+/// Whether to give connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so all
+/// connections of a pinned client would go to one worker.
+fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
+    match plan.locality {
+        Locality::Off => false,
+        Locality::On => true,
+        Locality::Auto => workers > 1 && !address.ip().is_loopback() && listener::nic_queues() >= workers,
+    }
+}
+
+fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::io::Result<()> {
+    let cpus: Option<Vec<usize>> = cpus.iter().copied().collect();
+    match (first, cpus) {
+        (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
+        _ => Ok(()),
+    }
+}
