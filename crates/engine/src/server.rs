@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flatout_lane::{cpu, process};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -29,6 +30,7 @@ pub struct Server {
     handle: Handle,
     threads: Vec<JoinHandle<Result<(), Error>>>,
     ended: watch::Receiver<usize>,
+    termination: Option<Termination>,
 }
 
 /// Stops a server from any thread, and reads its figures; cheap to clone.
@@ -90,6 +92,7 @@ pub struct Bound {
     /// Per worker.
     listeners: Vec<Vec<Listener>>,
     cpus: Vec<Option<usize>>,
+    termination: Option<Termination>,
 }
 
 /// Binds, drops privileges, and starts the workers; `make` runs once on each worker's thread. The same as [`bind`] and
@@ -127,7 +130,7 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
-    Ok(Bound { plan, listening, listeners, cpus })
+    Ok(Bound { plan, listening, listeners, cpus, termination: None })
 }
 
 impl Bound {
@@ -141,15 +144,25 @@ impl Bound {
         self.listening.secure_port()
     }
 
+    /// Catches SIGTERM and SIGINT from now on, for [`Server::run`]: a signal that arrives while the server starts drains it
+    /// too, instead of ending the process at once. Afterwards they end this process only through `run`.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn catch_signals(mut self) -> Result<Bound, Error> {
+        self.termination = Some(Termination::catch()?);
+        Ok(self)
+    }
+
     /// Starts the workers; `make` runs once on each worker's thread.
     ///
     /// # Errors
     /// A thread that cannot be started.
-    pub fn start<F>(self, make: F) -> Result<Server, Error>
+    pub fn start<F>(mut self, make: F) -> Result<Server, Error>
     where
         F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     {
-        let (plan, cpus) = (self.plan.clone(), self.cpus.clone());
+        let (plan, cpus, termination) = (self.plan.clone(), self.cpus.clone(), self.termination.take());
         let (addresses, urls) = (self.listening.addresses(), self.listening.urls());
         let (handle, setups) = self.set_up()?;
         let make = Arc::new(make);
@@ -176,7 +189,7 @@ impl Bound {
                 }
             }
         }
-        Ok(Server { addresses, urls, handle, threads, ended })
+        Ok(Server { addresses, urls, handle, threads, ended, termination })
     }
 
     /// Makes workers that the simulator runs step by step on this thread.
@@ -267,10 +280,12 @@ impl Server {
     ///
     /// # Errors
     /// A worker that failed.
-    pub fn run_announced(self, announce: impl FnOnce(&[Address])) -> Result<(), Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-        let runtime = runtime.map_err(|error| Error::System("the control plane".to_owned(), error))?;
-        runtime.block_on(self.until_signal(announce))?;
+    pub fn run_announced(mut self, announce: impl FnOnce(&[Address])) -> Result<(), Error> {
+        let Termination { runtime, mut signals } = match self.termination.take() {
+            Some(termination) => termination,
+            None => Termination::catch()?,
+        };
+        runtime.block_on(self.until_signal(&mut signals, announce));
         self.wait()
     }
 
@@ -286,12 +301,7 @@ impl Server {
         result
     }
 
-    async fn until_signal(&self, announce: impl FnOnce(&[Address])) -> Result<(), Error> {
-        let watch_for = |kind| signal(kind).map_err(|error| Error::System("signals".to_owned(), error));
-        let mut signals = Signals {
-            terminate: watch_for(SignalKind::terminate())?,
-            interrupt: watch_for(SignalKind::interrupt())?,
-        };
+    async fn until_signal(&self, signals: &mut Signals, announce: impl FnOnce(&[Address])) {
         let mut ended = self.ended.clone();
         announce(&self.addresses);
         process::notify_ready();
@@ -307,7 +317,6 @@ impl Server {
             () = signals.next() => self.handle.stop(),
             _ = ended.wait_for(|count| *count == all) => {}
         }
-        Ok(())
     }
 }
 
@@ -434,6 +443,27 @@ impl Change {
             mailbox.post(Mail::Listen(Box::new(change)));
         }
         changed
+    }
+}
+
+/// The signals that end a server, caught, and the runtime that they arrive in.
+struct Termination {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+impl Termination {
+    fn catch() -> Result<Termination, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.map_err(|error| Error::System("the control plane".to_owned(), error))?;
+        let entered = runtime.enter();
+        let watch_for = |kind| signal(kind).map_err(|error| Error::System("signals".to_owned(), error));
+        let signals = Signals {
+            terminate: watch_for(SignalKind::terminate())?,
+            interrupt: watch_for(SignalKind::interrupt())?,
+        };
+        drop(entered);
+        Ok(Termination { runtime, signals })
     }
 }
 

@@ -148,6 +148,8 @@ impl Bound {
         let listening = checked.listening(acceptor);
         let server =
             flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server)).map_err(failure)?;
+        // Before anything is served: a signal that arrives now drains what was accepted.
+        let server = server.catch_signals().map_err(failure)?;
         Ok(Bound { checked, control, numbers, secure, observing, server })
     }
 
