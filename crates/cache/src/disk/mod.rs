@@ -34,9 +34,9 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 
-use super::entry::{Entry, seconds};
-use super::key::Key;
-use super::purge::{Purge, PurgeScope};
+use crate::entry::{Entry, seconds};
+use crate::key::Key;
+use crate::purge::{Purge, PurgeScope};
 pub(super) use index::Slots;
 use index::{Index, RecordLocation};
 use invalid::RecordState;
@@ -87,7 +87,7 @@ struct Shared {
     /// Invalidated keys for which the queue had no room, or a purge of everything instead.
     late: Mutex<Vec<Write>>,
     tally: DiskTally,
-    has_complained: AtomicBool,
+    has_reported: AtomicBool,
 }
 
 /// The counters of the tier.
@@ -332,7 +332,7 @@ impl Shared {
             queued_bytes: AtomicU64::new(0),
             late: Mutex::default(),
             tally: DiskTally::default(),
-            has_complained: AtomicBool::new(false),
+            has_reported: AtomicBool::new(false),
         })
     }
 
@@ -375,12 +375,12 @@ impl Shared {
         Some(entry)
     }
 
-    /// Counts an error, and says the first one: requests go to the upstream as if there were no disk.
-    fn failed(&self, what: &str, error: &io::Error) {
+    /// Counts an error, and reports the first one: requests go to the upstream as if there were no disk.
+    fn failed(&self, action: &str, error: &io::Error) {
         self.tally.errors.fetch_add(1, Ordering::Relaxed);
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+        if !self.has_reported.swap(true, Ordering::Relaxed) {
             say(format_args!(
-                "the cache's folder: {what}: {error}; such errors are counted, and not reported again"
+                "the cache's folder: {action}: {error}; such errors are counted, and not reported again"
             ));
         }
     }

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
 
-use super::super::entry::{Entry, Parts};
-use super::super::key::Key;
-use super::super::purge::Purge;
-use super::super::store::{DiskLoad, Store};
 use super::DiskPlan;
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
+use crate::purge::Purge;
+use crate::store::{DiskLoad, Store};
 
 pub(super) const NOW_MS: u64 = 784_111_777_000;
 

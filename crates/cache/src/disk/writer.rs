@@ -13,7 +13,7 @@ use super::{KeyHash, Shared, VariantSlot};
 use crate::entry::Entry;
 use crate::key::{Key, KeyBuf};
 use crate::purge::Purge;
-use crate::slices::is_slice;
+use crate::slices::manifest::is_slice;
 
 /// How long writes are suspended after an error.
 const PAUSE: Duration = Duration::from_secs(10);

@@ -191,7 +191,7 @@ impl Store {
     /// Queues the entry in a slot for the disk, under the locks of `admit_at`.
     fn keep_again(&self, disk: &Disk, slot: u64) -> Offered {
         let _log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_form()) else {
+        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_encoding()) else {
             return Offered::Taken;
         };
         self.with_key_of(&entry, |key| {

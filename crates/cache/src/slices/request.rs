@@ -1,47 +1,45 @@
 //! Requests served from slices: each waits for its slices, one after the other.
 
 use std::cell::RefCell;
-use std::future::{Future, pending};
-use std::pin::Pin;
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use flatout_engine::{Body, BoxError, Reply, Request, Response};
+use flatout_engine::{Body, Reply, Request, Response};
 use flatout_lane::clock;
 use flatout_wire::cache::Verdict;
 use flatout_wire::condition::range_applies;
 use flatout_wire::range::{Ranges, Start, parse, start};
 use flatout_wire::{Head, Method, Status};
-use http_body::{Frame, SizeHint};
 
-use super::entry::{Entry, body_of};
-use super::flight::Outcome;
-use super::follow::with_head;
-use super::invalidate::{After, CacheFinish};
-use super::respond::{self, RequestConditions};
-use super::slice_fill::{SharedClient, Source};
-use super::slice_store::Slice;
-use super::slices::{Whole, pass_slot};
-use super::status::{CacheOutcome, CacheStatus};
-use super::worker::{Caching, Case, LEFT_OUT, left_out_always};
+use crate::entry::Entry;
+use crate::fetch::bad_gateway;
+use crate::fetch::bypass::{After, CacheFinish};
+use crate::fetch::flight::Outcome;
+use crate::fetch::waiting_request::with_head;
+use crate::policy::{LEFT_OUT, RequestConditions, left_out_always};
+use crate::respond;
+use crate::slices::body::{SliceBody, SliceReader};
+use crate::slices::fill::{SharedClient, SliceSource};
+use crate::slices::manifest::{Representation, pass_slot};
+use crate::status::{CacheOutcome, CacheStatus};
+use crate::worker::{CacheWorker, Lookup};
 use flatout_gateway::{Finish, Forwarded, ResponseOrigin};
 use flatout_proxy::{ParkedClient, Prepared};
 
-impl Caching {
+impl CacheWorker {
     /// Whether a request is served from slices, and where it starts; `None` if not. `manifest` is what is known of
     /// the response.
-    pub(super) fn sliced(
+    pub(crate) fn sliced(
         &self,
         head: &Head<'_>,
-        case: &Case<'_>,
+        lookup: &Lookup<'_>,
         manifest: Option<&Arc<Entry>>,
     ) -> Option<Start> {
-        let rules = &case.rules;
+        let rules = &lookup.rules;
         let slice_bytes = rules.rules.slice_bytes.filter(|&bytes| bytes <= self.store.body_bytes_max())?;
-        let is_everybodys = !case.cache_fields.is_authorized || rules.names_authorization;
-        let is_stored = !rules.is_unstored && !case.asks.no_store && !case.asks.only_if_cached;
+        let is_everybodys = !lookup.cache_fields.is_authorized || rules.names_authorization;
+        let is_stored = !rules.is_unstored && !lookup.asks.no_store && !lookup.asks.only_if_cached;
         if head.method != Method::Get || slice_bytes == 0 || !is_everybodys || !is_stored {
             return None;
         }
@@ -49,26 +47,26 @@ impl Caching {
             Some(value) => start(value),
             None => manifest.map(|_| Start::At(0)),
         }
-        .filter(|_| !self.store.is_passed(pass_slot(&case.key, &self.store), case.now_ms))
+        .filter(|_| !self.store.is_passed(pass_slot(&lookup.key, &self.store), lookup.now_ms))
     }
 
     /// Serves a request from slices.
-    pub(super) fn answer_sliced(
-        &self,
+    pub(crate) fn answer_sliced(
+        self: &Rc<Self>,
         request: Request<'_>,
-        mut what: Forwarded<'_>,
-        case: &Case<'_>,
+        mut forwarded: Forwarded<'_>,
+        lookup: &Lookup<'_>,
         start: Start,
         manifest: Option<Arc<Entry>>,
         response: &mut Response,
     ) -> Reply {
-        let known = manifest.as_ref().and_then(Whole::of);
+        let known = manifest.as_ref().and_then(Representation::of);
         let is_fresh = |entry: &Arc<Entry>| {
-            entry.policy.judge(&case.asks, case.now_ms, entry.is_expired()) == Verdict::Fresh
+            entry.policy.judge(&lookup.asks, lookup.now_ms, entry.is_expired()) == Verdict::Fresh
         };
         let cache_status = match &known {
             Some(whole) if is_fresh(&whole.entry) => {
-                let ttl = Some(whole.entry.policy.fresh_for(case.now_ms));
+                let ttl = Some(whole.entry.policy.fresh_for(lookup.now_ms));
                 CacheStatus { ttl, ..CacheStatus::of(CacheOutcome::Hit) }
             }
             Some(_) => CacheStatus::forwarded(CacheOutcome::Expired, "stale"),
@@ -77,41 +75,39 @@ impl Caching {
         let whole = known.filter(|_| cache_status.label == CacheOutcome::Hit);
         let slice_bytes = match &whole {
             Some(whole) => whole.slice_bytes,
-            None => case.rules.rules.slice_bytes.unwrap_or(1),
+            None => lookup.rules.rules.slice_bytes.unwrap_or(1),
         };
-        what.edits.left_out = left_out_always();
-        let own = self.proxy_worker.prepare(&request, &what);
-        what.edits.left_out = &LEFT_OUT;
-        let of_slices = self.proxy_worker.prepare(&request, &what);
-        let (Some(own), Some(of_slices), Some(caching)) = (own, of_slices, self.me.upgrade()) else {
-            respond::refuse(Status::BAD_GATEWAY, None, response);
-            what.finish.finish(response, ResponseOrigin::Here);
-            return Reply::Now;
+        forwarded.edits.left_out = left_out_always();
+        let own = self.proxy_worker.prepare(&request, &forwarded);
+        forwarded.edits.left_out = &LEFT_OUT;
+        let of_slices = self.proxy_worker.prepare(&request, &forwarded);
+        let (Some(own), Some(of_slices)) = (own, of_slices) else {
+            return bad_gateway(&*forwarded.finish, response);
         };
-        let says = case.rules.rules.says_status;
+        let says = lookup.rules.rules.says_status;
         let alone = Rc::new(CacheFinish {
-            inner: what.finish.clone(),
+            inner: forwarded.finish.clone(),
             cache_status: says.then_some(cache_status),
             store: self.store.clone(),
             after: After::Nothing,
         });
-        let source = Source {
-            caching,
-            key: case.key.to_buf(),
-            rules: case.rules.rules.clone(),
+        let source = SliceSource {
+            worker: self.clone(),
+            key: lookup.key.to_buf(),
+            rules: lookup.rules.rules.clone(),
             slice_bytes,
             request: of_slices,
             stale: manifest.filter(|_| whole.is_none()),
         };
-        let sliced = Sliced {
+        let sliced = SlicedRequest {
             source: Rc::new(source),
             start,
             head: request.head.bytes().to_vec(),
-            conditions: case.cache_fields.conditions,
+            conditions: lookup.cache_fields.conditions,
             own,
             client: Rc::new(RefCell::new(Some(ParkedClient { exchange: request.park(), finish: alone }))),
             cache_status: says.then_some(cache_status),
-            finish: what.finish,
+            finish: forwarded.finish,
         };
         self.counters.count(cache_status.label);
         Reply::Later(Box::pin(sliced.respond(whole)))
@@ -119,8 +115,8 @@ impl Caching {
 }
 
 /// A request that is served from slices.
-struct Sliced {
-    source: Rc<Source>,
+struct SlicedRequest {
+    source: Rc<SliceSource>,
     start: Start,
     head: Vec<u8>,
     conditions: RequestConditions,
@@ -131,15 +127,15 @@ struct Sliced {
     finish: Rc<dyn Finish>,
 }
 
-impl Sliced {
-    async fn respond(self, whole: Option<Whole>) -> Response {
+impl SlicedRequest {
+    async fn respond(self, whole: Option<Representation>) -> Response {
         let first = match whole {
             Some(whole) => Ok(whole),
             None => self.first().await,
         };
         if let Err(SliceFailure::Passed) = first {
             if let Some(client) = self.client.take() {
-                self.source.caching.proxy_worker.pass_on(self.own, client);
+                self.source.worker.proxy_worker.pass_on(self.own, client);
             }
             // The response comes by key.
             return pending().await;
@@ -162,8 +158,8 @@ impl Sliced {
     }
 
     /// Requests the slice in which the range starts, which also describes the complete response.
-    async fn first(&self) -> Result<Whole, SliceFailure> {
-        let Source { caching, slice_bytes, .. } = &*self.source;
+    async fn first(&self) -> Result<Representation, SliceFailure> {
+        let SliceSource { worker, slice_bytes, .. } = &*self.source;
         let index = match self.start {
             Start::At(first) => first / (*slice_bytes).max(1),
             // This gives the complete length.
@@ -171,7 +167,7 @@ impl Sliced {
         };
         let key = self.source.key();
         // All requests for the same slice wait for the same flight, whatever representation it will belong to.
-        let slot = caching.store.slot_of(key.hash, format!("\x01first {slice_bytes}:{index}").as_bytes());
+        let slot = worker.store.slot_of(key.hash, format!("\x01first {slice_bytes}:{index}").as_bytes());
         let flight = self.source.flight((slot, index), None, self.client.clone());
         let outcome = flight.outcome().await;
         if self.client.borrow().is_none() {
@@ -179,7 +175,7 @@ impl Sliced {
         }
         match outcome {
             Outcome::Whole(slice) => {
-                Whole::of(&slice).ok_or(SliceFailure::Failed(Status::INTERNAL_SERVER_ERROR))
+                Representation::of(&slice).ok_or(SliceFailure::Failed(Status::INTERNAL_SERVER_ERROR))
             }
             Outcome::Failed(status) => Err(SliceFailure::Failed(status)),
             Outcome::Released | Outcome::Stream(..) | Outcome::Loaded(_) => Err(SliceFailure::Passed),
@@ -187,7 +183,7 @@ impl Sliced {
     }
 
     /// Writes the response, with a body streamed from slices.
-    fn write(&self, whole: &Whole, head: &Head<'_>, response: &mut Response) {
+    fn write(&self, whole: &Representation, head: &Head<'_>, response: &mut Response) {
         let (entry, length) = (&whole.entry, whole.length);
         let age = entry.policy.age(clock::unix_milliseconds());
         if self.conditions.has_conditions && respond::is_not_modified(entry, head) {
@@ -214,7 +210,7 @@ impl Sliced {
         respond::write_more(age, self.cache_status.as_ref(), response);
         if !part.is_empty() {
             let reader = Rc::new(SliceReader { source: self.source.clone(), whole: whole.clone() });
-            let body = SliceBody { reader, next: part.start, end: part.end, coming: None };
+            let body = SliceBody { reader, next: part.start, end: part.end, pending: None };
             response.set_body(Body::Stream(Box::pin(body)));
         }
     }
@@ -233,100 +229,5 @@ impl SliceFailure {
             SliceFailure::Passed => Status::BAD_GATEWAY,
             SliceFailure::Failed(status) => *status,
         }
-    }
-}
-
-/// Gets the slices of one response.
-struct SliceReader {
-    source: Rc<Source>,
-    whole: Whole,
-}
-
-impl SliceReader {
-    /// A slice: from memory, from disk, or from the upstream.
-    async fn slice(self: Rc<Self>, index: u64) -> Result<Arc<Entry>, BoxError> {
-        let SliceReader { source, whole } = &*self;
-        let store = &source.caching.store;
-        let (key, selected, now_ms) = (source.key(), whole.selected(index), clock::unix_milliseconds());
-        let place = whole.place(&key, index, store);
-        match store.slice(&key, place, &selected, now_ms) {
-            Slice::Here(entry) => return Ok(entry),
-            Slice::Cold => {
-                if let Some(entry) = self.clone().slice_slowly(index, now_ms).await {
-                    return Ok(entry);
-                }
-            }
-            Slice::Nothing => {}
-        }
-        let flight = source.flight((place.0, index), Some(whole.expected()), SharedClient::default());
-        match flight.outcome().await {
-            Outcome::Whole(entry) if entry.selected() == selected => Ok(entry),
-            _ => Err("a part of the response could not be fetched, or it has changed".into()),
-        }
-    }
-
-    /// Makes another thread read a slice on disk.
-    async fn slice_slowly(self: Rc<Self>, index: u64, now_ms: u64) -> Option<Arc<Entry>> {
-        let SliceReader { source, whole } = &*self;
-        let store = source.caching.store.clone();
-        let key = source.key.clone();
-        let selected = whole.selected(index);
-        let place = whole.place(&source.key(), index, &store);
-        let read = tokio::task::spawn_blocking(move || {
-            store.slice_slowly(&store.key_of(&key), place, &selected, now_ms)
-        });
-        read.await.ok().flatten()
-    }
-}
-
-/// The future of the next slice.
-type Coming = Pin<Box<dyn Future<Output = Result<Arc<Entry>, BoxError>>>>;
-
-/// A part of a body, read slice by slice. It holds one slice at a time.
-struct SliceBody {
-    reader: Rc<SliceReader>,
-    next: u64,
-    end: u64,
-    coming: Option<Coming>,
-}
-
-impl http_body::Body for SliceBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let SliceBody { reader, next, end, coming } = &mut *self;
-        if *next >= *end {
-            return Poll::Ready(None);
-        }
-        let index = *next / reader.whole.slice_bytes.max(1);
-        let slice = coming.get_or_insert_with(|| Box::pin(reader.clone().slice(index)));
-        let polled = match slice.as_mut().poll(context) {
-            Poll::Ready(polled) => polled,
-            Poll::Pending => return Poll::Pending,
-        };
-        *coming = None;
-        let part = reader.whole.part(index);
-        let wanted = (*next - part.start)..((*end).min(part.end) - part.start);
-        let piece = polled.and_then(|entry| {
-            let body = body_of(&entry);
-            let wanted = wanted.start as usize..wanted.end as usize;
-            match wanted.end <= body.len() && !wanted.is_empty() {
-                true => Ok(body.slice(wanted)),
-                false => Err("a stored part is too short".into()),
-            }
-        });
-        match &piece {
-            Ok(piece) => *next += piece.len() as u64,
-            Err(_) => *next = *end,
-        }
-        Poll::Ready(Some(piece.map(Frame::data)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.end - self.next)
     }
 }

@@ -3,18 +3,20 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::Response;
+use flatout_engine::{Reply, Request, Response};
 use flatout_wire::Method;
 
-use super::entry::Entry;
-use super::key::Key;
-use super::respond::add_cache_status;
-use super::status::CacheStatus;
-use super::store::Store;
-use flatout_gateway::{Finish, ResponseOrigin};
+use crate::entry::Entry;
+use crate::key::Key;
+use crate::policy::left_out_always;
+use crate::respond::add_cache_status;
+use crate::status::CacheStatus;
+use crate::store::Store;
+use crate::worker::CacheWorker;
+use flatout_gateway::{Finish, Forwarded, Forwarding, ResponseOrigin};
 
 /// The effect of a response on stored entries.
-pub(super) enum After {
+pub(crate) enum After {
     Nothing,
     /// The entries of this key, and those named by the response, are invalidated.
     Invalidate(InvalidatedKey),
@@ -23,7 +25,7 @@ pub(super) enum After {
 }
 
 /// The key of an unsafe request.
-pub(super) struct InvalidatedKey {
+pub(crate) struct InvalidatedKey {
     url: Vec<u8>,
     rest: Vec<u8>,
     is_custom: bool,
@@ -31,7 +33,7 @@ pub(super) struct InvalidatedKey {
 
 impl After {
     /// The effect of a request by its method (RFC 9111 section 4.4): a method not known to be safe is unsafe.
-    pub(super) fn of_method(method: Method, key: &Key<'_>) -> After {
+    pub(crate) fn of_method(method: Method, key: &Key<'_>) -> After {
         match method {
             Method::Get | Method::Head | Method::Options | Method::Trace => After::Nothing,
             _ => After::Invalidate(InvalidatedKey {
@@ -44,11 +46,34 @@ impl After {
 }
 
 /// A route's rules, extended by the cache.
-pub(super) struct CacheFinish {
-    pub(super) inner: Rc<dyn Finish>,
-    pub(super) cache_status: Option<CacheStatus>,
-    pub(super) store: Arc<Store>,
-    pub(super) after: After,
+pub(crate) struct CacheFinish {
+    pub(crate) inner: Rc<dyn Finish>,
+    pub(crate) cache_status: Option<CacheStatus>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) after: After,
+}
+
+impl CacheWorker {
+    /// Forwards a request without using the cache, except for the `Cache-Status` field and invalidation.
+    pub(crate) fn pass(
+        &self,
+        request: Request<'_>,
+        mut forwarded: Forwarded<'_>,
+        cache_status: CacheStatus,
+        after: After,
+        response: &mut Response,
+    ) -> Reply {
+        let says = forwarded.caching.is_some_and(|caching| caching.rules.says_status);
+        forwarded.edits.left_out = left_out_always();
+        self.counters.count(cache_status.label);
+        forwarded.finish = Rc::new(CacheFinish {
+            inner: forwarded.finish,
+            cache_status: says.then_some(cache_status),
+            store: self.store.clone(),
+            after,
+        });
+        self.proxy_worker.forward(request, forwarded, response)
+    }
 }
 
 impl Finish for CacheFinish {
