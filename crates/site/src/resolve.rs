@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
-use super::answer::Identity;
-use super::compiled::{Act, Compiled, CompiledRoute, CompiledSite};
+use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite};
 use super::cors::preflight_method;
 use super::plan::PathPolicy;
 use super::readings;
 use super::render::{Captured, View, write_target};
 use super::rewrite::{Goal, Rewritten};
+use super::steps::Identity;
 use super::table::{Found, RouteQuery};
 use flatout_gateway::Client;
 
@@ -128,7 +128,7 @@ impl Compiled {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
         }
         resolution.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
-        if let Act::Proxy(forward) = &route.act {
+        if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
             if has_method {
                 self.check_readings(site, head, resolution, form, route)?;

@@ -13,9 +13,9 @@
 //!
 //! References. The table has one of each entry. A worker's hot entry, a response being sent and an update by a 304
 //! have others, so an entry may outlive its slot: whoever uses one later must check [`Entry::is_live`], one byte
-//! that is written only when the entry ends. Replaced and purged entries are dead before their slot has another entry. A `Moment` is
-//! the count of purges and invalidations when a response was requested; one that was purged or invalidated since
-//! then is not stored. Each flight is removed from its stripe by its leader, at the latest when that is dropped.
+//! that is written only when the entry ends. Replaced and purged entries are dead before their slot has another
+//! entry. A `Moment` is the count of purges and invalidations when a response was requested; one that was purged or
+//! invalidated since then is not stored. A flight leaves its stripe at the latest when its leader is dropped.
 
 mod admission;
 mod disk_reads;
