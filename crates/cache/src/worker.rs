@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyPlan, ExchangeKey, Mailbox, Reply, Request, Response, Worker};
+use flatout_engine::{BodyPlan, ExchangeKey, Lane, Mailbox, Reply, Request, Response, Worker};
 use flatout_lane::clock;
 use flatout_wire::cache::Asks;
 use flatout_wire::{Framing, Head, Method};
@@ -27,6 +27,7 @@ use flatout_proxy::{Forward, ProxyWorker};
 pub(crate) struct CacheWorker {
     pub(crate) proxy_worker: Rc<ProxyWorker>,
     pub(crate) store: Arc<Store>,
+    pub(crate) lane: Lane,
     pub(crate) mailbox: Mailbox,
     pub(crate) counters: Arc<Counters>,
     pub(crate) hot_entries: RefCell<HotEntries>,
@@ -62,6 +63,7 @@ impl CacheWorker {
             proxy_worker,
             counters: store.tally.counters(),
             store,
+            lane: worker.lane.clone(),
             mailbox: worker.mailbox.clone(),
             hot_entries: RefCell::new(HotEntries::new()),
             hot_heads: RefCell::new(HotHeads::new()),

@@ -17,7 +17,7 @@ use super::fields::push_line;
 use super::rate::Waits;
 use super::steps::{Progress, Refusal};
 use super::worker::SiteWorker;
-use flatout_gateway::AuthDecision;
+use flatout_gateway::{AuthDecision, complete};
 
 /// What a suspended request waits for.
 pub(crate) enum Event {
@@ -87,21 +87,11 @@ pub(crate) fn suspend(
         if is_late {
             progress.refusal = Some(Refusal::Status(Status::GATEWAY_TIMEOUT));
         }
-        let (signal, silence) = oneshot::channel();
+        let (signal, abandoned) = oneshot::channel();
         progress.needs.signal = Some(signal);
         let mut response = Response::new();
-        match resume(&worker, suspended, progress, &mut response) {
-            Reply::Now => response,
-            Reply::Later(future) => future.await,
-            Reply::Parked => {
-                // The response comes by key. The response of this future is discarded, unless the forwarder gave up
-                // without one.
-                let _ = silence.await;
-                Response::with_status(Status::BAD_GATEWAY)
-            }
-            // The request's bytes no longer belong to the connection.
-            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
-        }
+        let reply = resume(&worker, suspended, progress, &mut response);
+        complete(reply, response, abandoned).await
     }))
 }
 

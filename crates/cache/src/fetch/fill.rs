@@ -12,6 +12,7 @@ use flatout_wire::Status;
 use flatout_wire::cache::{Asks, Exchange, Reason, StorageDecision, store, vary_names};
 
 use crate::entry::{Content, Entry, Parts, body_of, stored_lines};
+use crate::fetch::bad_gateway;
 use crate::fetch::flight::{Flight, Outcome};
 use crate::fetch::waiting_request::with_head;
 use crate::key::{Key, KeyBuf};
@@ -391,8 +392,13 @@ impl ResponseSink for Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        // Waiting requests must always get an outcome. If it was settled or has ended, nothing changes.
+        // All requests that wait for it must get a response. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);
+        if let Some(ParkedClient { exchange, finish }) = self.client.take() {
+            let mut response = self.worker.lane.response();
+            bad_gateway(&*finish, &mut response);
+            self.worker.lane.answer(exchange, response);
+        }
     }
 }

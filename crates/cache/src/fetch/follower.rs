@@ -6,7 +6,6 @@
 //!         ── a response for one client only ──> forwarded alone
 //! ```
 
-use std::future::pending;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -24,7 +23,7 @@ use crate::policy::{RequestConditions, select};
 use crate::respond;
 use crate::status::{CacheOutcome, CacheStatus};
 use crate::worker::{CacheWorker, Lookup};
-use flatout_gateway::{Forwarded, ResponseOrigin};
+use flatout_gateway::{Finish, Forwarded, ResponseOrigin, complete, signalling};
 
 /// A waiting request.
 struct Follower {
@@ -61,34 +60,31 @@ impl Follower {
     async fn respond(self) -> Response {
         let outcome = self.fetch.flight.outcome().await;
         let mut response = Response::new();
-        let reply = self.go_on(outcome, &mut response);
+        let (finish, abandoned) = signalling(self.waiting.finish.clone());
+        let reply = self.resume(outcome, finish, &mut response);
         // The flight may hold a whole body.
         drop(self);
-        match reply {
-            Reply::Now => response,
-            Reply::Later(future) => future.await,
-            // The response comes by key.
-            Reply::Parked => pending().await,
-            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
-        }
+        complete(reply, response, abandoned).await
     }
 
-    fn go_on(&self, outcome: Outcome, response: &mut Response) -> Reply {
+    fn resume(&self, outcome: Outcome, finish: Rc<dyn Finish>, response: &mut Response) -> Reply {
         let Follower { worker, waiting, .. } = self;
         match self.next(outcome, response) {
             Next::Respond(by) => {
-                waiting.finish.finish(response, by);
+                finish.finish(response, by);
                 Reply::Now
             }
             Next::Again(waited) => {
-                waiting.resume(&worker.store, response, |request, forwarded, lookup, response| {
+                waiting.resume(&worker.store, finish, response, |request, forwarded, lookup, response| {
                     worker.look(request, forwarded, Lookup { waited, ..lookup }, response)
                 })
             }
-            Next::Alone => waiting.resume(&worker.store, response, |request, forwarded, _, response| {
-                let cache_status = CacheStatus { is_collapsed: false, ..self.fetch.cache_status };
-                worker.pass(request, forwarded, cache_status, After::Nothing, response)
-            }),
+            Next::Alone => {
+                waiting.resume(&worker.store, finish, response, |request, forwarded, _, response| {
+                    let cache_status = CacheStatus { is_collapsed: false, ..self.fetch.cache_status };
+                    worker.pass(request, forwarded, cache_status, After::Nothing, response)
+                })
+            }
         }
     }
 

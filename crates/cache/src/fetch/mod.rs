@@ -7,6 +7,8 @@
 //!                                  └ for one client only: followers go through bypass, each alone
 //! ```
 
+#[cfg(test)]
+mod abandoned_tests;
 pub(crate) mod bypass;
 mod disk_read;
 mod fill;

@@ -100,10 +100,11 @@ impl WaitingRequest {
         store.key_of(&self.key)
     }
 
-    /// Passes the request, as it arrived, to `act`.
+    /// Passes the request, as it arrived, to `act`, with these rules for its response.
     pub(crate) fn resume(
         &self,
         store: &Store,
+        finish: Rc<dyn Finish>,
         response: &mut Response,
         act: impl FnOnce(Request<'_>, Forwarded<'_>, Lookup<'_>, &mut Response) -> Reply,
     ) -> Reply {
@@ -124,7 +125,7 @@ impl WaitingRequest {
             target: &self.target,
             client: self.client,
             edits: Edits { dropped, lines, authority, ..Edits::default() },
-            finish: self.finish.clone(),
+            finish,
             caching: Some(rules),
         };
         let lookup = Lookup {

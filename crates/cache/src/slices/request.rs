@@ -1,7 +1,6 @@
 //! Requests served from slices: each waits for its slices, one after the other.
 
 use std::cell::RefCell;
-use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use crate::slices::fill::{SharedClient, SliceSource};
 use crate::slices::manifest::{Representation, pass_slot};
 use crate::status::{CacheOutcome, CacheStatus};
 use crate::worker::{CacheWorker, Lookup};
-use flatout_gateway::{Finish, Forwarded, ResponseOrigin};
+use flatout_gateway::{Abandoned, Finish, Forwarded, ResponseOrigin, complete, signalling};
 use flatout_proxy::{ParkedClient, Prepared};
 
 impl CacheWorker {
@@ -99,15 +98,17 @@ impl CacheWorker {
             request: of_slices,
             stale: manifest.filter(|_| whole.is_none()),
         };
+        let (finish, abandoned) = signalling(alone);
         let sliced = SlicedRequest {
             source: Rc::new(source),
             start,
             head: request.head.bytes().to_vec(),
             conditions: lookup.cache_fields.conditions,
             own,
-            client: Rc::new(RefCell::new(Some(ParkedClient { exchange: request.park(), finish: alone }))),
+            client: Rc::new(RefCell::new(Some(ParkedClient { exchange: request.park(), finish }))),
             cache_status: says.then_some(cache_status),
             finish: forwarded.finish,
+            abandoned,
         };
         self.counters.count(cache_status.label);
         Reply::Later(Box::pin(sliced.respond(whole)))
@@ -125,6 +126,8 @@ struct SlicedRequest {
     client: SharedClient,
     cache_status: Option<CacheStatus>,
     finish: Rc<dyn Finish>,
+    /// Nobody has the client any more.
+    abandoned: Abandoned,
 }
 
 impl SlicedRequest {
@@ -137,8 +140,8 @@ impl SlicedRequest {
             if let Some(client) = self.client.take() {
                 self.source.worker.proxy_worker.pass_on(self.own, client);
             }
-            // The response comes by key.
-            return pending().await;
+            // The response comes by key, from whoever has taken the client.
+            return complete(Reply::Parked, Response::new(), self.abandoned).await;
         }
         let mut response = Response::new();
         let by = match first {
