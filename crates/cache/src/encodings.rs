@@ -205,7 +205,7 @@ mod tests {
     use crate::entry::Content;
 
     #[test]
-    fn forms_belong_to_updates_with_another_url_or_vary() {
+    fn encodings_belong_to_updates_with_another_url_or_vary() {
         let store = Arc::new(Store::new(1 << 20));
         let key = |url| Key { url, rest: b"h/a", is_custom: true, hash: 7 };
         let entry = |url, vary, selected, body: Content| {

@@ -154,7 +154,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_fits_what_it_names() {
+    fn purges_match_url_prefix_and_tag() {
         let fits = |text: &str, entry: &Entry| Purge::from_text(text).unwrap().fits(entry);
         let one = entry("http://a/b/c", "Cache-Tag: x, y-1\r\nSurrogate-Key: s t\r\n");
         for (text, expected) in [

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lines_are_said() {
+    fn both_cache_status_fields_are_written() {
         let mut out = Vec::new();
         CacheStatus { ttl: Some(-3), detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) }
             .write(&mut out);

@@ -11,7 +11,7 @@ use flatout_wire::cache::Asks;
 use flatout_wire::{Framing, Head, Method};
 
 use crate::encodings::ServedEntry;
-use crate::fetch::bypass::After;
+use crate::fetch::bypass::StoreEffect;
 use crate::fetch::waiting_request::WaitHistory;
 use crate::hot::entries::HotEntries;
 use crate::hot::heads::HotHeads;
@@ -102,7 +102,7 @@ impl CacheWorker {
         let cache_fields = CacheFields::at(&head);
         let is_readable = matches!(head.method, Method::Get | Method::Head) && head.framing == Framing::None;
         let reply = if !is_readable {
-            let after = After::of_method(head.method, &key);
+            let after = StoreEffect::of_method(head.method, &key);
             self.pass(
                 request,
                 to_upstream(forwarded),
@@ -116,7 +116,7 @@ impl CacheWorker {
                 request,
                 to_upstream(forwarded),
                 CacheStatus::forwarded(CacheOutcome::Bypass, reason),
-                After::Nothing,
+                StoreEffect::Nothing,
                 response,
             )
         } else {

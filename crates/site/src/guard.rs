@@ -6,7 +6,7 @@ use flatout_wire::Status;
 
 use super::basic::Credentials;
 use super::compiled::Key;
-use super::concurrency::Entered;
+use super::concurrency::GateResult;
 use super::fields::push_line;
 use super::passwords::{Busy, Login};
 use super::plan::Verdict;
@@ -194,11 +194,11 @@ pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>)
     let entered = context.progress.needs.permits.len();
     for (key, gate) in context.guards.gates.iter().skip(entered) {
         match gate.enter(number_of(worker, key, context)) {
-            Entered::Now(permit) => context.progress.enter(permit),
-            Entered::Queued(permit) => {
+            GateResult::Now(permit) => context.progress.enter(permit),
+            GateResult::Queued(permit) => {
                 return Next::Suspend(Event::Permit(permit, gate.queue_time_max), Step::Concurrency);
             }
-            Entered::Full => return Next::Refuse(Refusal::Busy),
+            GateResult::Full => return Next::Refuse(Refusal::Busy),
         }
     }
     Next::Continue

@@ -8,7 +8,7 @@ use flatout_wire::{Head, Method, Status};
 use super::compiled::{CompiledRoute, Guards};
 use super::concurrency::Permit;
 use super::finish::{Finishers, Needs};
-use super::rate::Waits;
+use super::rate::PaceDelay;
 use super::render::View;
 use super::resolve::Resolution;
 use super::suspend::{Event, suspend};
@@ -127,7 +127,7 @@ pub(crate) struct Progress {
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
     /// It has to be delayed to an even rate.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<PaceDelay>,
 }
 
 /// What was verified of a client.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::concurrency::Permit;
 use super::fields::push_line;
-use super::rate::Waits;
+use super::rate::PaceDelay;
 use super::steps::{Progress, Refusal};
 use super::worker::SiteWorker;
 use flatout_gateway::{AuthDecision, complete};
@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Password(oneshot::Receiver<bool>, Vec<u8>, String),
     AuthDecision(oneshot::Receiver<AuthDecision>),
     /// A delay to an even rate.
-    Pace(Waits),
+    Pace(PaceDelay),
     Permit(oneshot::Receiver<Permit>, Duration),
     /// The body, for whose client the guards have decided.
     Body(Option<Lane>),

@@ -16,7 +16,7 @@ use crate::worker::CacheWorker;
 use flatout_gateway::{Finish, Forwarded, Forwarding, ResponseOrigin};
 
 /// The effect of a response on stored entries.
-pub(crate) enum After {
+pub(crate) enum StoreEffect {
     Nothing,
     /// The entries of this key, and those named by the response, are invalidated.
     Invalidate(InvalidatedKey),
@@ -31,12 +31,12 @@ pub(crate) struct InvalidatedKey {
     is_custom: bool,
 }
 
-impl After {
+impl StoreEffect {
     /// The effect of a request by its method (RFC 9111 section 4.4): a method not known to be safe is unsafe.
-    pub(crate) fn of_method(method: Method, key: &Key<'_>) -> After {
+    pub(crate) fn of_method(method: Method, key: &Key<'_>) -> StoreEffect {
         match method {
-            Method::Get | Method::Head | Method::Options | Method::Trace => After::Nothing,
-            _ => After::Invalidate(InvalidatedKey {
+            Method::Get | Method::Head | Method::Options | Method::Trace => StoreEffect::Nothing,
+            _ => StoreEffect::Invalidate(InvalidatedKey {
                 url: key.url.to_vec(),
                 rest: key.rest.to_vec(),
                 is_custom: key.is_custom,
@@ -50,7 +50,7 @@ pub(crate) struct CacheFinish {
     pub(crate) inner: Rc<dyn Finish>,
     pub(crate) cache_status: Option<CacheStatus>,
     pub(crate) store: Arc<Store>,
-    pub(crate) after: After,
+    pub(crate) after: StoreEffect,
 }
 
 impl CacheWorker {
@@ -60,7 +60,7 @@ impl CacheWorker {
         request: Request<'_>,
         mut forwarded: Forwarded<'_>,
         cache_status: CacheStatus,
-        after: After,
+        after: StoreEffect,
         response: &mut Response,
     ) -> Reply {
         let says = forwarded.caching.is_some_and(|caching| caching.rules.says_status);
@@ -81,14 +81,14 @@ impl Finish for CacheFinish {
         let code = response.status().code();
         if by == ResponseOrigin::Upstream {
             match &self.after {
-                After::Nothing => {}
-                After::Invalidate(invalid) if (200..400).contains(&code) => {
+                StoreEffect::Nothing => {}
+                StoreEffect::Invalidate(invalid) if (200..400).contains(&code) => {
                     invalid.invalidate(response, &self.store);
                 }
-                After::Compare(entry) if code == 200 && !is_same(entry, response) => {
+                StoreEffect::Compare(entry) if code == 200 && !is_same(entry, response) => {
                     self.store.expire_everywhere(entry);
                 }
-                After::Invalidate(_) | After::Compare(_) => {}
+                StoreEffect::Invalidate(_) | StoreEffect::Compare(_) => {}
             }
             if response.field("x-cache-status").is_some() {
                 response.remove_header("x-cache-status");
@@ -197,8 +197,8 @@ mod tests {
             (Method::Get, false),
             (Method::Options, false),
         ] {
-            let after = After::of_method(method, &key);
-            assert_eq!(matches!(after, After::Invalidate(_)), invalidates, "{method:?}");
+            let after = StoreEffect::of_method(method, &key);
+            assert_eq!(matches!(after, StoreEffect::Invalidate(_)), invalidates, "{method:?}");
         }
     }
 }

@@ -22,10 +22,10 @@ impl CacheWorker {
         flight: Arc<Flight>,
         slot: u64,
     ) -> Reply {
-        let reading = Reading { store: self.store.clone(), flight: flight.clone() };
+        let reading = DiskRead { store: self.store.clone(), flight: flight.clone() };
         let (key, now_ms) = (lookup.key.to_buf(), lookup.now_ms);
         tokio::task::spawn_blocking(move || {
-            let Reading { store, flight } = &reading;
+            let DiskRead { store, flight } = &reading;
             let is_there =
                 store.read_from_disk_slowly(&store.key_of(&key), slot, now_ms, flight.asked).is_some();
             store.land(flight);
@@ -38,12 +38,12 @@ impl CacheWorker {
 
 /// A read from disk that requests wait for. Dropping it ends the read, also after a panic or if the runtime shuts down before the read
 /// runs: otherwise the requests would wait forever.
-struct Reading {
+struct DiskRead {
     store: Arc<Store>,
     flight: Arc<Flight>,
 }
 
-impl Drop for Reading {
+impl Drop for DiskRead {
     fn drop(&mut self) {
         self.store.land(&self.flight);
         // If it has an outcome, that stays.
@@ -66,7 +66,7 @@ mod tests {
         let bytes = b"http://a/";
         let key = Key::of(bytes, bytes.len(), false, |bytes| store.hash(bytes));
         let FlightRole::Leads(flight) = store.join(&key, key.hash, None) else { panic!("another one leads") };
-        let reading = Reading { store: store.clone(), flight: flight.clone() };
+        let reading = DiskRead { store: store.clone(), flight: flight.clone() };
         let read = move || drop(reading);
         let mut context = Context::from_waker(Waker::noop());
         let mut outcome = pin!(flight.outcome());

@@ -16,7 +16,7 @@ use flatout_wire::cache::Verdict;
 
 use crate::entry::{Entry, body_of};
 use crate::fetch::Fetch;
-use crate::fetch::bypass::After;
+use crate::fetch::bypass::StoreEffect;
 use crate::fetch::flight::Outcome;
 use crate::fetch::waiting_request::{WaitHistory, WaitingRequest, with_head};
 use crate::policy::{RequestConditions, select};
@@ -82,7 +82,7 @@ impl Follower {
             Next::Alone => {
                 waiting.resume(&worker.store, finish, response, |request, forwarded, _, response| {
                     let cache_status = CacheStatus { is_collapsed: false, ..self.fetch.cache_status };
-                    worker.pass(request, forwarded, cache_status, After::Nothing, response)
+                    worker.pass(request, forwarded, cache_status, StoreEffect::Nothing, response)
                 })
             }
         }

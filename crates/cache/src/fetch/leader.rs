@@ -8,7 +8,7 @@ use flatout_wire::cache::Verdict;
 use flatout_wire::{Method, Status};
 
 use crate::entry::{Entry, write_line};
-use crate::fetch::bypass::After;
+use crate::fetch::bypass::StoreEffect;
 use crate::fetch::fill::{Fill, FillRequest};
 use crate::fetch::flight::{Flight, Outcome};
 use crate::fetch::{Fetch, bad_gateway};
@@ -65,8 +65,8 @@ impl CacheWorker {
             || !self.store.is_used_enough(lookup.key.hash, lookup.rules.rules.uses_min);
         if is_alone {
             let after = match (&found.entry, request.head.method) {
-                (Some(entry), Method::Head) => After::Compare(entry.clone()),
-                _ => After::Nothing,
+                (Some(entry), Method::Head) => StoreEffect::Compare(entry.clone()),
+                _ => StoreEffect::Nothing,
             };
             return self.pass(request, forwarded, CacheStatus::forwarded(label, reason), after, response);
         }

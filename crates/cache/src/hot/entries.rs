@@ -39,12 +39,12 @@ pub(crate) struct HotEntry {
     pub(crate) entry: Arc<Entry>,
     pub(crate) body: Bytes,
     hits: u32,
-    encoded: Encoded,
+    encoded: EncodedLines,
 }
 
 /// The encoded lines of a response, valid for a second.
 #[derive(Default)]
-struct Encoded {
+struct EncodedLines {
     lines: Vec<u8>,
     age: u32,
     says_status: bool,
@@ -56,7 +56,7 @@ impl HotEntry {
     #[inline]
     pub(crate) fn write(&mut self, now_ms: u64, says_status: bool, response: &mut Response) {
         let age = self.entry.policy.age(now_ms);
-        let Encoded { lines, .. } = &self.encoded;
+        let EncodedLines { lines, .. } = &self.encoded;
         if lines.is_empty() || self.encoded.age != age || self.encoded.says_status != says_status {
             self.encode(age, says_status);
         }
@@ -65,7 +65,7 @@ impl HotEntry {
 
     #[cold]
     fn encode(&mut self, age: u32, says_status: bool) {
-        let Encoded { lines, .. } = &mut self.encoded;
+        let EncodedLines { lines, .. } = &mut self.encoded;
         lines.clear();
         lines.extend_from_slice(self.entry.lines());
         let ttl = Some(i64::from(self.entry.policy.lifetime) - i64::from(age));
@@ -111,7 +111,7 @@ impl HotEntries {
                 entry: entry.clone(),
                 body: body.clone(),
                 hits: 0,
-                encoded: Encoded::default(),
+                encoded: EncodedLines::default(),
             });
         }
         body

@@ -14,7 +14,7 @@ use flatout_wire::cache::{Exchange, Policy, store};
 use crate::entry::{Entry, Parts, stored_lines};
 use crate::fetch::flight::{Flight, Outcome};
 use crate::key::{Key, KeyBuf};
-use crate::slices::manifest::{self, Expected, Representation, SliceHead};
+use crate::slices::manifest::{self, ExpectedSlice, Representation, SliceHead};
 use crate::store::{BodyReservation, FlightRole};
 use crate::worker::CacheWorker;
 use flatout_gateway::ResponseOrigin;
@@ -43,7 +43,7 @@ impl SliceSource {
     pub(crate) fn flight(
         self: &Rc<Self>,
         (slot, index): (u64, u64),
-        expected: Option<Expected>,
+        expected: Option<ExpectedSlice>,
         client: SharedClient,
     ) -> Arc<Flight> {
         let store = &self.worker.store;
@@ -86,7 +86,7 @@ impl SliceSource {
         self: &Rc<Self>,
         index: u64,
         flight: Arc<Flight>,
-        expected: Option<Expected>,
+        expected: Option<ExpectedSlice>,
         client: SharedClient,
     ) {
         let Range { start, end } = manifest::part(self.slice_bytes, index);
@@ -114,7 +114,7 @@ struct SliceFill {
     source: Rc<SliceSource>,
     flight: Arc<Flight>,
     index: u64,
-    expected: Option<Expected>,
+    expected: Option<ExpectedSlice>,
     client: SharedClient,
     asked_ms: u64,
     partial: RefCell<Option<PartialSlice>>,

@@ -80,18 +80,18 @@ impl Representation {
     }
 
     /// What a slice must belong to.
-    pub(crate) fn expected(&self) -> Expected {
-        Expected { marks: self.marks.clone(), family: self.entry.family }
+    pub(crate) fn expected(&self) -> ExpectedSlice {
+        ExpectedSlice { marks: self.marks.clone(), family: self.entry.family }
     }
 }
 
 /// What a slice must belong to.
-pub(crate) struct Expected {
+pub(crate) struct ExpectedSlice {
     pub(crate) marks: Vec<u8>,
     pub(crate) family: u64,
 }
 
-impl Expected {
+impl ExpectedSlice {
     /// Whether this is the expected slice.
     pub(crate) fn is(&self, slice: &Entry, index: u64) -> bool {
         slice.family == self.family && slice.selected() == selected(index, &self.marks)
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_what_was_asked_for_and_has_a_validator() {
+    fn a_slice_is_the_requested_range_with_a_validator() {
         let tag = ("ETag", "\"x\"");
         let range = |value| ("Content-Range", value);
         for (lines, index, expected) in [
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_and_slices_say_what_they_are_of() {
+    fn manifest_and_slices_describe_the_representation() {
         let marks = b"100:250:\"x:y\"";
         let of = |entry: Entry| Representation::of(&Arc::new(entry));
         for entry in [manifest(parts(), marks), slice(parts(), 2, marks, vec![0; 50])] {

@@ -13,7 +13,7 @@ use flatout_wire::{Head, Method, Status};
 
 use crate::entry::Entry;
 use crate::fetch::bad_gateway;
-use crate::fetch::bypass::{After, CacheFinish};
+use crate::fetch::bypass::{CacheFinish, StoreEffect};
 use crate::fetch::flight::Outcome;
 use crate::fetch::waiting_request::with_head;
 use crate::policy::{LEFT_OUT, RequestConditions, left_out_always};
@@ -88,7 +88,7 @@ impl CacheWorker {
             inner: forwarded.finish.clone(),
             cache_status: says.then_some(cache_status),
             store: self.store.clone(),
-            after: After::Nothing,
+            after: StoreEffect::Nothing,
         });
         let source = SliceSource {
             worker: self.clone(),

@@ -100,7 +100,7 @@ fn entries_are_queued_for_the_disk_before_a_purge_can_begin() {
 }
 
 #[test]
-fn compressed_forms_are_removed_with_their_entry() {
+fn encodings_are_removed_with_their_entry() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
@@ -126,7 +126,7 @@ fn compressed_forms_are_removed_with_their_entry() {
 }
 
 #[test]
-fn forms_stay_when_a_response_is_updated() {
+fn encodings_stay_when_a_response_is_updated() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");

@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn nor_does_any_other(
+    fn no_generated_path_leads_around_a_denied_path(
         pieces in prop::collection::vec(
             prop::sample::select(vec![
                 "/", "/", "/", "admin", "admin", "..", ".", "%2e", "%2E%2e", "%2f", "%2F", "%5c", "%25", "%252f", "%252e",
@@ -206,7 +206,7 @@ thread_local! {
 }
 
 #[test]
-fn what_applications_need_goes_through_as_it_was_sent() {
+fn harmless_escapes_are_forwarded_unchanged() {
     let client = guarded(PathMatch::prefix("/admin"));
     for target in [
         "/@scope%2fname",
@@ -259,7 +259,7 @@ fn the_normal_form_is_sent_where_it_is_asked_for() {
 }
 
 #[test]
-fn a_strict_route_refuses_what_has_two_readings() {
+fn a_strict_route_refuses_ambiguous_paths() {
     let mut route = to_upstream("/");
     route.paths = PathPolicy::Strict;
     let client = TestClient::new(&plan_of(vec![route]));
@@ -272,7 +272,7 @@ fn a_strict_route_refuses_what_has_two_readings() {
 }
 
 #[test]
-fn rewrites_do_not_lead_above_what_they_were_given() {
+fn rewrites_do_not_escape_their_prefix() {
     let mut route = to_upstream("/api/");
     route.rewrites =
         vec![Rewrite { from: RewriteFrom::Prefix("/api/".to_owned()), to: template("/"), then: Then::Next }];

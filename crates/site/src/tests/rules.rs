@@ -27,7 +27,7 @@ fn access(verdict: Verdict, peers: &str) -> Access {
 }
 
 #[test]
-fn a_host_leads_to_its_site() {
+fn host_selects_its_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/"), "first")]);
     plan.sites[0].hosts = vec![Host::Exact("a.example".to_owned())];
     let client = TestClient::new(&plan);
@@ -142,7 +142,7 @@ fn lists_of_addresses_are_asked_for_the_client() {
 }
 
 #[test]
-fn a_closed_route_says_so_to_all_but_some() {
+fn maintenance_page_is_sent_except_to_allowed_clients() {
     let maintenance = Maintenance {
         page: page("back soon"),
         retry_after: Some(Duration::from_secs(120)),
@@ -290,7 +290,7 @@ fn fields_of_both_directions_are_changed() {
 }
 
 #[test]
-fn error_pages_take_the_place_of_errors() {
+fn error_pages_replace_errors() {
     let error_page = |statuses, text: &str, of_upstreams| ErrorPage {
         statuses: vec![statuses],
         page: page(text),
@@ -315,7 +315,7 @@ fn error_pages_take_the_place_of_errors() {
 }
 
 #[test]
-fn bodies_are_held_to_the_routes_limit() {
+fn bodies_above_the_routes_limit_are_refused() {
     let mut route = to_upstream("/");
     route.rules.body.bytes_max = Some(10);
     let client = TestClient::new(&plan_of(vec![route]));
@@ -352,7 +352,7 @@ fn files_are_tried_before_the_upstream() {
 }
 
 #[test]
-fn responses_say_their_site() {
+fn responses_note_their_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/a"), "")]);
     plan.sites[0].hosts = vec![Host::Exact("other.example".to_owned())];
     let second = plan_of(vec![respond(PathMatch::prefix("/a"), ""), to_upstream("/b")]).sites.remove(0);

@@ -18,7 +18,7 @@ const RIGHT: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
 const WRONG: &str = "Authorization: Basic YW5uOndyb25n\r\n";
 
 #[test]
-fn a_password_is_asked_for_and_checked_elsewhere() {
+fn basic_auth_challenges_and_checks_on_another_thread() {
     let page = Page { content_type: "text/html".to_owned(), source: PageSource::Text("log in".to_owned()) };
     let error_page = ErrorPage { statuses: vec![401..=401], page, status: None, of_upstreams: false };
     let rules = Rules {
@@ -110,7 +110,7 @@ fn a_body_is_kept_while_a_request_waits() {
 }
 
 #[test]
-fn an_authority_is_asked() {
+fn the_auth_service_decides() {
     let authority = ForwardAuth {
         upstream: 1,
         target: template("/check?of=$request_uri"),
@@ -150,7 +150,7 @@ fn limited(queue_max: u32, queue_time_max: Duration) -> TestClient {
 }
 
 #[test]
-fn requests_wait_for_room() {
+fn requests_queue_for_a_permit() {
     let client = limited(1, Duration::from_secs(10));
     assert_eq!(client.get("/held").status, 200);
     let (Reply::Later(waiting), _) = client.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -175,7 +175,7 @@ fn requests_wait_for_room() {
 }
 
 #[test]
-fn nobody_waits_for_longer_than_the_limit() {
+fn time_in_the_queue_is_limited() {
     let client = limited(1, Duration::from_millis(1));
     assert_eq!(client.get("/held").status, 200);
     assert_eq!(client.get("/late").status, 503);
@@ -186,7 +186,7 @@ fn nobody_waits_for_longer_than_the_limit() {
 }
 
 #[test]
-fn one_who_goes_away_leaves_the_queue() {
+fn a_disconnected_client_leaves_the_queue() {
     let client = limited(1, Duration::from_secs(10));
     assert_eq!(client.get("/held").status, 200);
     let waiting = client.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
