@@ -9,19 +9,18 @@ use bytes::Bytes;
 use flatout_engine::{Body, GuestKey, Lane, Response};
 use flatout_lane::clock;
 use flatout_wire::Status;
-use flatout_wire::cache::{Asks, Exchange, Reason, StorageDecision, store, vary_names};
+use flatout_wire::cache::{Asks, StorageDecision};
 
-use crate::entry::{Content, Entry, Parts, body_of, stored_lines};
+use crate::entry::{Entry, Parts, body_of};
 use crate::fetch::bad_gateway;
 use crate::fetch::flight::{Flight, Outcome};
 use crate::fetch::waiting_request::with_head;
 use crate::key::{Key, KeyBuf};
-use crate::policy::{RequestConditions, select};
+use crate::policy::RequestConditions;
 use crate::respond::{self, add_cache_status};
 use crate::status::CacheStatus;
 use crate::worker::CacheWorker;
-use flatout_gateway::ResponseOrigin;
-use flatout_gateway::Rules;
+use flatout_gateway::{ResponseOrigin, Rules};
 use flatout_proxy::{Disposition, ParkedClient, ResponseSink};
 
 /// What was requested, and how to handle its response.
@@ -145,52 +144,6 @@ impl Fill {
         self.answer(lane, response, ResponseOrigin::Upstream);
     }
 
-    pub(super) fn storage_decision<'a>(
-        &self,
-        status: Status,
-        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-        now_ms: u64,
-    ) -> Result<StorageDecision, Reason> {
-        let exchange = Exchange {
-            request_ms: self.order.asked_ms,
-            response_ms: now_ms,
-            is_authorized: self.order.is_authorized,
-            has_authorization_key: self.order.has_authorization_key,
-            asks_no_store: self.order.asks.no_store,
-        };
-        store(status, fields, &exchange, &self.order.rules.of(status.code()))
-    }
-
-    pub(super) fn entry<'a>(
-        &self,
-        status: Status,
-        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-        decision: &StorageDecision,
-        now_ms: u64,
-        body: impl Into<Content>,
-    ) -> Entry {
-        let lines = stored_lines(fields.clone(), &decision.withheld, Some(now_ms / 1000));
-        let vary = match self.order.rules.ignored.vary {
-            true => Vec::new(),
-            false => vary_names(
-                fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")).map(|(_, value)| value),
-            ),
-        };
-        let mut selected = Vec::new();
-        if !vary.is_empty() {
-            with_head(&self.order.head, |head| select(head, &vary, &mut selected));
-        }
-        let parts = Parts {
-            key: self.key(),
-            vary: &vary,
-            selected: &selected,
-            lines: &lines,
-            status,
-            policy: decision.policy,
-        };
-        Entry::new(&parts, body)
-    }
-
     /// The response is not stored: its client gets it unchanged, and waiting requests are forwarded.
     fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Disposition {
         let slot = self.flight.slot;
@@ -277,23 +230,6 @@ impl Fill {
         let (held, has_room) = self.worker.store.hold(bytes);
         self.flight.count(held);
         has_room
-    }
-
-    fn stored(&self, response: &Response) -> Result<StorageDecision, bool> {
-        let now_ms = clock::unix_milliseconds();
-        let length = response.declared_length();
-        let bytes_max = self.worker.store.body_bytes_max();
-        let is_pushed = matches!(response.body(), Body::Pushed);
-        let is_too_large = match is_pushed {
-            true => length.is_some_and(|length| length > bytes_max),
-            false => response.body_bytes().is_none_or(|body| body.len() as u64 > bytes_max),
-        };
-        if is_too_large {
-            return Err(true);
-        }
-        // A response caused by this request says nothing about the next request's response.
-        self.storage_decision(response.status(), response.fields(), now_ms)
-            .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod flight;
 mod follower;
 mod leader;
 mod revalidate;
+mod storage;
 pub(crate) mod waiting_request;
 
 use std::sync::Arc;

@@ -64,6 +64,10 @@ impl Forwarding for Fake {
         let status = request.head.field("x-status").map(|value| text(value).parse().unwrap());
         response.set_status(Status::from_code(status.unwrap_or(200)).unwrap());
         response.header("X-Upstream", "yes").buffer().extend_from_slice(b"upstream");
+        if request.path.starts_with(b"/abandoned") {
+            // Nobody responds, and the rules are dropped.
+            return Reply::Parked;
+        }
         what.finish.finish(response, ResponseOrigin::Upstream);
         if request.path.starts_with(b"/held") {
             self.held.borrow_mut().push(what.finish);

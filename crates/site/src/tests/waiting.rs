@@ -195,3 +195,17 @@ fn a_disconnected_client_leaves_the_queue() {
     assert_eq!(client.get("/c").status, 200);
     assert_eq!(client.fake.sent.borrow().iter().filter(|sent| sent.target == "/b").count(), 0);
 }
+
+#[test]
+fn an_abandoned_request_that_was_suspended_gets_502() {
+    let client = limited(1, Duration::from_secs(10));
+    assert_eq!(client.get("/held").status, 200);
+    let (Reply::Later(waiting), _) =
+        client.reply(Some("192.0.2.1"), "GET /abandoned HTTP/1.1\r\nHost: a\r\n\r\n")
+    else {
+        panic!("it does not wait")
+    };
+    client.fake.held.borrow_mut().clear();
+    assert_eq!(answer_of(runtime().block_on(waiting)), 502);
+    assert_eq!(client.get("/b").status, 200, "its permit is free");
+}
