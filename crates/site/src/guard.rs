@@ -13,7 +13,7 @@ use super::plan::Verdict;
 use super::rate::{Admission, TooMany};
 use super::render::{Paths, escape_unsafe};
 use super::resolve::NoRoute;
-use super::steps::{Next, Refusal, RequestContext, Step};
+use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
 use super::worker::{SiteWorker, write_status};
 use flatout_gateway::AuthQuery;
@@ -24,8 +24,8 @@ const CLIENT_IPV6_BITS: u8 = 64;
 /// 421: no site has this host.
 pub(super) fn host(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match context.resolution.site {
-        Some(_) => Next::Continue,
-        None => Next::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST)),
+        Some(_) => Next::Continue(()),
+        None => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
     }
 }
 
@@ -33,11 +33,11 @@ pub(super) fn host(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
 pub(super) fn maintenance(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     let address = context.resolution.client.address;
     match context.guards.maintenance.as_ref().filter(|closed| !closed.except.allows(address)) {
-        None => Next::Continue,
+        None => Next::Continue(()),
         Some(closed) => {
             let mut response = Response::new();
             closed.write(&mut response);
-            Next::Refuse(Refusal::Response(Box::new(response)))
+            Next::Break(Outcome::Refuse(Refusal::Response(Box::new(response))))
         }
     }
 }
@@ -45,8 +45,8 @@ pub(super) fn maintenance(_: &SiteWorker, context: &mut RequestContext<'_>) -> N
 /// 403 by the client's address.
 pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match context.guards.access.verdict(context.resolution.client.address) {
-        Some(Verdict::Deny) => Next::Refuse(Refusal::Status(Status::FORBIDDEN)),
-        Some(Verdict::Allow) | None => Next::Continue,
+        Some(Verdict::Deny) => Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN))),
+        Some(Verdict::Allow) | None => Next::Continue(()),
     }
 }
 
@@ -97,10 +97,10 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
         push_line(b"RateLimit", format!("{name};r={left};t={seconds}").as_bytes(), lines);
     }
     match refused {
-        None => Next::Continue,
+        None => Next::Continue(()),
         Some((admission, status)) => {
             push_line(b"Retry-After", whole_seconds(admission).max(1).to_string().as_bytes(), lines);
-            Next::Refuse(Refusal::Status(status))
+            Next::Break(Outcome::Refuse(Refusal::Status(status)))
         }
     }
 }
@@ -109,54 +109,57 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
 pub(super) fn preflight(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     let cors = context.finishers.rules().and_then(|rules| rules.cors.as_ref());
     match cors.is_some_and(|cors| cors.preflight(&context.request.head, context.response)) {
-        true => Next::Respond,
-        false => Next::Continue,
+        true => Next::Break(Outcome::Respond),
+        false => Next::Continue(()),
     }
 }
 
 /// Delays the request to an even rate.
 pub(super) fn pace(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match context.progress.waits.take() {
-        Some(waits) => Next::Suspend(Event::Pace(waits), Step::Target),
-        None => Next::Continue,
+        Some(waits) => Next::Break(Outcome::Suspend(Event::Pace(waits), Step::Target)),
+        None => Next::Continue(()),
     }
 }
 
 /// The target leads to no rules: it is malformed or ambiguous, or about the server itself.
 pub(super) fn target(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match &context.resolution.route {
-        Err(no_route) if !no_route.follows_rules() => Next::Refuse(no_route_refusal(no_route)),
-        _ => Next::Continue,
+        Err(no_route) if !no_route.follows_rules() => {
+            Next::Break(Outcome::Refuse(no_route_refusal(no_route)))
+        }
+        _ => Next::Continue(()),
     }
 }
 
 /// 401: Basic authentication.
 pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     const CLIENT: Key = Key::Client { ipv6_bits: CLIENT_IPV6_BITS };
-    let Some(basic) = &context.guards.basic else { return Next::Continue };
+    let Some(basic) = &context.guards.basic else { return Next::Continue(()) };
     let challenge = || Refusal::Password(basic.challenge.clone());
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
-        return Next::Refuse(challenge());
+        return Next::Break(Outcome::Refuse(challenge()));
     };
-    let Some(passwords) = &worker.passwords else { return Next::Refuse(Refusal::Busy) };
+    let Some(passwords) = &worker.passwords else { return Next::Break(Outcome::Refuse(Refusal::Busy)) };
     let address = number_of(worker, &CLIENT, context);
     let login =
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
     if passwords.recalls(&login) {
         context.progress.identity.user = name;
-        return Next::Continue;
+        return Next::Continue(());
     }
     match passwords.check(&login) {
-        Ok(answered) => {
-            Next::Suspend(Event::Password(answered, name, basic.challenge.clone()), Step::Authority)
-        }
-        Err(Busy) => Next::Refuse(Refusal::Busy),
+        Ok(answered) => Next::Break(Outcome::Suspend(
+            Event::Password(answered, name, basic.challenge.clone()),
+            Step::Authority,
+        )),
+        Err(Busy) => Next::Break(Outcome::Refuse(Refusal::Busy)),
     }
 }
 
 /// Asks an auth service.
 pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let Some(authority) = &context.guards.authority else { return Next::Continue };
+    let Some(authority) = &context.guards.authority else { return Next::Continue(()) };
     let mut target = Vec::new();
     authority.target.render(&context.view(worker), Paths::Encoded, &mut target);
     escape_unsafe(&mut target);
@@ -170,22 +173,22 @@ pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     };
     let (then, decision) = tokio::sync::oneshot::channel();
     worker.forwarding.ask(query, then);
-    Next::Suspend(Event::AuthDecision(decision), Step::Route)
+    Next::Break(Outcome::Suspend(Event::AuthDecision(decision), Step::Route))
 }
 
 /// 404, 405: no route has the path and the method.
 pub(super) fn route(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match &context.resolution.route {
-        Err(no_route) => Next::Refuse(no_route_refusal(no_route)),
-        Ok(_) => Next::Continue,
+        Err(no_route) => Next::Break(Outcome::Refuse(no_route_refusal(no_route))),
+        Ok(_) => Next::Continue(()),
     }
 }
 
 /// 413 by the declared length.
 pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     match worker.is_too_large(&context.request.head, context.guards) {
-        true => Next::Refuse(Refusal::Status(Status::CONTENT_TOO_LARGE)),
-        false => Next::Continue,
+        true => Next::Break(Outcome::Refuse(Refusal::Status(Status::CONTENT_TOO_LARGE))),
+        false => Next::Continue(()),
     }
 }
 
@@ -196,12 +199,15 @@ pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>)
         match gate.enter(number_of(worker, key, context)) {
             GateResult::Now(permit) => context.progress.enter(permit),
             GateResult::Queued(permit) => {
-                return Next::Suspend(Event::Permit(permit, gate.queue_time_max), Step::Concurrency);
+                return Next::Break(Outcome::Suspend(
+                    Event::Permit(permit, gate.queue_time_max),
+                    Step::Concurrency,
+                ));
             }
-            GateResult::Full => return Next::Refuse(Refusal::Busy),
+            GateResult::Full => return Next::Break(Outcome::Refuse(Refusal::Busy)),
         }
     }
-    Next::Continue
+    Next::Continue(())
 }
 
 fn number_of(worker: &SiteWorker, key: &Key, context: &RequestContext<'_>) -> u64 {

@@ -7,7 +7,7 @@ use flatout_wire::{Method, Status};
 
 use super::compiled::{CompiledAction, CompiledCached, CompiledRoute};
 use super::render::{Paths, Text, View, escape_unsafe};
-use super::steps::{Next, RequestContext, Step};
+use super::steps::{Next, Outcome, RequestContext, Step};
 use super::suspend::Event;
 use super::worker::{SiteWorker, write_status};
 use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
@@ -42,33 +42,33 @@ impl CompiledCached {
 
 /// Looks for a file of `try-files` before the handler.
 pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue };
+    let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue(()) };
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
-        return Next::Continue;
+        return Next::Continue(());
     }
     if file(worker, folder, context) {
-        return Next::Respond;
+        return Next::Break(Outcome::Respond);
     }
     context.response.reset();
-    Next::Continue
+    Next::Continue(())
 }
 
 /// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
 pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     if !matches!(context.request.body, RequestBody::Stream(_)) {
-        return Next::Continue;
+        return Next::Continue(());
     }
     match context.route.map(|route| &route.action) {
         Some(CompiledAction::Proxy(_) | CompiledAction::Push(_)) => {
-            Next::Suspend(Event::Body(worker.lane.clone()), Step::Handler)
+            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone()), Step::Handler))
         }
-        _ => Next::Continue,
+        _ => Next::Continue(()),
     }
 }
 
 /// Runs the action of the route.
 pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let Some(route) = context.route else { return Next::Continue };
+    let Some(route) = context.route else { return Next::Continue(()) };
     match &route.action {
         CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
         CompiledAction::Push(plan) => channel(worker, context, plan),
@@ -76,16 +76,16 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             if !file(worker, *folder, context) && context.response.status() == Status::OK {
                 write_status(Status::NOT_FOUND, context.response);
             }
-            Next::Continue
+            Next::Continue(())
         }
         CompiledAction::Redirect { status, to } => {
             let location = location(to, &context.view(worker));
             context.response.set_status(*status).header("Location", location);
-            Next::Continue
+            Next::Continue(())
         }
         // Taking over a connection and dropping it closes it.
         CompiledAction::Close => {
-            Next::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) }))))
+            Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))
         }
         CompiledAction::Respond { status, content_type, body } => {
             let RequestContext { request, resolution, progress, response, .. } = context;
@@ -95,7 +95,7 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
                 response.header("Content-Type", content_type);
             }
-            Next::Continue
+            Next::Continue(())
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     gather_needs(worker, context);
     let needs = std::mem::take(&mut context.progress.needs);
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
-    Next::Continue
+    Next::Continue(())
 }
 
 fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
@@ -150,7 +150,7 @@ fn proxy(
     let reply = worker.forwarding.forward(request, forwarded, response);
     worker.lines.replace(lines);
     worker.key.replace(key);
-    Next::Reply(reply)
+    Next::Break(Outcome::Reply(reply))
 }
 
 /// The request, for a handler that keeps it.
@@ -171,7 +171,7 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     let Some(worker_channels) = &worker.worker_channels else {
         write_status(Status::SERVICE_UNAVAILABLE, response);
         finish.finish(response, ResponseOrigin::Here);
-        return Next::Reply(Reply::Now);
+        return Next::Break(Outcome::Reply(Reply::Now));
     };
     let who = Who { address: resolution.client.address };
     let mut request = take_request(request);
@@ -180,7 +180,7 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     if matches!(reply, Reply::Now) {
         finish.finish(response, ResponseOrigin::Here);
     }
-    Next::Reply(reply)
+    Next::Break(Outcome::Reply(reply))
 }
 
 /// Responds from a folder; returns whether the folder has the file.

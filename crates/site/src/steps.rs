@@ -1,5 +1,6 @@
 //! The way of a request through its site: one table of steps.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use flatout_engine::{Reply, Request, Response};
@@ -29,13 +30,10 @@ macro_rules! request_steps {
             fn run(self, worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
                 $(
                     if self <= Step::$step {
-                        match $function(worker, context) {
-                            Next::Continue => {}
-                            next => return next,
-                        }
+                        $function(worker, context)?;
                     }
                 )*
-                Next::Continue
+                Next::Continue(())
             }
         }
     };
@@ -78,10 +76,11 @@ request_steps! {
     Finish => handler::finish,
 }
 
-/// What follows after a step.
-pub(crate) enum Next {
-    /// The next step.
-    Continue,
+/// What follows after a step: the next step, or an outcome.
+pub(crate) type Next = ControlFlow<Outcome>;
+
+/// How the way of a request through the steps ends, or is suspended.
+pub(crate) enum Outcome {
     /// The response is written: `Finish`.
     Respond,
     /// A response with this reason, then `Finish`.
@@ -149,18 +148,21 @@ impl SiteWorker {
     ) -> Reply {
         let mut context = RequestContext::new(self, request, progress, response);
         let next = match context.progress.refusal.take() {
-            Some(refusal) => Next::Refuse(refusal),
+            Some(refusal) => Next::Break(Outcome::Refuse(refusal)),
             None => context.progress.step.run(self, &mut context),
         };
-        match next {
-            Next::Continue => Reply::Now,
-            Next::Reply(reply) => reply,
-            Next::Respond => context.finish(self),
-            Next::Refuse(refusal) => {
+        let outcome = match next {
+            Next::Continue(()) => return Reply::Now,
+            Next::Break(outcome) => outcome,
+        };
+        match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Respond => context.finish(self),
+            Outcome::Refuse(refusal) => {
                 refusal.write(&context.request.head, context.response);
                 context.finish(self)
             }
-            Next::Suspend(event, step) => {
+            Outcome::Suspend(event, step) => {
                 context.progress.step = step;
                 let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
                 suspend(self.clone(), context.request, context.progress, event, time_left)
@@ -201,7 +203,8 @@ impl<'a> RequestContext<'a> {
 
     /// Applies the response rules to a response made here.
     fn finish(&mut self, worker: &SiteWorker) -> Reply {
-        handler::finish(worker, self);
+        // Nothing follows.
+        let _ = handler::finish(worker, self);
         Reply::Now
     }
 }
