@@ -1,8 +1,8 @@
-//! Compressed forms of stored responses.
+//! Compressed encodings of stored responses.
 //!
-//! A form is a separate entry, in a slot derived from the plain entry's: it counts towards the memory limit and is
+//! An encoding is a separate entry, in a slot derived from the plain entry's: it counts towards the memory limit and is
 //! evicted like all others. It has the plain entry's key and no fields. When a client that accepts a coding requests
-//! an entry without that form, a thread with the lowest priority creates it, once. If a form would hardly be smaller,
+//! an entry without that encoding, a thread with the lowest priority creates it, once. If an encoding would hardly be smaller,
 //! it is stored without a body, so that this is not tried again.
 
 use std::collections::HashSet;
@@ -12,22 +12,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
 
-use super::entry::{Entry, Parts};
-use super::key::Key;
-use super::store::Store;
-use super::worker::Caching;
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
+use crate::store::Store;
+use crate::worker::CacheWorker;
 use flatout_compress::{compressed, give_way};
 use flatout_gateway::Stored;
 
 /// Forms queued for compression; beyond that, entries are compressed for each response, or sent uncompressed.
 const WAITING_MAX: usize = 256;
 
-/// Larger bodies have no forms: compressing one would take many seconds.
+/// Larger bodies have no encodings: compressing one would take many seconds.
 const PLAIN_BYTES_MAX: usize = 8 << 20;
 
 const CODINGS: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
-/// The mark of a form in place of the names in `Vary`. No name starts like this, so it cannot be confused with a
+/// The mark of an encoding in place of the names in `Vary`. No name starts like this, so it cannot be confused with a
 /// variant.
 fn mark(coding: Coding) -> &'static [u8] {
     match coding {
@@ -39,12 +39,12 @@ fn mark(coding: Coding) -> &'static [u8] {
 }
 
 impl Entry {
-    pub(super) fn is_form(&self) -> bool {
+    pub(crate) fn is_encoding(&self) -> bool {
         self.vary().first() == Some(&0)
     }
 
-    fn is_form_of(&self, plain: &Entry, coding: Coding) -> bool {
-        // A form has the URL and the fields of the entry that owns the body. Those of an update may differ: with a
+    fn is_encoding_of(&self, plain: &Entry, coding: Coding) -> bool {
+        // An encoding has the URL and the fields of the entry that owns the body. Those of an update may differ: with a
         // custom key, or if its `Vary` is another one.
         let plain = plain.source();
         self.vary() == mark(coding)
@@ -59,7 +59,7 @@ impl Entry {
     }
 }
 
-/// A form to be created.
+/// An encoding to be created.
 struct EncodeJob {
     /// Weak: the store ends with its last user, and evicted entries are freed.
     store: Weak<Store>,
@@ -69,19 +69,19 @@ struct EncodeJob {
     /// The plain entry's slot, and the hash of its key.
     slot: u64,
     hash: u64,
-    /// The form's slot.
+    /// The encoding's slot.
     at: u64,
 }
 
-/// Creates forms. The thread starts with the first order, and ends with the store.
+/// Creates encodings. The thread starts with the first order, and ends with the store.
 #[derive(Default)]
-pub(super) struct Maker {
+pub(crate) struct Encoder {
     queue: OnceLock<Option<SyncSender<EncodeJob>>>,
-    /// The slots of the forms that were ordered.
+    /// The slots of the encodings that were ordered.
     ordered: Mutex<HashSet<u64>>,
 }
 
-impl Maker {
+impl Encoder {
     fn order(&self, order: EncodeJob) {
         let at = order.at;
         if !self.ordered().insert(at) {
@@ -114,19 +114,19 @@ fn make_all(orders: &Receiver<EncodeJob>) {
         let made = plain.map(|plain| (compressed(order.coding, plain.body()).unwrap_or_default(), plain));
         let Some(store) = order.store.upgrade() else { return };
         if let Some((body, plain)) = made {
-            store.insert_form(&order, &plain, body.into());
+            store.insert_encoding(&order, &plain, body.into());
         }
-        store.maker.ordered().remove(&order.at);
+        store.encoder.ordered().remove(&order.at);
     }
 }
 
 impl Store {
-    fn form_slot(&self, slot: u64, coding: Coding) -> u64 {
+    fn encoding_slot(&self, slot: u64, coding: Coding) -> u64 {
         self.slot_of(slot, mark(coding))
     }
 
-    /// Stores a form, unless its plain entry was replaced meanwhile.
-    fn insert_form(&self, order: &EncodeJob, plain: &Arc<Entry>, body: Vec<u8>) {
+    /// Stores an encoding, unless its plain entry was replaced meanwhile.
+    fn insert_encoding(&self, order: &EncodeJob, plain: &Arc<Entry>, body: Vec<u8>) {
         let parts = Parts {
             key: Key { url: plain.url(), rest: plain.rest(), is_custom: false, hash: order.hash },
             vary: mark(order.coding),
@@ -138,32 +138,32 @@ impl Store {
         self.insert_beside(plain, order.slot, order.hash, order.at, Arc::new(Entry::new(&parts, body)));
     }
 
-    /// The slots of all forms of an entry.
-    pub(super) fn form_slots(&self, slot: u64) -> impl Iterator<Item = u64> {
-        CODINGS.into_iter().map(move |coding| self.form_slot(slot, coding))
+    /// The slots of all encodings of an entry.
+    pub(crate) fn encoding_slots(&self, slot: u64) -> impl Iterator<Item = u64> {
+        CODINGS.into_iter().map(move |coding| self.encoding_slot(slot, coding))
     }
 }
 
 /// An entry that is being served.
-pub(super) struct Served<'c> {
-    pub(super) caching: &'c Caching,
-    pub(super) slot: u64,
+pub(crate) struct ServedEntry<'c> {
+    pub(crate) worker: &'c CacheWorker,
+    pub(crate) slot: u64,
     /// The hash of its key.
-    pub(super) hash: u64,
+    pub(crate) hash: u64,
 }
 
-impl Stored for Served<'_> {
+impl Stored for ServedEntry<'_> {
     fn compressed(&self, coding: Coding, plain: &[u8]) -> Option<Bytes> {
         if plain.len() > PLAIN_BYTES_MAX {
             return None;
         }
-        let store = &self.caching.store;
-        let at = store.form_slot(self.slot, coding);
-        let mut front = self.caching.front.borrow_mut();
-        if let (Some(form), Some(entry)) = (front.peek(at), front.peek(self.slot))
-            && form.entry.is_live()
-            && form.entry.is_form_of(&entry.entry, coding)
-            // Check after finding the form: the plain entry is dead before another one gets a form.
+        let store = &self.worker.store;
+        let at = store.encoding_slot(self.slot, coding);
+        let mut front = self.worker.hot_entries.borrow_mut();
+        if let (Some(encoding), Some(entry)) = (front.peek(at), front.peek(self.slot))
+            && encoding.entry.is_live()
+            && encoding.entry.is_encoding_of(&entry.entry, coding)
+            // Check after finding the encoding: the plain entry is dead before another one gets an encoding.
             && entry.entry.is_sent(plain)
         {
             let (slot, is_due) = front.get(at)?;
@@ -174,14 +174,15 @@ impl Stored for Served<'_> {
             return (!body.is_empty()).then_some(body);
         }
         let entry = store.peek(self.slot).filter(|entry| entry.is_sent(plain))?;
-        let form = store.get(at).filter(|form| form.is_live() && form.is_form_of(&entry, coding));
-        match form {
-            Some(form) => {
-                let body = front.put(at, &form);
+        let encoding =
+            store.get(at).filter(|encoding| encoding.is_live() && encoding.is_encoding_of(&entry, coding));
+        match encoding {
+            Some(encoding) => {
+                let body = front.put(at, &encoding);
                 (!body.is_empty() && entry.is_live()).then_some(body)
             }
             None => {
-                store.maker.order(EncodeJob {
+                store.encoder.order(EncodeJob {
                     store: Arc::downgrade(store),
                     plain: Arc::downgrade(entry.owner()),
                     coding,
@@ -200,11 +201,11 @@ mod tests {
     use flatout_wire::Status;
     use flatout_wire::cache::Policy;
 
-    use super::super::entry::Content;
     use super::*;
+    use crate::entry::Content;
 
     #[test]
-    fn forms_belong_to_updates_with_another_url_or_vary() {
+    fn encodings_belong_to_updates_with_another_url_or_vary() {
         let store = Arc::new(Store::new(1 << 20));
         let key = |url| Key { url, rest: b"h/a", is_custom: true, hash: 7 };
         let entry = |url, vary, selected, body: Content| {
@@ -213,7 +214,7 @@ mod tests {
         };
         let own = entry(b"http://h/a", b"", b"", b"plain".to_vec().into());
         let first = store.insert(&key(b"http://h/a"), own, store.moment()).0;
-        let at = store.form_slot(7, Coding::Gzip);
+        let at = store.encoding_slot(7, Coding::Gzip);
         let order = EncodeJob {
             store: Arc::downgrade(&store),
             plain: Arc::downgrade(first.owner()),
@@ -222,15 +223,17 @@ mod tests {
             hash: 7,
             at,
         };
-        store.insert_form(&order, &first, b"form".to_vec());
-        let form = store.get(at).unwrap();
-        assert!(form.is_form_of(&first, Coding::Gzip) && !form.is_form_of(&first, Coding::Brotli));
+        store.insert_encoding(&order, &first, b"encoding".to_vec());
+        let encoding = store.get(at).unwrap();
+        assert!(
+            encoding.is_encoding_of(&first, Coding::Gzip) && !encoding.is_encoding_of(&first, Coding::Brotli)
+        );
         for (vary, selected) in [(&b""[..], &b""[..]), (b"\nx", b",1\n")] {
             let update = entry(b"https://h/a", vary, selected, Content::Of(first.owner().clone()));
             let update = store.insert(&key(b"https://h/a"), update, store.moment()).0;
-            assert!(store.get(at).is_some_and(|form| form.is_form_of(&update, Coding::Gzip)));
+            assert!(store.get(at).is_some_and(|encoding| encoding.is_encoding_of(&update, Coding::Gzip)));
         }
         let other = entry(b"https://h/a", b"", b"", b"plain".to_vec().into());
-        assert!(!form.is_form_of(&other, Coding::Gzip));
+        assert!(!encoding.is_encoding_of(&other, Coding::Gzip));
     }
 }

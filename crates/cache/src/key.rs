@@ -7,19 +7,19 @@ use flatout_proxy::Host;
 
 /// The key of a request: its URL, and further parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key<'a> {
+pub(crate) struct Key<'a> {
     /// `http://example.org/a?b`, the URL that purges use: scheme and host are the client's, path and query those that the upstream gets.
-    pub(super) url: &'a [u8],
+    pub(crate) url: &'a [u8],
     /// The operator's key, or the lines that the site adds to the request; the upstream, and the `Host` that it gets if that is not
     /// the URL's; with an operator's key, the URL's port.
-    pub(super) rest: &'a [u8],
+    pub(crate) rest: &'a [u8],
     /// The operator's key replaces the URL.
-    pub(super) is_custom: bool,
-    pub(super) hash: u64,
+    pub(crate) is_custom: bool,
+    pub(crate) hash: u64,
 }
 
 /// Writes a URL, with the host in its usual spelling. Returns whether it names a port.
-pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(if is_https { b"https://" } else { b"http://" });
     let (at, (host, port)) = (out.len(), usual(is_https, authority));
     out.extend_from_slice(host);
@@ -50,25 +50,25 @@ fn usual(is_https: bool, authority: &[u8]) -> (&[u8], &[u8]) {
 ///
 /// Lines that the site adds and clients cannot choose, such as a user's name, may change the response, so they are
 /// part of the key; fields that clients can choose are not forwarded, or are in `Vary`.
-pub(super) fn write_key(
+pub(crate) fn write_key(
     head: &Head<'_>,
-    what: &Forwarded<'_>,
+    forwarded: &Forwarded<'_>,
     caching: &Caching<'_>,
     upstream: &str,
     out: &mut Vec<u8>,
 ) -> usize {
-    let names_port = write_url(what.client.is_https, head.authority(), what.target, out);
+    let names_port = write_url(forwarded.client.is_https, head.authority(), forwarded.target, out);
     let url_ends = out.len();
     match caching.key {
         Some(key) => out.extend_from_slice(key),
-        None => out.extend_from_slice(what.edits.lines),
+        None => out.extend_from_slice(forwarded.edits.lines),
     }
     // No field value contains this byte, so two keys cannot be confused.
     out.push(0);
     out.extend_from_slice(upstream.as_bytes());
     // The URL already contains the client's host, in the spelling that the upstream gets ([`Key::authority`]). A
     // different `Host` sent to the upstream selects another site there, so it is part of the key.
-    match &what.forward.host {
+    match &forwarded.forward.host {
         Host::Kept => {}
         Host::Upstream => out.push(0),
         Host::Set(host) => {
@@ -78,7 +78,7 @@ pub(super) fn write_key(
     }
     // The upstream may build URLs of the port that it sees, and `$host` of an operator's key has none.
     if names_port && caching.key.is_some() {
-        let (_, port) = usual(what.client.is_https, head.authority());
+        let (_, port) = usual(forwarded.client.is_https, head.authority());
         out.extend_from_slice(b"\0\x01");
         out.extend_from_slice(port);
     }
@@ -97,7 +97,7 @@ pub struct KeyBuf {
 }
 
 impl KeyBuf {
-    pub(super) fn key(&self, hash: impl FnOnce(&[u8]) -> u64) -> Key<'_> {
+    pub(crate) fn key(&self, hash: impl FnOnce(&[u8]) -> u64) -> Key<'_> {
         Key::of(&self.bytes, self.url_ends, self.is_custom, hash)
     }
 }
@@ -105,18 +105,18 @@ impl KeyBuf {
 impl<'a> Key<'a> {
     /// Host and port of the URL, which ends with this target. The upstream gets them in this spelling, because it may
     /// build what it responds with of them.
-    pub(super) fn authority(&self, target: &[u8]) -> &'a [u8] {
+    pub(crate) fn authority(&self, target: &[u8]) -> &'a [u8] {
         let after = |scheme: &[u8]| self.url.strip_prefix(scheme);
         let rest = after(b"http://").or_else(|| after(b"https://")).unwrap_or_default();
         rest.strip_suffix(target).unwrap_or_default()
     }
 
-    pub(super) fn to_buf(self) -> KeyBuf {
+    pub(crate) fn to_buf(self) -> KeyBuf {
         let Key { url, rest, is_custom, .. } = self;
         KeyBuf { bytes: [url, rest].concat(), url_ends: url.len(), is_custom }
     }
 
-    pub(super) fn of(
+    pub(crate) fn of(
         bytes: &'a [u8],
         url_ends: usize,
         is_custom: bool,

@@ -1,12 +1,12 @@
 //! The response cache: between the sites and the proxy, shared by all workers.
 //!
 //! ```text
-//! request ── key ──> Front (this worker's hot entries) ──> Store (all workers: S3-FIFO by bytes) ── fresh ──> response
-//!                                                             │ stale, or nothing
-//!                                                             v
-//!                       Flight: one for all that miss together <── Fill ── proxy ──> upstream
-//!                         │ head, chunks as they come              └── whole: an Entry in the Store
-//!                         └──> every client that waits
+//! request ── worker: key ──> hot (this worker's heads and entries) ──> lookup: store, disk (all workers) ── fresh ──> response
+//!                                                                          │ stale, or nothing
+//!                                                                          v
+//!               fetch: one Flight for all that miss together <── Fill ── proxy ──> upstream
+//!                        │ head, chunks as they come               └── complete: an Entry in the store
+//!                        └──> every client that waits
 //! ```
 //!
 //! [`flatout_wire::cache`] decides what may be stored and served. Hits are served in the lane, from an encoded head and shared bytes.
@@ -17,26 +17,18 @@
 mod disk;
 mod encodings;
 mod entry;
-mod fill;
-mod flight;
-mod follow;
-mod front;
-mod invalidate;
+mod fetch;
+mod hot;
 mod key;
+mod lookup;
 mod plan;
+mod policy;
 mod purge;
-mod repeat;
 mod respond;
-mod slice_fill;
-mod slice_store;
-mod sliced;
 mod slices;
 mod status;
 mod store;
-mod successor;
-mod sweep;
 mod tally;
-mod waiting_request;
 mod worker;
 
 use std::rc::Rc;
@@ -133,7 +125,7 @@ impl Cache {
 
     /// A worker's part of the cache, in front of its upstream connections.
     pub fn before(&self, worker: &Worker, proxy_worker: Rc<ProxyWorker>) -> Rc<dyn Forwarding> {
-        worker::Caching::new(worker, self.store.clone(), proxy_worker)
+        Rc::new(worker::CacheService(worker::CacheWorker::new(worker, self.store.clone(), proxy_worker)))
     }
 
     /// Its counters and its size.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use super::disk::DiskPlan;
+pub use crate::disk::DiskPlan;
 
 /// A cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,6 @@ impl Default for Plan {
     }
 }
 
-pub(super) fn seconds(time: Duration) -> u32 {
+pub(crate) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }

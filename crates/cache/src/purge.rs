@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use super::entry::Entry;
-use super::key::write_url;
-
-/// Purges that are remembered; a response requested before the oldest of them is not stored.
-const REMEMBERED_MAX: usize = 256;
+use crate::entry::Entry;
+use crate::key::write_url;
 
 /// A purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +96,7 @@ impl Purge {
     }
 
     /// Whether it applies to this entry.
-    pub(super) fn fits(&self, entry: &Entry) -> bool {
+    pub(crate) fn fits(&self, entry: &Entry) -> bool {
         self.scope.fits(entry)
     }
 }
@@ -119,43 +116,15 @@ fn as_in_keys(url: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The latest purges.
-#[derive(Default)]
-pub(super) struct Log {
-    /// The number of all purges so far.
-    count: u64,
-    last: std::collections::VecDeque<Purge>,
-}
-
-impl Log {
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub(super) fn add(&mut self, purge: &Purge) {
-        self.count += 1;
-        if self.last.len() == REMEMBERED_MAX {
-            self.last.pop_front();
-        }
-        self.last.push_back(purge.clone());
-    }
-
-    /// Whether an entry was purged after it was requested, at which time there were `count` purges.
-    pub(super) fn has_purged(&self, entry: &Entry, count: u64) -> bool {
-        let missed = usize::try_from(self.count.saturating_sub(count)).unwrap_or(usize::MAX);
-        missed > self.last.len() || self.last.iter().rev().take(missed).any(|purge| purge.fits(entry))
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::entry::Parts;
     use crate::key::Key;
     use flatout_wire::Status;
     use flatout_wire::cache::Policy;
 
-    fn entry(url: &str, lines: &str) -> Entry {
+    pub(crate) fn entry(url: &str, lines: &str) -> Entry {
         let key = Key { url: url.as_bytes(), rest: b"", is_custom: false, hash: 0 };
         let policy = Policy::default();
         let lines = lines.as_bytes();
@@ -185,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_what_it_names() {
+    fn purges_match_url_prefix_and_tag() {
         let fits = |text: &str, entry: &Entry| Purge::from_text(text).unwrap().fits(entry);
         let one = entry("http://a/b/c", "Cache-Tag: x, y-1\r\nSurrogate-Key: s t\r\n");
         for (text, expected) in [
@@ -200,19 +169,5 @@ mod tests {
         ] {
             assert_eq!(fits(text, &one), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn responses_requested_before_a_purge_are_purged() {
-        let mut log = Log::default();
-        let purge = Purge::from_text("hard url http://a/").unwrap();
-        let (one, other) = (entry("http://a/", ""), entry("http://b/", ""));
-        log.add(&purge);
-        assert!(log.has_purged(&one, 0) && !log.has_purged(&one, 1) && !log.has_purged(&other, 0));
-        for _ in 0..REMEMBERED_MAX {
-            log.add(&purge);
-        }
-        assert!(log.has_purged(&other, 0), "what is forgotten may have been about it");
-        assert!(!log.has_purged(&other, 1) && log.count() == REMEMBERED_MAX as u64 + 1);
     }
 }

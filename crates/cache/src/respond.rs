@@ -6,20 +6,13 @@ use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{Ranges, parse};
 use flatout_wire::{Head, Status, date};
 
-use super::entry::{Entry, write_line};
-use super::status::CacheStatus;
-
-/// The conditional and range fields of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RequestConditions {
-    /// It has a field that starts with `If-`, and none that a cache leaves to the origin.
-    pub(super) has_conditions: bool,
-    pub(super) has_range: bool,
-}
+use crate::entry::{Entry, write_line};
+use crate::policy::RequestConditions;
+use crate::status::CacheStatus;
 
 /// Writes a response from this entry. `cache_status` is `None` if the route does not report the cache status.
 #[inline]
-pub(super) fn write(
+pub(crate) fn write(
     entry: &Entry,
     body: Bytes,
     head: &Head<'_>,
@@ -40,12 +33,12 @@ pub(super) fn write(
 }
 
 #[inline]
-pub(super) fn write_more(age: u32, cache_status: Option<&CacheStatus>, response: &mut Response) {
+pub(crate) fn write_more(age: u32, cache_status: Option<&CacheStatus>, response: &mut Response) {
     response.write_lines(|lines| write_age(age, cache_status, lines));
 }
 
 /// Writes the lines that a cache adds.
-pub(super) fn write_age(age: u32, cache_status: Option<&CacheStatus>, lines: &mut Vec<u8>) {
+pub(crate) fn write_age(age: u32, cache_status: Option<&CacheStatus>, lines: &mut Vec<u8>) {
     write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
     if let Some(cache_status) = cache_status {
         cache_status.write(lines);
@@ -54,7 +47,7 @@ pub(super) fn write_age(age: u32, cache_status: Option<&CacheStatus>, lines: &mu
 
 /// Writes a response from an entry for an unconditional request; `lines` are what [`write`] would write.
 #[inline]
-pub(super) fn write_encoded(entry: &Entry, lines: &[u8], body: Bytes, response: &mut Response) {
+pub(crate) fn write_encoded(entry: &Entry, lines: &[u8], body: Bytes, response: &mut Response) {
     response.set_status(entry.status);
     response.encoded_head(lines, entry.has_date(), entry.has_server());
     set_body(body, response);
@@ -107,7 +100,7 @@ fn write_wished(
 }
 
 /// A 304 with the relevant lines of an entry.
-pub(super) fn write_not_modified(entry: &Entry, response: &mut Response) {
+pub(crate) fn write_not_modified(entry: &Entry, response: &mut Response) {
     response.set_status(Status::NOT_MODIFIED);
     for (name, value) in entry.fields() {
         if !is_about_body(name) {
@@ -118,7 +111,7 @@ pub(super) fn write_not_modified(entry: &Entry, response: &mut Response) {
 
 /// Whether the client has this response already. Without `Last-Modified`, the response's date is used (RFC 9111
 /// section 4.3.2).
-pub(super) fn is_not_modified(entry: &Entry, head: &Head<'_>) -> bool {
+pub(crate) fn is_not_modified(entry: &Entry, head: &Head<'_>) -> bool {
     let date = || entry.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"date"));
     let modified = entry.modified().or_else(|| date::parse(date()?.1));
     evaluate(head, entry.etag(), modified) == Decision::NotModified
@@ -131,14 +124,14 @@ fn is_about_body(name: &[u8]) -> bool {
 }
 
 /// Adds the cache status to a response that was not stored.
-pub(super) fn add_cache_status(cache_status: Option<&CacheStatus>, response: &mut Response) {
+pub(crate) fn add_cache_status(cache_status: Option<&CacheStatus>, response: &mut Response) {
     if let Some(cache_status) = cache_status {
         response.write_lines(|lines| cache_status.write(lines));
     }
 }
 
 /// An error response of the cache itself.
-pub(super) fn refuse(status: Status, cache_status: Option<&CacheStatus>, response: &mut Response) {
+pub(crate) fn refuse(status: Status, cache_status: Option<&CacheStatus>, response: &mut Response) {
     response.reset();
     response.set_status(status).header("Content-Type", "text/plain; charset=utf-8");
     add_cache_status(cache_status, response);

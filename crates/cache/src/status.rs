@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// The origin of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CacheOutcome {
+pub(crate) enum CacheOutcome {
     /// From the cache.
     Hit,
     /// From the upstream: nothing was stored.
@@ -23,7 +23,7 @@ pub(super) enum CacheOutcome {
 
 impl CacheOutcome {
     /// All, in the order of their numbers.
-    pub(super) const ALL: [CacheOutcome; 7] = [
+    pub(crate) const ALL: [CacheOutcome; 7] = [
         CacheOutcome::Hit,
         CacheOutcome::Miss,
         CacheOutcome::Stale,
@@ -34,7 +34,7 @@ impl CacheOutcome {
     ];
 
     /// Its name, for metrics.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             CacheOutcome::Hit => "hit",
             CacheOutcome::Miss => "miss",
@@ -62,21 +62,21 @@ impl CacheOutcome {
 
 /// The cache status of a response (RFC 9211).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CacheStatus {
-    pub(super) label: CacheOutcome,
+pub(crate) struct CacheStatus {
+    pub(crate) label: CacheOutcome,
     /// Why the request was forwarded.
-    pub(super) forwarded: Option<&'static str>,
+    pub(crate) forwarded: Option<&'static str>,
     /// The upstream's status.
-    pub(super) status: Option<u16>,
+    pub(crate) status: Option<u16>,
     /// For how many seconds the stored response is fresh.
-    pub(super) ttl: Option<i64>,
-    pub(super) is_stored: bool,
-    pub(super) is_collapsed: bool,
-    pub(super) detail: Option<&'static str>,
+    pub(crate) ttl: Option<i64>,
+    pub(crate) is_stored: bool,
+    pub(crate) is_collapsed: bool,
+    pub(crate) detail: Option<&'static str>,
 }
 
 impl CacheStatus {
-    pub(super) fn of(label: CacheOutcome) -> CacheStatus {
+    pub(crate) fn of(label: CacheOutcome) -> CacheStatus {
         CacheStatus {
             label,
             forwarded: None,
@@ -89,12 +89,12 @@ impl CacheStatus {
     }
 
     /// The request was forwarded, for this reason.
-    pub(super) fn forwarded(label: CacheOutcome, reason: &'static str) -> CacheStatus {
+    pub(crate) fn forwarded(label: CacheOutcome, reason: &'static str) -> CacheStatus {
         CacheStatus { forwarded: Some(reason), ..CacheStatus::of(label) }
     }
 
     /// Writes both lines.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.label.line());
         match self.forwarded {
             None => out.extend_from_slice(b"Cache-Status: flatout; hit"),
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lines_are_said() {
+    fn both_cache_status_fields_are_written() {
         let mut out = Vec::new();
         CacheStatus { ttl: Some(-3), detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) }
             .write(&mut out);

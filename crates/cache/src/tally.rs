@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::status::CacheOutcome;
-use super::store::Store;
+use crate::status::CacheOutcome;
+use crate::store::Store;
 use flatout_observe::metrics::{Family, Kind, Value};
 
 const LABELS: usize = CacheOutcome::ALL.len();
 
 /// The counters of all workers, and the shared ones.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     workers: Mutex<Vec<Arc<Counters>>>,
-    pub(super) evicted: Arc<AtomicU64>,
+    pub(crate) evicted: Arc<AtomicU64>,
     stored: AtomicU64,
     purged: AtomicU64,
     inactive: AtomicU64,
@@ -22,7 +22,7 @@ pub(super) struct Tally {
 /// One worker's counters, written by that worker only.
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     labels: [AtomicU64; LABELS],
     collapsed: AtomicU64,
 }
@@ -30,14 +30,14 @@ pub(super) struct Counters {
 impl Counters {
     /// Counts a response.
     #[inline]
-    pub(super) fn count(&self, label: CacheOutcome) {
+    pub(crate) fn count(&self, label: CacheOutcome) {
         if let Some(counter) = self.labels.get(label as usize) {
             add_one(counter);
         }
     }
 
     /// Counts a request that shares another's response.
-    pub(super) fn collapsed(&self) {
+    pub(crate) fn collapsed(&self) {
         add_one(&self.collapsed);
     }
 }
@@ -50,38 +50,38 @@ fn add_one(counter: &AtomicU64) {
 
 /// The totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(crate) struct Totals {
     labels: [u64; LABELS],
     collapsed: u64,
-    pub(super) evicted: u64,
+    pub(crate) evicted: u64,
     stored: u64,
     purged: u64,
     inactive: u64,
-    pub(super) entries: u64,
-    pub(super) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Tally {
     /// The counters of another worker.
-    pub(super) fn counters(&self) -> Arc<Counters> {
+    pub(crate) fn counters(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
         counters
     }
 
-    pub(super) fn stored(&self) {
+    pub(crate) fn stored(&self) {
         self.stored.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn purged(&self, count: usize) {
+    pub(crate) fn purged(&self, count: usize) {
         self.purged.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn inactive(&self, count: usize) {
+    pub(crate) fn inactive(&self, count: usize) {
         self.inactive.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals {
             evicted: self.evicted.load(Ordering::Relaxed),
             stored: self.stored.load(Ordering::Relaxed),
@@ -122,7 +122,7 @@ pub struct Figures {
 
 impl Store {
     /// The figures for operators.
-    pub(super) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         let totals = self.totals();
         let of = |labels: [CacheOutcome; 2]| -> u64 {
             labels.into_iter().filter_map(|label| totals.labels.get(label as usize)).sum()
@@ -135,12 +135,12 @@ impl Store {
             evicted: totals.evicted,
             memory_entries: totals.entries,
             memory_bytes: totals.bytes,
-            disk: self.disk().map(super::disk::Disk::size),
+            disk: self.disk().map(crate::disk::Disk::size),
         }
     }
 
     /// The figures as metrics.
-    pub(super) fn collect(&self, into: &mut Vec<Family>) {
+    pub(crate) fn collect(&self, into: &mut Vec<Family>) {
         let totals = self.totals();
         let mut requests = Family::new(
             "flatout_cache_requests",
@@ -183,7 +183,7 @@ impl Store {
                 into.push(Family::counter(name, help, count));
             }
         }
-        let (disk_entries, disk_bytes) = self.disk().map(super::disk::Disk::size).unwrap_or_default();
+        let (disk_entries, disk_bytes) = self.disk().map(crate::disk::Disk::size).unwrap_or_default();
         let with_disk = |family: Family, count| match self.disk() {
             Some(_) => family.with(&[("tier", "disk")], Value::Count(count)),
             None => family,

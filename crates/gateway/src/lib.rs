@@ -16,6 +16,7 @@ mod client;
 mod edits;
 mod finish;
 mod forward;
+mod parked;
 
 pub use auth::{AuthDecision, AuthQuery};
 pub use cache::{Caching, Ignored, Rules, Validity};
@@ -24,3 +25,4 @@ pub use edits::Edits;
 pub use edits::is_alike;
 pub use finish::{Finish, ResponseOrigin, Stored};
 pub use forward::{Forward, Forwarded, Forwarding, Host};
+pub use parked::{Abandoned, complete, signalling};

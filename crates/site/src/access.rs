@@ -184,7 +184,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn the_first_line_that_fits_decides(
+        fn the_first_matching_access_line_decides(
             lines in vec(line(), 0..12),
             peers in vec(prop::option::of(address()), 1..30),
         ) {

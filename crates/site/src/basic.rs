@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_no_list() {
+    fn basic_auth_needs_a_user_and_a_valid_realm() {
         let nobody =
             |realm: &str| plan::BasicAuth { realm: realm.to_owned(), users: Vec::new(), user_file: None };
         assert!(Basic::new(&nobody("a"), Place::Plan).unwrap_err().reason.contains("at least one user"));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_believed() {
+    fn forwarded_fields_of_untrusted_peers_are_ignored() {
         let fields = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nForwarded: for=192.0.2.1\r\n";
         for from in [AddressFrom::XForwardedFor, AddressFrom::Forwarded, AddressFrom::ProxyProtocol] {
             assert_eq!(client(from, fields, Some("203.0.113.9")), ("203.0.113.9".to_owned(), false));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rightmost_address_that_is_no_proxys_is_the_clients() {
+    fn the_rightmost_untrusted_address_is_the_clients() {
         for (fields, expected) in [
             ("", "10.0.0.1"),
             ("X-Forwarded-For: 192.0.2.1\r\n", "192.0.2.1"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_its_own_has_one_address() {
+    fn a_custom_address_field_has_one_address() {
         let from = || AddressFrom::Header("X-Real-IP".to_owned());
         assert_eq!(client(from(), "X-Real-IP: 192.0.2.1\r\n", None).0, "192.0.2.1");
         assert_eq!(client(from(), "X-Real-IP: 192.0.2.1\r\nX-Real-IP: 192.0.2.2\r\n", None).0, "-");

@@ -37,7 +37,7 @@ pub(crate) struct Permit {
 
 /// The result of entering.
 #[derive(Debug)]
-pub(crate) enum Entered {
+pub(crate) enum GateResult {
     Now(Permit),
     /// It waits for this; dropping the receiver leaves the queue.
     Queued(oneshot::Receiver<Permit>),
@@ -55,28 +55,28 @@ impl Gate {
         Arc::new(Gate { keys: Mutex::default(), requests_max, queue_max, queue_time_max, keys_max })
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, key: u64) -> Entered {
+    pub(crate) fn enter(self: &Arc<Self>, key: u64) -> GateResult {
         let mut keys = self.lock();
         let has_room = keys.len() < self.keys_max;
         let place = match keys.entry(key) {
             Entry::Occupied(place) => place.into_mut(),
             Entry::Vacant(place) if has_room => place.insert(KeyState::default()),
-            Entry::Vacant(_) => return Entered::Full,
+            Entry::Vacant(_) => return GateResult::Full,
         };
         if place.under_way < self.requests_max {
             place.under_way += 1;
-            return Entered::Now(Permit { gate: Some(self.clone()), key });
+            return GateResult::Now(Permit { gate: Some(self.clone()), key });
         }
         // Remove waiters that have given up.
         if place.waiting.len() >= self.queue_max as usize {
             place.waiting.retain(|waiting| !waiting.is_closed());
         }
         if place.waiting.len() >= self.queue_max as usize {
-            return Entered::Full;
+            return GateResult::Full;
         }
         let (sender, receiver) = oneshot::channel();
         place.waiting.push_back(sender);
-        Entered::Queued(receiver)
+        GateResult::Queued(receiver)
     }
 
     /// Passes a permit to the next waiter in the queue, or releases it.
@@ -124,36 +124,36 @@ mod tests {
         Gate::new(requests_max, queue_max, Duration::from_secs(1), 2)
     }
 
-    fn permit(entered: Entered) -> Permit {
-        let Entered::Now(permit) = entered else { panic!("{entered:?}") };
+    fn permit(entered: GateResult) -> Permit {
+        let GateResult::Now(permit) = entered else { panic!("{entered:?}") };
         permit
     }
 
-    fn receiver(entered: Entered) -> oneshot::Receiver<Permit> {
-        let Entered::Queued(receiver) = entered else { panic!("{entered:?}") };
+    fn receiver(entered: GateResult) -> oneshot::Receiver<Permit> {
+        let GateResult::Queued(receiver) = entered else { panic!("{entered:?}") };
         receiver
     }
 
     #[test]
-    fn places_go_to_those_who_wait_in_their_order() {
+    fn permits_go_to_waiters_in_order() {
         let gate = gate(2, 2);
         let (first, second) = (permit(gate.enter(1)), permit(gate.enter(1)));
         let (mut third, mut fourth) = (receiver(gate.enter(1)), receiver(gate.enter(1)));
-        assert!(matches!(gate.enter(1), Entered::Full));
+        assert!(matches!(gate.enter(1), GateResult::Full));
         assert!(third.try_recv().is_err());
         drop(first);
         let third = third.try_recv().unwrap();
         assert!(fourth.try_recv().is_err());
         drop(second);
         let fourth = fourth.try_recv().unwrap();
-        assert!(matches!(gate.enter(1), Entered::Queued(_)));
+        assert!(matches!(gate.enter(1), GateResult::Queued(_)));
         drop((third, fourth));
         // The queued waiter had gone.
         assert!(gate.lock().is_empty(), "a key without requests is forgotten");
     }
 
     #[test]
-    fn one_who_gave_up_holds_no_place() {
+    fn an_abandoned_waiter_frees_its_permit() {
         let gate = gate(1, 1);
         let first = permit(gate.enter(1));
         drop(receiver(gate.enter(1)));
@@ -169,19 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_a_limit_and_places_of_their_own() {
+    fn keys_are_bounded_and_limited_separately() {
         let gate = gate(1, 0);
         let first = permit(gate.enter(1));
         let second = permit(gate.enter(2));
-        assert!(matches!(gate.enter(1), Entered::Full));
-        assert!(matches!(gate.enter(3), Entered::Full));
+        assert!(matches!(gate.enter(1), GateResult::Full));
+        assert!(matches!(gate.enter(3), GateResult::Full));
         drop(second);
         drop(permit(gate.enter(3)));
         drop(first);
     }
 
     #[test]
-    fn threads_never_are_more_than_the_limit() {
+    fn permits_never_exceed_the_limit() {
         use std::sync::atomic::{AtomicU32, Ordering};
         let gate = gate(3, 100);
         let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -190,9 +190,9 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let permit = match gate.enter(7) {
-                            Entered::Now(permit) => permit,
-                            Entered::Queued(receiver) => receiver.blocking_recv().unwrap(),
-                            Entered::Full => panic!("the queue is long enough"),
+                            GateResult::Now(permit) => permit,
+                            GateResult::Queued(receiver) => receiver.blocking_recv().unwrap(),
+                            GateResult::Full => panic!("the queue is long enough"),
                         };
                         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         inside.fetch_sub(1, Ordering::SeqCst);

@@ -182,7 +182,7 @@ pub(crate) fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::super::plan::Template;
-    use super::super::render::{Captured, Maps};
+    use super::super::render::{Captures, Maps};
     use super::*;
     use flatout_gateway::Client;
     use flatout_wire::Status;
@@ -217,14 +217,14 @@ mod tests {
             peer: None,
             user: b"a\r\nb",
             certificate: None,
-            captured: &Captured::default(),
+            captured: &Captures::default(),
             maps: &Maps::default(),
         };
         act(&head, &view)
     }
 
     #[test]
-    fn requests_get_lines_and_lose_fields() {
+    fn request_fields_are_added_and_removed() {
         let rules = rules(&[
             rule("X-Real-IP", FieldChange::Set(template("$remote_addr"))),
             rule("X-Given", FieldChange::Default(template("other"))),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_name_goes_before_the_longest_name_above() {
+    fn exact_host_precedes_the_longest_wildcard() {
         let hosts = hosts(&[
             &[exact("example.org"), exact("[::1]")],
             &[below("example.org")],
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_come_behind_names_and_in_their_order() {
+    fn host_expressions_are_tried_after_names_in_order() {
         let pattern = |text: &str| Host::Pattern(text.to_owned());
         let hosts = hosts(&[
             &[pattern(r"^www\d+\.example\.org$")],
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn any_is_for_the_rest() {
+    fn wildcard_host_matches_unlisted_names() {
         let only = hosts(&[&[Host::Any]]).unwrap();
         assert_eq!((only.find(b"x"), only.find(b"")), (Some(0), Some(0)));
         let both = hosts(&[&[exact("a")], &[Host::Any]]).unwrap();

@@ -4,8 +4,6 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
-mod act;
-mod answer;
 mod basic;
 mod client;
 mod compiled;
@@ -16,6 +14,7 @@ mod fault;
 mod fields;
 mod finish;
 mod guard;
+mod handler;
 mod hosts;
 mod pages;
 mod passwords;
@@ -26,10 +25,12 @@ mod readings;
 mod render;
 mod resolve;
 mod rewrite;
+mod steps;
 mod suspend;
 mod table;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 use std::io;
 use std::rc::Rc;
@@ -118,23 +119,23 @@ impl Sites {
 
     /// Whether any route has channels.
     pub fn has_push(&self) -> bool {
-        let has = |route: &compiled::CompiledRoute| matches!(route.act, compiled::Act::Push(_));
+        let has = |route: &compiled::CompiledRoute| matches!(route.action, compiled::CompiledAction::Push(_));
         self.compiled.sites.iter().any(|site| site.routes.iter().any(has))
     }
 
     /// The groups of all routes with channels, and the histories of the routes.
     pub fn push_groups(&self) -> impl Iterator<Item = (&str, History)> {
         let routes = self.compiled.sites.iter().flat_map(|site| &site.routes);
-        routes.filter_map(|route| match &route.act {
-            compiled::Act::Push(plan) => Some((plan.group.as_str(), plan.history)),
+        routes.filter_map(|route| match &route.action {
+            compiled::CompiledAction::Push(plan) => Some((plan.group.as_str(), plan.history)),
             _ => None,
         })
     }
 
     /// The largest limit of a message of all routes with channels.
     pub fn push_bytes_max(&self) -> Option<usize> {
-        let of = |route: &compiled::CompiledRoute| match &route.act {
-            compiled::Act::Push(plan) => Some(plan.message_bytes_max),
+        let of = |route: &compiled::CompiledRoute| match &route.action {
+            compiled::CompiledAction::Push(plan) => Some(plan.message_bytes_max),
             _ => None,
         };
         self.compiled.sites.iter().flat_map(|site| site.routes.iter().filter_map(of)).max()
@@ -160,7 +161,7 @@ impl Sites {
     ) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::service).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);
-        let answers = answer::Answers::new(
+        let worker = worker::SiteWorker::new(
             compiled,
             folders,
             self.passwords.clone(),
@@ -168,7 +169,7 @@ impl Sites {
             worker_channels,
             lane,
         );
-        Box::new(answer::Front(Rc::new(answers)))
+        Box::new(worker::SiteService(Rc::new(worker)))
     }
 }
 

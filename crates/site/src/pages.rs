@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_that_fits_is_taken() {
+    fn the_first_matching_error_page_is_used() {
         let mut last = error_page(500..=599, "any", true);
         last.status = Some(200);
         let pages = [error_page(404..=404, "missing", false), error_page(502..=502, "bad", false), last];

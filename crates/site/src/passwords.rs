@@ -108,7 +108,7 @@ struct Shared {
     pending: Mutex<Pending>,
     /// A check can be run, or the threads end.
     changed: Condvar,
-    remembered: Remembered,
+    remembered: LoginCache,
 }
 
 /// Checks to run, and what delays them.
@@ -152,7 +152,7 @@ struct Failures {
 pub(crate) struct Busy;
 
 #[derive(Debug)]
-struct Remembered {
+struct LoginCache {
     /// By the first bytes of the tag.
     entries: Mutex<HashMap<u64, Entry>>,
     /// A random key of the process: the table reveals no passwords.
@@ -244,7 +244,7 @@ impl Passwords {
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
             changed: Condvar::new(),
-            remembered: Remembered::new(),
+            remembered: LoginCache::new(),
         });
         let passwords = Passwords(shared);
         for at in 0..THREADS {
@@ -436,14 +436,14 @@ fn run(shared: &Shared) {
     }
 }
 
-impl Remembered {
-    fn new() -> Remembered {
+impl LoginCache {
+    fn new() -> LoginCache {
         let random = RandomState::new();
         let mut key = [0; 64];
         for (part, at) in key.chunks_exact_mut(8).zip(0u64..) {
             part.copy_from_slice(&random.hash_one(at).to_le_bytes());
         }
-        Remembered { entries: Mutex::default(), key }
+        LoginCache { entries: Mutex::default(), key }
     }
 
     /// The keyed hash of a login, or of a login on a connection.
@@ -584,7 +584,7 @@ pub(crate) mod tests {
     #[test]
     fn a_connection_is_remembered_longer_than_its_password() {
         let users = list(BCRYPT);
-        let remembered = Remembered::new();
+        let remembered = LoginCache::new();
         let now = Instant::now();
         let one = login(&users, "secret", 1);
         remembered.add(&one, None, now + REMEMBERED_TIME, now);
@@ -599,7 +599,7 @@ pub(crate) mod tests {
     #[test]
     fn the_table_of_remembered_logins_is_bounded() {
         let users = list(BCRYPT);
-        let remembered = Remembered::new();
+        let remembered = LoginCache::new();
         let now = Instant::now();
         let names: Vec<String> = (0..REMEMBERED_MAX + 10).map(|at| at.to_string()).collect();
         for name in &names {
@@ -614,7 +614,7 @@ pub(crate) mod tests {
 
     /// A state whose checks no thread runs.
     fn unserved() -> Passwords {
-        let remembered = Remembered::new();
+        let remembered = LoginCache::new();
         Passwords(Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new(), remembered }))
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Buckets {
 
 /// A request delayed to an even rate.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct PaceDelay {
     pub(crate) time: Duration,
     buckets: Arc<Buckets>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Admission {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-impl Drop for Waits {
+impl Drop for PaceDelay {
     fn drop(&mut self) {
         self.buckets.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -71,7 +71,11 @@ impl Buckets {
     ///
     /// # Errors
     /// Too many requests are delayed already.
-    pub(crate) fn pace(self: &Arc<Self>, taken: Admission, at_once: u32) -> Result<Option<Waits>, TooMany> {
+    pub(crate) fn pace(
+        self: &Arc<Self>,
+        taken: Admission,
+        at_once: u32,
+    ) -> Result<Option<PaceDelay>, TooMany> {
         let free = Duration::from_nanos(self.step_ns.saturating_mul(u64::from(at_once)));
         let time = taken.ahead.saturating_sub(free);
         if time.is_zero() {
@@ -79,7 +83,7 @@ impl Buckets {
         }
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
         // Create it in either case: dropping it undoes the count.
-        let waits = Waits { time, buckets: self.clone() };
+        let waits = PaceDelay { time, buckets: self.clone() };
         if before < WAITING_MAX { Ok(Some(waits)) } else { Err(TooMany) }
     }
 
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_spread_over_time_and_those_who_wait_have_a_limit() {
+    fn bursts_are_paced_and_delayed_requests_are_bounded() {
         let buckets = Arc::new(Buckets::new(10, Duration::from_secs(1), 8));
         let times = |at_once: u32, key: u64| -> Vec<u128> {
             let times = (0..4).map(|_| {

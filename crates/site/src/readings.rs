@@ -14,7 +14,7 @@
 
 /// The ways of reading that make a difference for a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Ways {
+struct PathReading {
     /// `%2F` is a slash.
     slash: bool,
     /// A backslash is a slash.
@@ -30,8 +30,8 @@ struct Ways {
 /// Whether every reading of a path in its normal form leads to the same place as the form itself; `same` compares one
 /// path.
 pub(crate) fn form_is_clear(form: &[u8], mut same: impl FnMut(&[u8]) -> bool) -> bool {
-    let ways = Ways::of(form);
-    if ways == Ways::default() {
+    let ways = PathReading::of(form);
+    if ways == PathReading::default() {
         return true;
     }
     // Parameters could be cut before, between or after the decodings. A path needs both too rarely to check this, so
@@ -56,7 +56,7 @@ pub(crate) fn sent_is_clear(sent: &[u8], form: &[u8], mut same: impl FnMut(&[u8]
     decode(sent, &mut decoded);
     let is_plain = decoded == form;
     // Few paths have both, so not all combinations are checked.
-    if !is_plain && Ways::of(&decoded) != Ways::default() {
+    if !is_plain && PathReading::of(&decoded) != PathReading::default() {
         return false;
     }
     if is_plain {
@@ -84,9 +84,9 @@ fn all_structures(text: &[u8], out: &mut Vec<u8>, same: &mut impl FnMut(&[u8]) -
         })
 }
 
-impl Ways {
-    fn of(form: &[u8]) -> Ways {
-        let mut ways = Ways::default();
+impl PathReading {
+    fn of(form: &[u8]) -> PathReading {
+        let mut ways = PathReading::default();
         let mut rest = form;
         while let Some((&byte, tail)) = rest.split_first() {
             rest = tail;
@@ -108,9 +108,9 @@ impl Ways {
     }
 
     /// All non-empty combinations of these ways: 31 at most.
-    fn subsets(self) -> impl Iterator<Item = Ways> {
+    fn subsets(self) -> impl Iterator<Item = PathReading> {
         (1..32u8).filter_map(move |bits| {
-            let ways = Ways {
+            let ways = PathReading {
                 slash: bits & 1 > 0,
                 backslash: bits & 2 > 0,
                 parameters: bits & 4 > 0,

@@ -34,7 +34,7 @@ struct MapTable {
 
 /// What an expression matched.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Captured(Vec<Vec<u8>>);
+pub(crate) struct Captures(Vec<Vec<u8>>);
 
 /// The parts of a request that templates use.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ pub(crate) struct View<'a> {
     pub(crate) user: &'a [u8],
     /// The client's verified certificate (DER).
     pub(crate) certificate: Option<&'a [u8]>,
-    pub(crate) captured: &'a Captured,
+    pub(crate) captured: &'a Captures,
     pub(crate) maps: &'a Maps,
 }
 
@@ -136,14 +136,14 @@ impl Maps {
     }
 }
 
-impl Captured {
+impl Captures {
     /// Matches an expression; `None` if it does not match.
-    pub(crate) fn of(expression: &Regex, text: &[u8]) -> Option<Captured> {
+    pub(crate) fn of(expression: &Regex, text: &[u8]) -> Option<Captures> {
         let captures = expression.captures(text)?;
         let group = |group: Option<regex::bytes::Match<'_>>| {
             group.map_or(Vec::new(), |group| group.as_bytes().to_vec())
         };
-        Some(Captured(captures.iter().take(GROUPS_MAX).map(group).collect()))
+        Some(Captures(captures.iter().take(GROUPS_MAX).map(group).collect()))
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
             peer: None,
             user: b"ann",
             certificate: None,
-            captured: &Captured::of(&expression, path).unwrap(),
+            captured: &Captures::of(&expression, path).unwrap(),
             maps: &maps,
         };
         let mut out = Vec::new();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_what_the_request_has() {
+    fn variables_are_filled_from_the_request() {
         for (template, expected) in [
             ("$scheme://$host$request_uri", "https://example.org/a/b%20c?x=1&Y=2&x=3"),
             ("$http_host", "Example.ORG:81"),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_refused() {
+    fn unknown_captures_and_maps_are_refused() {
         let named = Template(vec![Piece::Variable(Variable::NamedCapture("x".to_owned()))]);
         assert!(Text::new(&named, None, 0, Place::Plan).is_err());
         let map = Template(vec![Piece::Variable(Variable::Map(0))]);

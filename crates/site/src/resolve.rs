@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
-use super::answer::Identity;
-use super::compiled::{Act, Compiled, CompiledRoute, CompiledSite};
+use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite};
 use super::cors::preflight_method;
 use super::plan::PathPolicy;
 use super::readings;
-use super::render::{Captured, View, write_target};
-use super::rewrite::{Goal, Rewritten};
+use super::render::{Captures, View, write_target};
+use super::rewrite::{Goal, RewriteResult};
+use super::steps::Identity;
 use super::table::{Found, RouteQuery};
 use flatout_gateway::Client;
 
@@ -27,7 +27,7 @@ pub(crate) struct Resolution<'a> {
     pub(crate) goal: Goal<'a>,
     pub(crate) client: Client,
     pub(crate) peer: Option<IpAddr>,
-    pub(crate) captured: Captured,
+    pub(crate) captured: Captures,
     /// The upstream gets the goal, not what the client sent.
     pub(crate) sends_goal: bool,
 }
@@ -69,7 +69,7 @@ impl NoRoute {
 }
 
 /// The route chosen for a path.
-struct Chosen<'p> {
+struct RouteChoice<'p> {
     route: usize,
     /// The rewritten path and query, if there were rewrites.
     goal: Option<Goal<'p>>,
@@ -96,7 +96,7 @@ impl Compiled {
             },
             client: self.clients.client(head, peer, is_tls),
             peer: peer.map(|peer| peer.ip().to_canonical()),
-            captured: Captured::default(),
+            captured: Captures::default(),
             sends_goal: true,
         };
         let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else { return resolution };
@@ -122,13 +122,13 @@ impl Compiled {
         form: &'a [u8],
         resolution: &mut Resolution<'a>,
     ) -> Result<usize, NoRoute> {
-        let Chosen { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
+        let RouteChoice { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
         let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
         }
         resolution.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
-        if let Act::Proxy(forward) = &route.act {
+        if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
             if has_method {
                 self.check_readings(site, head, resolution, form, route)?;
@@ -138,8 +138,8 @@ impl Compiled {
             resolution.goal = goal;
         }
         if let Some(expression) = &route.captures {
-            resolution.captured = Captured::of(expression, &resolution.goal.path)
-                .or_else(|| Captured::of(expression, form))
+            resolution.captured = Captures::of(expression, &resolution.goal.path)
+                .or_else(|| Captures::of(expression, form))
                 .unwrap_or_default();
         }
         match has_method {
@@ -155,7 +155,7 @@ impl Compiled {
         head: &Head<'_>,
         resolution: &Resolution<'p>,
         path: &'p [u8],
-    ) -> Result<Chosen<'p>, NoRoute> {
+    ) -> Result<RouteChoice<'p>, NoRoute> {
         const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
         let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
         let begin =
@@ -163,7 +163,7 @@ impl Compiled {
         let mut goal = None;
         if !site.rewrites.is_empty() {
             let goal = goal.get_or_insert_with(begin);
-            if site.rewrites.apply(goal, &self.view(head, resolution)) == Rewritten::Bad {
+            if site.rewrites.apply(goal, &self.view(head, resolution)) == RewriteResult::Bad {
                 return Err(BAD);
             }
         }
@@ -171,22 +171,22 @@ impl Compiled {
             let path = goal.as_ref().map_or(path, |goal| &goal.path);
             let at = match site.table.find(path, query) {
                 Found::Route(at) => at,
-                Found::WrongMethod(route) => return Ok(Chosen { route, goal, has_method: false }),
+                Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
                 Found::Nothing => return Err(NoRoute::NotFound),
             };
             let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
             if route.rewrites.is_empty() {
-                return Ok(Chosen { route: at, goal, has_method: true });
+                return Ok(RouteChoice { route: at, goal, has_method: true });
             }
             let captured = match &route.captures {
-                Some(expression) => Captured::of(expression, path).unwrap_or_default(),
-                None => Captured::default(),
+                Some(expression) => Captures::of(expression, path).unwrap_or_default(),
+                None => Captures::default(),
             };
             let view = View { captured: &captured, ..self.view(head, resolution) };
             match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
-                Rewritten::Done => return Ok(Chosen { route: at, goal, has_method: true }),
-                Rewritten::Route => {}
-                Rewritten::Bad => return Err(BAD),
+                RewriteResult::Done => return Ok(RouteChoice { route: at, goal, has_method: true }),
+                RewriteResult::Route => {}
+                RewriteResult::Bad => return Err(BAD),
             }
         }
         Err(NoRoute::Circle)

@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 use super::fault::{Fault, Place};
 use super::pattern;
 use super::plan::{Piece, Rewrite, RewriteFrom, Template, Then};
-use super::render::{Captured, Paths, Text, View, escape_unsafe};
+use super::render::{Captures, Paths, Text, View, escape_unsafe};
 
 /// A list of rewrites.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Goal<'a> {
 
 /// The result of a list of rewrites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rewritten {
+pub(crate) enum RewriteResult {
     /// The goal is final.
     Done,
     /// A route has to be chosen again.
@@ -99,18 +99,18 @@ impl Rewrites {
     }
 
     /// Applies the list in order. `view` is the view of the request; path and query are taken from `goal`.
-    pub(crate) fn apply(&self, goal: &mut Goal<'_>, view: &View<'_>) -> Rewritten {
+    pub(crate) fn apply(&self, goal: &mut Goal<'_>, view: &View<'_>) -> RewriteResult {
         for rewrite in &self.0 {
             let captured = match &rewrite.from {
                 From::Prefix(prefix) if goal.path.starts_with(prefix) => None,
                 From::Prefix(_) => continue,
-                From::Regex(expression) => match Captured::of(expression, &goal.path) {
+                From::Regex(expression) => match Captures::of(expression, &goal.path) {
                     Some(captured) => Some(captured),
                     None => continue,
                 },
             };
             let Some((path, query)) = rewrite.written(goal, view, captured.as_ref()) else {
-                return Rewritten::Bad;
+                return RewriteResult::Bad;
             };
             goal.path = Cow::Owned(path);
             if let Some(query) = query {
@@ -119,11 +119,11 @@ impl Rewrites {
             goal.is_rewritten = true;
             match rewrite.then {
                 Then::Next => {}
-                Then::Stop => return Rewritten::Done,
-                Then::Route => return Rewritten::Route,
+                Then::Stop => return RewriteResult::Done,
+                Then::Route => return RewriteResult::Route,
             }
         }
-        Rewritten::Done
+        RewriteResult::Done
     }
 }
 
@@ -132,7 +132,7 @@ type Written = (Vec<u8>, Option<Vec<u8>>);
 
 impl CompiledRewrite {
     /// The new path in its normal form, and the new query.
-    fn written(&self, goal: &Goal<'_>, view: &View<'_>, captured: Option<&Captured>) -> Option<Written> {
+    fn written(&self, goal: &Goal<'_>, view: &View<'_>, captured: Option<&Captures>) -> Option<Written> {
         let view = View {
             path: &goal.path,
             query: goal.query.as_deref(),
@@ -209,7 +209,7 @@ mod tests {
         Rewrite { from: RewriteFrom::Regex { pattern: from.to_owned(), ignore_case: false }, to, then }
     }
 
-    fn applied(list: &[Rewrite], path: &str, query: Option<&str>) -> (Rewritten, String) {
+    fn applied(list: &[Rewrite], path: &str, query: Option<&str>) -> (RewriteResult, String) {
         let rewrites = Rewrites::new(list, None, 0, Place::Plan).unwrap();
         let mut fields = Vec::new();
         let head = parse(b"GET / HTTP/1.1\r\nHost: a\r\nX: %zz\r\n\r\n", &mut fields, &HeadLimits::default());
@@ -228,7 +228,7 @@ mod tests {
             peer: None,
             user: b"",
             certificate: None,
-            captured: &Captured::default(),
+            captured: &Captures::default(),
             maps: &Maps::default(),
         };
         let rewritten = rewrites.apply(&mut goal, &view);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn paths_are_rewritten_in_order() {
-        use Rewritten::*;
+        use RewriteResult::*;
         for (list, path, query, expected) in [
             (vec![prefix("/api/", "/")], "/api/x", Some("a=1"), (Done, "/x?a=1")),
             (vec![prefix("/api", "/v2")], "/api", None, (Done, "/v2")),
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_new_path_is_brought_into_its_normal_form_or_refused() {
         assert_eq!(applied(&[prefix("/a", "//b/./")], "/a/c", None).1, "/b/c");
-        assert_eq!(applied(&[prefix("/a/", "/../")], "/a/c", None).0, Rewritten::Bad);
-        assert_eq!(applied(&[regex("^/a$", "/$http_x", Then::Next)], "/a", None).0, Rewritten::Bad);
+        assert_eq!(applied(&[prefix("/a/", "/../")], "/a/c", None).0, RewriteResult::Bad);
+        assert_eq!(applied(&[regex("^/a$", "/$http_x", Then::Next)], "/a", None).0, RewriteResult::Bad);
     }
 }

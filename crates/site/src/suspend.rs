@@ -1,4 +1,4 @@
-//! Suspended requests, which continue where they were: after a delay, a password check, a response of an auth
+//! Suspended requests, which resume at a step (`steps.rs`): after a delay, a password check, a response of an auth
 //! service, or when a permit is free.
 
 use std::net::SocketAddr;
@@ -12,20 +12,21 @@ use flatout_wire::head::parse_kept;
 use flatout_wire::{Framing, Status};
 use tokio::sync::oneshot;
 
-use super::answer::{Answers, Progress, Refusal, Step};
 use super::concurrency::Permit;
 use super::fields::push_line;
-use super::rate::Waits;
-use flatout_gateway::AuthDecision;
+use super::rate::PaceDelay;
+use super::steps::{Progress, Refusal};
+use super::worker::SiteWorker;
+use flatout_gateway::{AuthDecision, complete};
 
-/// What a request waits for.
-pub(crate) enum Waiting {
+/// What a suspended request waits for.
+pub(crate) enum Event {
     /// The check of this name's password; if it is wrong, this challenge is sent.
     Password(oneshot::Receiver<bool>, Vec<u8>, String),
     AuthDecision(oneshot::Receiver<AuthDecision>),
     /// A delay to an even rate.
-    Pace(Waits),
-    Room(oneshot::Receiver<Permit>, Duration),
+    Pace(PaceDelay),
+    Permit(oneshot::Receiver<Permit>, Duration),
     /// The body, for whose client the guards have decided.
     Body(Option<Lane>),
 }
@@ -48,13 +49,13 @@ enum Body {
     Collected(Collected),
 }
 
-/// Suspends a request until its event, then continues it. After `time_max` the response is 504. When the client disconnects, the future is dropped, which
-/// releases what the request held.
+/// Suspends a request until its event, then resumes it at its step. After `time_max` the response is 504. When the client disconnects,
+/// the future is dropped, which releases what the request held.
 pub(crate) fn suspend(
-    answers: Rc<Answers>,
+    worker: Rc<SiteWorker>,
     request: Request<'_>,
     progress: Progress,
-    waiting: Waiting,
+    event: Event,
     time_max: Option<Duration>,
 ) -> Reply {
     let suspended = SuspendedRequest {
@@ -76,38 +77,26 @@ pub(crate) fn suspend(
         let (mut progress, mut suspended) = (progress, suspended);
         let is_late = match time_max {
             Some(time_max) => {
-                tokio::time::timeout(time_max, waiting.over(&mut progress, &mut suspended.body))
-                    .await
-                    .is_err()
+                tokio::time::timeout(time_max, event.over(&mut progress, &mut suspended.body)).await.is_err()
             }
             None => {
-                waiting.over(&mut progress, &mut suspended.body).await;
+                event.over(&mut progress, &mut suspended.body).await;
                 false
             }
         };
         if is_late {
             progress.refusal = Some(Refusal::Status(Status::GATEWAY_TIMEOUT));
         }
-        let (signal, silence) = oneshot::channel();
+        let (signal, abandoned) = oneshot::channel();
         progress.needs.signal = Some(signal);
         let mut response = Response::new();
-        match go_on(&answers, suspended, progress, &mut response) {
-            Reply::Now => response,
-            Reply::Later(future) => future.await,
-            Reply::Parked => {
-                // The response comes by key. The response of this future is discarded, unless the forwarder gave up
-                // without one.
-                let _ = silence.await;
-                Response::with_status(Status::BAD_GATEWAY)
-            }
-            // The request's bytes no longer belong to the connection.
-            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
-        }
+        let reply = resume(&worker, suspended, progress, &mut response);
+        complete(reply, response, abandoned).await
     }))
 }
 
-fn go_on(
-    answers: &Rc<Answers>,
+fn resume(
+    worker: &Rc<SiteWorker>,
     suspended: SuspendedRequest,
     progress: Progress,
     response: &mut Response,
@@ -133,7 +122,7 @@ fn go_on(
     let mut request = Request::resumed(head, &suspended.path, body, suspended.peer, &suspended.key);
     // Early requests are still treated as early, although the handshake may be complete by now.
     request.tls = suspended.is_tls.then_some(if suspended.is_early { Tls::EARLY } else { Tls::UNKNOWN });
-    Answers::go_on(answers, request, progress, response)
+    worker.run(request, progress, response)
 }
 
 impl Body {
@@ -148,36 +137,31 @@ impl Body {
     }
 }
 
-impl Waiting {
+impl Event {
     /// Waits, and stores the result in `progress`; that of a body in `body`.
     async fn over(self, progress: &mut Progress, body: &mut Body) {
         match self {
-            Waiting::Password(answered, name, challenge) => match answered.await {
-                Ok(true) => {
-                    progress.identity.user = name;
-                    progress.at = Step::Authority;
-                }
+            Event::Password(answered, name, challenge) => match answered.await {
+                Ok(true) => progress.identity.user = name,
                 Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),
                 Err(_) => progress.refusal = Some(Refusal::Busy),
             },
-            Waiting::AuthDecision(decision) => match decision.await {
+            Event::AuthDecision(decision) => match decision.await {
                 Ok(AuthDecision::Allowed(fields)) => {
                     for (name, value) in &fields {
                         push_line(name.as_bytes(), value, &mut progress.authority_lines);
                     }
-                    progress.at = Step::Room(0);
                 }
                 Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
-            Waiting::Body(lane) => {
-                progress.at = Step::Collected;
+            Event::Body(lane) => {
                 if let Err(fault) = body.collect(lane.as_ref()).await {
                     progress.refusal = Some(refusal(fault));
                 }
             }
-            Waiting::Pace(waits) => tokio::time::sleep(waits.time).await,
-            Waiting::Room(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
+            Event::Pace(waits) => tokio::time::sleep(waits.time).await,
+            Event::Permit(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit),
                 Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy),
             },

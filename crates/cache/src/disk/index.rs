@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::super::entry;
-use super::super::purge::Purge;
 use super::invalid::{Invalidations, Purges, RecordState, WriteId, is_of_all};
+use crate::entry;
+use crate::purge::Purge;
 
 /// Bits that mark changed slots while the segments are read (1 MiB). Two slots with the same bit cost one record.
 pub(super) const CHANGED_BITS: u64 = 8 << 20;

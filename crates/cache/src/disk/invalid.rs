@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::super::entry::Entry;
-use super::super::purge::{Purge, PurgeScope};
+use crate::entry::Entry;
+use crate::purge::{Purge, PurgeScope};
 
 /// Maximum number of purges by prefix or tag. Above it, everything written before the oldest one is invalid.
 const PURGES_MAX: usize = 1024;

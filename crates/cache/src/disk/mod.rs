@@ -34,15 +34,15 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 
-use super::entry::{Entry, seconds};
-use super::key::Key;
-use super::purge::{Purge, PurgeScope};
+use crate::entry::{Entry, seconds};
+use crate::key::Key;
+use crate::purge::{Purge, PurgeScope};
 pub(super) use index::Slots;
 use index::{Index, RecordLocation};
 use invalid::RecordState;
 pub(super) use invalid::WriteId;
 use segments::{Record, Segments};
-use writer::{Forgotten, Write};
+use writer::{ForgottenKey, Write};
 
 /// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
@@ -87,7 +87,7 @@ struct Shared {
     /// Invalidated keys for which the queue had no room, or a purge of everything instead.
     late: Mutex<Vec<Write>>,
     tally: DiskTally,
-    has_complained: AtomicBool,
+    has_reported: AtomicBool,
 }
 
 /// The counters of the tier.
@@ -102,8 +102,8 @@ pub(super) struct DiskTally {
 
 /// The result of queueing a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offered {
-    Taken,
+pub(super) enum OfferResult {
+    Queued,
     /// Too many wait.
     Full,
     /// It is larger than the queue may be, or the writer has ended.
@@ -141,23 +141,23 @@ impl Disk {
     /// Queues a response to be written, unless too many wait. In both cases, older records in its slots are no longer
     /// read. If it is not written, a restart may find one of them again.
     pub(super) fn put(&self, entry: &Arc<Entry>, slots: Slots) {
-        if self.offer(entry, slots) != Offered::Taken {
+        if self.offer(entry, slots) != OfferResult::Queued {
             self.shared.tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The same, without counting skipped responses.
-    pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> Offered {
+    pub(super) fn offer(&self, entry: &Arc<Entry>, slots: Slots) -> OfferResult {
         let (bytes, queued_bytes) = (entry.weight(), &self.shared.queued_bytes);
         let offer = self.shared.index().queue(slots);
         let is_full = queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX;
         let offered = match is_full {
-            true if bytes > QUEUE_BYTES_MAX => Offered::Refused,
-            true => Offered::Full,
+            true if bytes > QUEUE_BYTES_MAX => OfferResult::Refused,
+            true => OfferResult::Full,
             false => match self.queue.try_send(Write::Entry(entry.clone(), slots, offer)) {
-                Ok(()) => return Offered::Taken,
-                Err(TrySendError::Full(_)) => Offered::Full,
-                Err(TrySendError::Disconnected(_)) => Offered::Refused,
+                Ok(()) => return OfferResult::Queued,
+                Err(TrySendError::Full(_)) => OfferResult::Full,
+                Err(TrySendError::Disconnected(_)) => OfferResult::Refused,
             },
         };
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Disk {
         }
         let order = index.forget_now(key.hash);
         drop(index);
-        let forgotten = Forgotten { key: key.to_buf(), hash: key.hash, order };
+        let forgotten = ForgottenKey { key: key.to_buf(), hash: key.hash, order };
         // It is called under the lock of a stripe, and must not wait for room.
         if let Err(TrySendError::Full(order)) = self.queue.try_send(Write::Forget(forgotten)) {
             self.forget_late(order);
@@ -224,7 +224,7 @@ impl Disk {
         let mut index = self.shared.index();
         let order = index.purge_now(&all);
         for late in late.drain(..) {
-            if let Write::Forget(Forgotten { hash, order, .. }) = late {
+            if let Write::Forget(ForgottenKey { hash, order, .. }) = late {
                 index.lift(hash, order);
             }
         }
@@ -332,7 +332,7 @@ impl Shared {
             queued_bytes: AtomicU64::new(0),
             late: Mutex::default(),
             tally: DiskTally::default(),
-            has_complained: AtomicBool::new(false),
+            has_reported: AtomicBool::new(false),
         })
     }
 
@@ -375,12 +375,12 @@ impl Shared {
         Some(entry)
     }
 
-    /// Counts an error, and says the first one: requests go to the upstream as if there were no disk.
-    fn failed(&self, what: &str, error: &io::Error) {
+    /// Counts an error, and reports the first one: requests go to the upstream as if there were no disk.
+    fn failed(&self, action: &str, error: &io::Error) {
         self.tally.errors.fetch_add(1, Ordering::Relaxed);
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+        if !self.has_reported.swap(true, Ordering::Relaxed) {
             say(format_args!(
-                "the cache's folder: {what}: {error}; such errors are counted, and not reported again"
+                "the cache's folder: {action}: {error}; such errors are counted, and not reported again"
             ));
         }
     }

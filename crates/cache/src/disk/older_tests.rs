@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 
 use flatout_wire::Status;
 
-use super::super::entry::{Entry, Parts};
-use super::super::key::Key;
-use super::super::purge::Purge;
-use super::super::store::{DiskLoad, Store};
 use super::index::{CHANGED_BITS, Index, RecordLocation};
 use super::invalid::RecordState;
 use super::tests::{Dir, NOW_MS, body, get, get_at, policy, purge, put, with_key};
 use super::writer::Write;
 use super::{Disk, KeyHash, LATE_MAX, QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Shared, Slots, VariantSlot};
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
+use crate::purge::Purge;
+use crate::store::{DiskLoad, Store};
 
 #[test]
 fn entries_removed_or_expired_in_memory_are_not_read_from_disk() {

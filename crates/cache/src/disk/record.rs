@@ -7,8 +7,8 @@
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
 
-use super::super::entry::{Entry, Parts};
-use super::super::key::Key;
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
 
 /// Bytes of a record's head.
 pub(super) const HEAD_BYTES: usize = 80;

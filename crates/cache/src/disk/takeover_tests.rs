@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use super::super::purge::Purge;
-use super::super::store::Store;
 use super::tests::{Dir, body, purge, put, with_key};
+use crate::purge::Purge;
+use crate::store::Store;
 
 /// A store that waits for a folder.
 fn waiting(dir: &Dir) -> Arc<Store> {

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use flatout_wire::Status;
 use flatout_wire::cache::Policy;
 
-use super::super::entry::{Entry, Parts};
-use super::super::key::Key;
-use super::super::purge::Purge;
-use super::super::store::{DiskLoad, Store};
 use super::DiskPlan;
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
+use crate::purge::Purge;
+use crate::store::{DiskLoad, Store};
 
 pub(super) const NOW_MS: u64 = 784_111_777_000;
 
@@ -238,7 +238,7 @@ fn inactive_entries_are_removed_from_disk() {
 
 /// If the removal of segments is interrupted at any point, no replaced version comes back.
 #[test]
-fn nothing_old_comes_back_when_the_oldest_segments_are_gone() {
+fn stale_records_stay_hidden_after_old_segments_are_removed() {
     let dir = Dir::new("order");
     let urls: Vec<String> = (0..10).map(|at| format!("http://a/{at}")).collect();
     let store = dir.open();

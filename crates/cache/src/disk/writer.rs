@@ -13,7 +13,7 @@ use super::{KeyHash, Shared, VariantSlot};
 use crate::entry::Entry;
 use crate::key::{Key, KeyBuf};
 use crate::purge::Purge;
-use crate::slices::is_slice;
+use crate::slices::manifest::is_slice;
 
 /// How long writes are suspended after an error.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub(super) enum Write {
     Entry(Arc<Entry>, Slots, Offer),
     /// A purge, its order, and the channel that reports that it was written.
     Purge(Purge, WriteId, SyncSender<()>),
-    Forget(Forgotten),
+    Forget(ForgottenKey),
     /// Remove the oldest segments if they have no valid records.
     Reclaim,
     /// The last one.
@@ -32,7 +32,7 @@ pub(super) enum Write {
 }
 
 /// An invalidated key.
-pub(super) struct Forgotten {
+pub(super) struct ForgottenKey {
     pub(super) key: KeyBuf,
     pub(super) hash: u64,
     pub(super) order: WriteId,
@@ -108,7 +108,7 @@ impl Shared {
                 }
             }
             Write::Forget(forgotten) => {
-                let Forgotten { key, hash, order } = forgotten;
+                let ForgottenKey { key, hash, order } = forgotten;
                 if !self.index().forget(*hash, number, *order) {
                     return;
                 }

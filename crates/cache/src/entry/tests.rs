@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn an_entry_has_what_it_was_made_of() {
+fn entry_fields_are_read_back() {
     let key = Key { url: b"http://a/b", rest: b"\0up", is_custom: false, hash: 1 };
     let fields: [(&[u8], &[u8]); 4] =
         [(b"ETag", b"\"x\""), (b"Connection", b"x"), (b"Set-Cookie", b"y"), (b"Empty", b"")];

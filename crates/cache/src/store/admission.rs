@@ -45,16 +45,6 @@ impl Store {
         self.admit_at(key, entry, asked, |entry| self.place(key, entry), |_, _| ())
     }
 
-    /// The slot for an entry, and its family, if there is one.
-    fn place(&self, key: &Key<'_>, entry: &Entry) -> (u64, Option<u64>) {
-        let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
-        let slot = match &first {
-            Some(first) if first.selected() != entry.selected() => self.slot_of(key.hash, entry.selected()),
-            _ => key.hash,
-        };
-        (slot, first.map(|first| first.family))
-    }
-
     /// The same with the slot and the family that `place` returns. Without a family it gets a new one. `keep` is
     /// called with the inserted entry, under the locks.
     pub(crate) fn admit_at(
@@ -79,9 +69,9 @@ impl Store {
         let entry = Arc::new(entry);
         let former = self.table.peek(&slot);
         former.iter().for_each(|former| former.kill());
-        // Compressed forms depend on the body only.
+        // Compressed encodings depend on the body only.
         if former.is_none_or(|former| !former.shares_body(&entry)) {
-            self.remove_forms(slot);
+            self.remove_encodings(slot);
         }
         self.table.insert(slot, entry.clone());
         keep(&entry, slot);
@@ -94,13 +84,20 @@ impl Store {
         self.table.peek(&slot).is_some_and(|known| known.is_live() && known.shares_body(plain))
     }
 
-    /// Stores a form in the slot `at`, if the plain entry or an update of it is still in `slot`.
-    pub(crate) fn insert_beside(&self, plain: &Arc<Entry>, slot: u64, hash: u64, at: u64, form: Arc<Entry>) {
-        // The plain entry is replaced under this lock, which also removes its forms.
+    /// Stores an encoding in the slot `at`, if the plain entry or an update of it is still in `slot`.
+    pub(crate) fn insert_beside(
+        &self,
+        plain: &Arc<Entry>,
+        slot: u64,
+        hash: u64,
+        at: u64,
+        encoding: Arc<Entry>,
+    ) {
+        // The plain entry is replaced under this lock, which also removes its encodings.
         let _change = self.stripe(hash);
         if self.has_body_of(plain, slot) {
-            self.has_forms.store(true, Ordering::Release);
-            self.table.insert(at, form);
+            self.has_encodings.store(true, Ordering::Release);
+            self.table.insert(at, encoding);
         }
     }
 }

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::{STRIPES, Store};
 use crate::entry::Entry;
-use crate::flight::Flight;
+use crate::fetch::flight::Flight;
 use crate::key::Key;
 
 /// Maximum number of flights of one stripe. Above it, requests go to the upstream without collapsing.

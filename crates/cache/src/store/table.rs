@@ -17,7 +17,8 @@ const SHARDS: usize = 8;
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
 
 /// Entries by slot.
-pub(super) type Table = Cache<u64, Arc<Entry>, Weigh, BuildHasherDefault<AsItIs>, Evicted>;
+pub(super) type Table =
+    Cache<u64, Arc<Entry>, EntryWeighter, BuildHasherDefault<SlotHasher>, EvictionCounter>;
 
 /// A table of this size. `evicted` counts evicted entries.
 pub(super) fn table(memory_bytes: u64, evicted: Arc<AtomicU64>) -> Table {
@@ -26,19 +27,19 @@ pub(super) fn table(memory_bytes: u64, evicted: Arc<AtomicU64>) -> Table {
         .weight_capacity(memory_bytes)
         .shards(SHARDS)
         .build();
-    let evicted = Evicted { count: evicted };
+    let evicted = EvictionCounter { count: evicted };
     match options {
-        Ok(options) => Table::with_options(options, Weigh, BuildHasherDefault::default(), evicted),
+        Ok(options) => Table::with_options(options, EntryWeighter, BuildHasherDefault::default(), evicted),
         // Never reached: all required options are set.
-        Err(_) => Table::with(64, memory_bytes, Weigh, BuildHasherDefault::default(), evicted),
+        Err(_) => Table::with(64, memory_bytes, EntryWeighter, BuildHasherDefault::default(), evicted),
     }
 }
 
 /// The memory of an entry, as its weight.
 #[derive(Clone)]
-pub(super) struct Weigh;
+pub(super) struct EntryWeighter;
 
-impl Weighter<u64, Arc<Entry>> for Weigh {
+impl Weighter<u64, Arc<Entry>> for EntryWeighter {
     fn weight(&self, _: &u64, entry: &Arc<Entry>) -> u64 {
         entry.weight()
     }
@@ -46,11 +47,11 @@ impl Weighter<u64, Arc<Entry>> for Weigh {
 
 /// Counts evicted entries.
 #[derive(Clone)]
-pub(super) struct Evicted {
+pub(super) struct EvictionCounter {
     count: Arc<AtomicU64>,
 }
 
-impl Lifecycle<u64, Arc<Entry>> for Evicted {
+impl Lifecycle<u64, Arc<Entry>> for EvictionCounter {
     type RequestState = ();
 
     fn on_evict(&self, (): &mut (), _: u64, entry: Arc<Entry>) {
@@ -62,9 +63,9 @@ impl Lifecycle<u64, Arc<Entry>> for Evicted {
 
 /// A hasher that returns the slot unchanged: slots are hashes already.
 #[derive(Default)]
-pub(super) struct AsItIs(u64);
+pub(super) struct SlotHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for SlotHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -100,18 +100,18 @@ fn entries_are_queued_for_the_disk_before_a_purge_can_begin() {
 }
 
 #[test]
-fn compressed_forms_are_removed_with_their_entry() {
+fn encodings_are_removed_with_their_entry() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
-    let [at, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+    let [at, ..] = store.encoding_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
     let form = || Arc::new(entry(key, b"\0br", b"", 10));
     let insert = |plain: &Arc<Entry>, form: &Arc<Entry>| {
         store.insert_beside(plain, key.hash, key.hash, at, form.clone());
         store.peek(at).is_some_and(|known| Arc::ptr_eq(&known, form))
     };
     let one = form();
-    assert!(one.is_form() && insert(&first, &one) && one.is_live());
+    assert!(one.is_encoding() && insert(&first, &one) && one.is_live());
     let second = put(&store, "http://a/", b"", b"");
     assert!(!one.is_live() && store.peek(at).is_none());
     // This form was made too late.
@@ -126,11 +126,13 @@ fn compressed_forms_are_removed_with_their_entry() {
 }
 
 #[test]
-fn forms_stay_when_a_response_is_updated() {
+fn encodings_stay_when_a_response_is_updated() {
     let store = Store::new(1 << 20);
     let first = put(&store, "http://a/", b"", b"");
     let key = key(&store, "http://a/");
-    let [at, other, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+    let [at, other, ..] = store.encoding_slots(key.hash).collect::<Vec<_>>()[..] else {
+        panic!("no codings")
+    };
     let form = || Arc::new(entry(key, b"\0br", b"", 10));
     store.insert_beside(&first, key.hash, key.hash, at, form());
     let parts =
@@ -167,7 +169,7 @@ fn inactive_entries_are_removed() {
     let variants = [b"2", b"3"].map(|selected| put(&store, "http://a/", b"\nx", selected));
     let form = Arc::new(entry(key(&store, "http://a/unused"), b"\0br", b"", 10));
     let slot = key(&store, "http://a/unused").hash;
-    let at = store.form_slots(slot).next().unwrap();
+    let at = store.encoding_slots(slot).next().unwrap();
     store.insert_beside(&unused, slot, slot, at, form.clone());
 
     assert_eq!(store.sweep(NOW_MS + 10_000, 10, 1), 0, "not before the time is over");

@@ -12,7 +12,7 @@ use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::Store;
-use crate::disk::{Disk, Offered, WriteId};
+use crate::disk::{Disk, OfferResult, WriteId};
 use crate::key::{Key, KeyBuf};
 use crate::plan::DiskPlan;
 use crate::purge::{Purge, PurgeScope};
@@ -182,23 +182,23 @@ impl Store {
         let Some(disk) = self.disk() else { return };
         let slots: Vec<u64> = self.table.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            while self.keep_again(disk, slot) == Offered::Full {
+            while self.keep_again(disk, slot) == OfferResult::Full {
                 std::thread::sleep(KEEP_PERIOD);
             }
         }
     }
 
     /// Queues the entry in a slot for the disk, under the locks of `admit_at`.
-    fn keep_again(&self, disk: &Disk, slot: u64) -> Offered {
+    fn keep_again(&self, disk: &Disk, slot: u64) -> OfferResult {
         let _log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_form()) else {
-            return Offered::Taken;
+        let Some(entry) = self.table.peek(&slot).filter(|entry| !entry.is_encoding()) else {
+            return OfferResult::Queued;
         };
         self.with_key_of(&entry, |key| {
             let _change = self.stripe(key.hash);
             match entry.is_live() {
                 true => disk.offer(&entry, self.slots_on_disk(&entry, key.hash, slot)),
-                false => Offered::Taken,
+                false => OfferResult::Queued,
             }
         })
     }

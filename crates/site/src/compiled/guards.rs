@@ -15,7 +15,7 @@ use super::super::rate::Buckets;
 use super::super::render::Text;
 
 /// What is checked before a request is answered.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Guards {
     pub(crate) maintenance: Option<Arc<CompiledMaintenance>>,
     pub(crate) access: Arc<AccessList>,

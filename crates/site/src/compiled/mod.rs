@@ -17,7 +17,7 @@ use super::table::Table;
 use guards::SharedLimits;
 
 pub(crate) use guards::{Guards, Key};
-pub(crate) use route::{Act, CompiledCached, CompiledRoute, ResponseRules};
+pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
 /// The limit for sites, rates and limits of one plan; each has a 16-bit index in notes.
 const SITES_MAX: usize = 4096;

@@ -31,7 +31,7 @@ pub(crate) struct CompiledRoute {
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
-    pub(crate) act: Act,
+    pub(crate) action: CompiledAction,
     pub(crate) cache: Option<CompiledCached>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ResponseRules {
 
 /// What answers.
 #[derive(Debug, Clone)]
-pub(crate) enum Act {
+pub(crate) enum CompiledAction {
     Files(usize),
     Proxy(gateway::Forward),
     Push(Arc<push::Plan>),
@@ -98,14 +98,16 @@ impl CompiledRoute {
         if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
             return Err(place.fault(format!("`{method}` is not a valid method")));
         }
-        let act = match &route.action {
-            Action::Files(folder) => Act::Files(within(*folder, plan.folders.len(), "folder", place)?),
+        let action = match &route.action {
+            Action::Files(folder) => {
+                CompiledAction::Files(within(*folder, plan.folders.len(), "folder", place)?)
+            }
             Action::Proxy(forward) => {
                 within(forward.upstream, plan.upstreams.len(), "upstream", place)?;
-                Act::Proxy(forward.clone())
+                CompiledAction::Proxy(forward.clone())
             }
-            Action::Push(plan) => Act::Push(Arc::new(push::Plan::clone(plan))),
-            Action::Redirect { status, to } => Act::Redirect {
+            Action::Push(plan) => CompiledAction::Push(Arc::new(push::Plan::clone(plan))),
+            Action::Redirect { status, to } => CompiledAction::Redirect {
                 status: status_of(*status, &[301, 302, 303, 307, 308], place)?,
                 to: text(to)?,
             },
@@ -115,16 +117,16 @@ impl CompiledRoute {
                 }
                 let all: Vec<u16> = (200..600).collect();
                 let status = status_of(*status, &all, place)?;
-                Act::Respond { status, content_type: content_type.clone(), body: text(body)? }
+                CompiledAction::Respond { status, content_type: content_type.clone(), body: text(body)? }
             }
-            Action::Close => Act::Close,
+            Action::Close => CompiledAction::Close,
         };
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
         let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
         let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place)?;
-        if matches!(act, Act::Close) {
+        if matches!(action, CompiledAction::Close) {
             // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
             (guards.basic, guards.authority) = (None, None);
             guards.rates.clear();
@@ -133,11 +135,11 @@ impl CompiledRoute {
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
         let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
-        if matches!(act, Act::Files(_)) {
+        if matches!(action, CompiledAction::Files(_)) {
             // Files were compressed beforehand.
             response.compress = None;
         }
-        let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
+        let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
         let mut cache = cache.map(|rules| CompiledCached::new(rules, text)).transpose()?;
         if let Some(cache) = &mut cache {
             // Nothing may depend on addresses, the counters of limits, or files.
@@ -157,9 +159,14 @@ impl CompiledRoute {
             || request_fields.uses_captures()
             || response.fields.uses_captures()
             || cache.as_ref().is_some_and(CompiledCached::uses_captures)
-            || match &act {
-                Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
-                Act::Files(_) | Act::Proxy(_) | Act::Push(_) | Act::Close => false,
+            || match &action {
+                CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
+                    text.uses_captures()
+                }
+                CompiledAction::Files(_)
+                | CompiledAction::Proxy(_)
+                | CompiledAction::Push(_)
+                | CompiledAction::Close => false,
             };
         Ok(CompiledRoute {
             class,
@@ -170,7 +177,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
-            act,
+            action,
             cache,
         })
     }

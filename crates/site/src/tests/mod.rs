@@ -64,6 +64,10 @@ impl Forwarding for Fake {
         let status = request.head.field("x-status").map(|value| text(value).parse().unwrap());
         response.set_status(Status::from_code(status.unwrap_or(200)).unwrap());
         response.header("X-Upstream", "yes").buffer().extend_from_slice(b"upstream");
+        if request.path.starts_with(b"/abandoned") {
+            // Nobody responds, and the rules are dropped.
+            return Reply::Parked;
+        }
         what.finish.finish(response, ResponseOrigin::Upstream);
         if request.path.starts_with(b"/held") {
             self.held.borrow_mut().push(what.finish);
@@ -89,36 +93,36 @@ impl Forwarding for Fake {
 }
 
 /// A service of a plan, and its fake proxy.
-struct Asker {
+struct TestClient {
     service: Box<dyn Service>,
     fake: Rc<Fake>,
     sites: Sites,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Answer {
+struct TestResponse {
     status: u16,
     fields: String,
     body: String,
 }
 
-impl Asker {
-    fn new(plan: &Plan) -> Asker {
+impl TestClient {
+    fn new(plan: &Plan) -> TestClient {
         let sites = open(plan).unwrap();
         let fake = Rc::<Fake>::default();
-        Asker { service: sites.service(fake.clone()), fake, sites }
+        TestClient { service: sites.service(fake.clone()), fake, sites }
     }
 
     /// Sends a request with a method, a target and more field lines.
-    fn ask(&self, method: &str, target: &str, fields: &str) -> Answer {
+    fn ask(&self, method: &str, target: &str, fields: &str) -> TestResponse {
         self.ask_from(Some("192.0.2.1"), method, target, fields)
     }
 
-    fn get(&self, target: &str) -> Answer {
+    fn get(&self, target: &str) -> TestResponse {
         self.ask("GET", target, "")
     }
 
-    fn ask_from(&self, peer: Option<&str>, method: &str, target: &str, fields: &str) -> Answer {
+    fn ask_from(&self, peer: Option<&str>, method: &str, target: &str, fields: &str) -> TestResponse {
         let head = format!("{method} {target} HTTP/1.1\r\nHost: a.example\r\n{fields}\r\n");
         match self.reply(peer, &head) {
             (Reply::Now, response) => answer(&response),
@@ -153,10 +157,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-fn answer(response: &Response) -> Answer {
+fn answer(response: &Response) -> TestResponse {
     let mut fields = Vec::new();
     response.write_fields(&mut fields);
-    Answer {
+    TestResponse {
         status: response.status().code(),
         fields: String::from_utf8(fields).unwrap(),
         body: String::from_utf8_lossy(response.body_bytes().unwrap_or_default()).into_owned(),

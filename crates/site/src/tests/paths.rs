@@ -11,9 +11,9 @@ fn denied(mut route: Route) -> Route {
 }
 
 /// Everything goes to one upstream, but `/admin` is denied by this kind of path.
-fn guarded(admin: PathMatch) -> Asker {
+fn guarded(admin: PathMatch) -> TestClient {
     let action = Action::Proxy(proxy::Forward::to(0));
-    Asker::new(&plan_of(vec![denied(Route::new(admin, action)), to_upstream("/")]))
+    TestClient::new(&plan_of(vec![denied(Route::new(admin, action)), to_upstream("/")]))
 }
 
 /// The kinds of paths that a rule for `/admin` and what is below it can be written with.
@@ -75,13 +75,13 @@ fn is_admin(place: &str) -> bool {
 
 /// For any target, either the denied route responds, or the request is refused, or the upstream's target is not below
 /// the denied path, however it is read.
-fn holds(asker: &Asker, target: &str) -> Result<(), String> {
-    asker.fake.sent.borrow_mut().clear();
-    let answer = asker.get(target);
+fn holds(client: &TestClient, target: &str) -> Result<(), String> {
+    client.fake.sent.borrow_mut().clear();
+    let answer = client.get(target);
     match answer.status {
         400 | 403 => Ok(()),
         200 => {
-            let sent = asker.last_sent();
+            let sent = client.last_sent();
             match places(&sent.target).into_iter().find(|place| is_admin(place)) {
                 Some(place) => {
                     Err(format!("{target}: the upstream gets {}, and may read {place}", sent.target))
@@ -159,14 +159,14 @@ fn no_known_trick_leads_around_a_denied_path() {
         "/.%5c%2f%2561dmin%2f%2f%2E%2e",
     ];
     for admin in kinds() {
-        let asker = guarded(admin.clone());
+        let client = guarded(admin.clone());
         for trick in tricks {
             for target in
                 [trick.to_owned(), format!("http://a.example{trick}"), format!("{trick}?/../public")]
             {
                 // The head parser refuses these earlier.
                 if parses(&target) {
-                    holds(&asker, &target).unwrap_or_else(|error| panic!("{admin:?}: {error}"));
+                    holds(&client, &target).unwrap_or_else(|error| panic!("{admin:?}: {error}"));
                 }
             }
         }
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn nor_does_any_other(
+    fn no_generated_path_leads_around_a_denied_path(
         pieces in prop::collection::vec(
             prop::sample::select(vec![
                 "/", "/", "/", "admin", "admin", "..", ".", "%2e", "%2E%2e", "%2f", "%2F", "%5c", "%25", "%252f", "%252e",
@@ -202,12 +202,12 @@ proptest! {
 }
 
 thread_local! {
-    static ASKERS: [Asker; 4] = kinds().map(guarded);
+    static ASKERS: [TestClient; 4] = kinds().map(guarded);
 }
 
 #[test]
-fn what_applications_need_goes_through_as_it_was_sent() {
-    let asker = guarded(PathMatch::prefix("/admin"));
+fn harmless_escapes_are_forwarded_unchanged() {
+    let client = guarded(PathMatch::prefix("/admin"));
     for target in [
         "/@scope%2fname",
         "/@scope%2Fname/-/name-1.0.0.tgz",
@@ -220,28 +220,28 @@ fn what_applications_need_goes_through_as_it_was_sent() {
         "/~user//x/../y",
         "/static/../img/a.png",
     ] {
-        let answer = asker.get(target);
-        assert_eq!((answer.status, asker.last_sent().target.as_str()), (200, target));
+        let answer = client.get(target);
+        assert_eq!((answer.status, client.last_sent().target.as_str()), (200, target));
     }
     // An absolute target, as sent to a proxy.
-    asker.get("http://a.example/a//b?c=//d");
-    assert_eq!(asker.last_sent().target, "/a//b?c=//d");
-    asker.get("http://a.example?x");
-    assert_eq!(asker.last_sent().target, "/?x");
+    client.get("http://a.example/a//b?c=//d");
+    assert_eq!(client.last_sent().target, "/a//b?c=//d");
+    client.get("http://a.example?x");
+    assert_eq!(client.last_sent().target, "/?x");
 }
 
 #[test]
 fn the_normal_form_is_sent_where_another_reading_would_go_elsewhere() {
-    let asker = guarded(PathMatch::prefix("/admin"));
+    let client = guarded(PathMatch::prefix("/admin"));
     for (target, sent) in [
         ("/admin/../x", "/x"),
         ("//admin/../y?z=1", "/y?z=1"),
         ("/admin/%2e%2e/x y".replace(' ', "%20").as_str(), "/x%20y"),
     ] {
-        assert_eq!((asker.get(target).status, asker.last_sent().target.as_str()), (200, sent), "{target}");
+        assert_eq!((client.get(target).status, client.last_sent().target.as_str()), (200, sent), "{target}");
     }
     for target in ["/admin/..%2fx", "/x/..%2fadmin", "/admin;x", "/%2561dmin", "/..%2f"] {
-        let answer = asker.get(target);
+        let answer = client.get(target);
         assert_eq!(answer.status, 400, "{target}");
         assert!(answer.body.contains("the path is ambiguous"), "{answer:?}");
     }
@@ -250,38 +250,38 @@ fn the_normal_form_is_sent_where_another_reading_would_go_elsewhere() {
 #[test]
 fn the_normal_form_is_sent_where_it_is_asked_for() {
     let forward = proxy::Forward { normal_path: true, ..proxy::Forward::to(0) };
-    let asker = Asker::new(&plan_of(vec![Route::new(PathMatch::prefix("/"), Action::Proxy(forward))]));
+    let client = TestClient::new(&plan_of(vec![Route::new(PathMatch::prefix("/"), Action::Proxy(forward))]));
     for (target, sent) in
         [("/a/../b?c", "/b?c"), ("/%61b%2fc%20d", "/ab%2Fc%20d"), ("//a", "/a"), ("/plain", "/plain")]
     {
-        assert_eq!((asker.get(target).status, asker.last_sent().target.as_str()), (200, sent), "{target}");
+        assert_eq!((client.get(target).status, client.last_sent().target.as_str()), (200, sent), "{target}");
     }
 }
 
 #[test]
-fn a_strict_route_refuses_what_has_two_readings() {
+fn a_strict_route_refuses_ambiguous_paths() {
     let mut route = to_upstream("/");
     route.paths = PathPolicy::Strict;
-    let asker = Asker::new(&plan_of(vec![route]));
+    let client = TestClient::new(&plan_of(vec![route]));
     for target in ["/a/../b", "/a%2fb", "/a%5cb", "/%252e%252e/"] {
-        assert_eq!(asker.get(target).status, 400, "{target}");
+        assert_eq!(client.get(target).status, 400, "{target}");
     }
     for target in ["/a%20b", "/plain", "//a"] {
-        assert_eq!((asker.get(target).status, asker.last_sent().target.as_str()), (200, target));
+        assert_eq!((client.get(target).status, client.last_sent().target.as_str()), (200, target));
     }
 }
 
 #[test]
-fn rewrites_do_not_lead_above_what_they_were_given() {
+fn rewrites_do_not_escape_their_prefix() {
     let mut route = to_upstream("/api/");
     route.rewrites =
         vec![Rewrite { from: RewriteFrom::Prefix("/api/".to_owned()), to: template("/"), then: Then::Next }];
-    let asker = Asker::new(&plan_of(vec![route]));
-    assert_eq!((asker.get("/api/x%2fy?z").status, asker.last_sent().target.as_str()), (200, "/x%2Fy?z"));
+    let client = TestClient::new(&plan_of(vec![route]));
+    assert_eq!((client.get("/api/x%2fy?z").status, client.last_sent().target.as_str()), (200, "/x%2Fy?z"));
     for target in ["/api/..%2fx", "/api/..;/x", "/api/%252e%252e/x"] {
-        assert_eq!(asker.get(target).status, 400, "{target}");
+        assert_eq!(client.get(target).status, 400, "{target}");
     }
-    assert_eq!(asker.get("/api/../x").status, 404);
+    assert_eq!(client.get("/api/../x").status, 404);
 }
 
 #[test]
@@ -293,16 +293,16 @@ fn files_are_found_by_the_path_that_rules_saw() {
     let files = |path: PathMatch| Route::new(path, Action::Files(0));
     let mut plan = plan_of(vec![denied(files(PathMatch::prefix("/admin"))), files(PathMatch::prefix("/"))]);
     plan.folders.push(folder.plan());
-    let asker = Asker::new(&plan);
-    assert_eq!(asker.get("/a%20b/100%25.txt").body, "percent");
-    assert_eq!(asker.get("//a%20b//100%25.txt").body, "percent", "slashes are merged, as nginx does");
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/a%20b/100%25.txt").body, "percent");
+    assert_eq!(client.get("//a%20b//100%25.txt").body, "percent", "slashes are merged, as nginx does");
     for target in ["/admin/x.txt", "//admin/x.txt", "/admin//x.txt", "/%61dmin/x.txt"] {
-        assert_eq!(asker.get(target).status, 403, "{target}");
+        assert_eq!(client.get(target).status, 403, "{target}");
     }
     for target in ["/x/../admin/x.txt", "/x%2f..%2fadmin/x.txt", "/./admin/x.txt"] {
-        assert!(matches!(asker.get(target).status, 400 | 403), "{target}");
+        assert!(matches!(client.get(target).status, 400 | 403), "{target}");
     }
-    let answer = asker.get("//evil.example");
+    let answer = client.get("//evil.example");
     assert_eq!(answer.status, 301);
     assert!(
         answer.fields.contains("Location: /evil.example/\r\n"),

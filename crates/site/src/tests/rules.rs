@@ -18,8 +18,8 @@ fn field(name: &str, change: FieldChange) -> FieldRule {
     FieldRule { name: name.to_owned(), change, when: When::Always }
 }
 
-fn with_rules(rules: Rules) -> Asker {
-    Asker::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]))
+fn with_rules(rules: Rules) -> TestClient {
+    TestClient::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]))
 }
 
 fn access(verdict: Verdict, peers: &str) -> Access {
@@ -27,13 +27,13 @@ fn access(verdict: Verdict, peers: &str) -> Access {
 }
 
 #[test]
-fn a_host_leads_to_its_site() {
+fn host_selects_its_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/"), "first")]);
     plan.sites[0].hosts = vec![Host::Exact("a.example".to_owned())];
-    let asker = Asker::new(&plan);
-    assert_eq!(asker.get("/").body, "first");
-    assert_eq!(asker.get("http://a.example:80/").body, "first");
-    let answer = asker.get("http://b.example/");
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/").body, "first");
+    assert_eq!(client.get("http://a.example:80/").body, "first");
+    let answer = client.get("http://b.example/");
     assert_eq!((answer.status, answer.body.as_str()), (421, "Misdirected Request\n"));
 }
 
@@ -41,15 +41,15 @@ fn a_host_leads_to_its_site() {
 fn requests_without_a_route_get_404_405_or_501() {
     let mut one = respond(PathMatch::Exact("/one".to_owned()), "one");
     one.methods = vec!["GET".to_owned(), "POST".to_owned()];
-    let asker = Asker::new(&plan_of(vec![one]));
-    assert_eq!(asker.ask("HEAD", "/one", "").status, 200);
-    assert_eq!(asker.get("/two").status, 404);
-    let answer = asker.ask("DELETE", "/one", "");
+    let client = TestClient::new(&plan_of(vec![one]));
+    assert_eq!(client.ask("HEAD", "/one", "").status, 200);
+    assert_eq!(client.get("/two").status, 404);
+    let answer = client.ask("DELETE", "/one", "");
     assert_eq!(answer.status, 405);
     assert!(answer.fields.contains("Allow: GET, HEAD, POST\r\n"), "{answer:?}");
-    assert_eq!(asker.ask("TRACE", "/one", "").status, 405);
-    assert_eq!(asker.ask("OPTIONS", "*", "").status, 204);
-    let (_, response) = asker.reply(None, "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n");
+    assert_eq!(client.ask("TRACE", "/one", "").status, 405);
+    assert_eq!(client.ask("OPTIONS", "*", "").status, 204);
+    let (_, response) = client.reply(None, "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n");
     assert!(response.status() == Status::METHOD_NOT_ALLOWED && response.closes());
 }
 
@@ -62,7 +62,7 @@ fn redirects_and_responses_are_filled_in() {
     let named = PathMatch::Regex { pattern: "^/user/(?P<name>[^/]+)$".to_owned(), ignore_case: false };
     let body = Template::parse("hello $name", |name| Some(Variable::NamedCapture(name.to_owned()))).unwrap();
     let action = Action::Respond { status: 418, content_type: "text/plain".to_owned(), body };
-    let asker = Asker::new(&plan_of(vec![
+    let client = TestClient::new(&plan_of(vec![
         redirect("/to-https", "https://$host$request_uri"),
         redirect("/here", "$uri/"),
         redirect("/raw", "$request_uri"),
@@ -78,12 +78,12 @@ fn redirects_and_responses_are_filled_in() {
         ("//raw/x", "/raw/x"),
         ("/cdn/x", "//cdn.example/cdn/x"),
     ] {
-        let answer = asker.get(target);
+        let answer = client.get(target);
         assert_eq!((answer.status, answer.fields), (308, format!("Location: {location}\r\n")), "{target}");
     }
-    assert_eq!(asker.get("/user/ann").body, "hello ann");
-    assert_eq!(asker.get("/user/ann").status, 418);
-    assert_eq!(asker.get("/user/a%2Fb").body, "hello a%2Fb");
+    assert_eq!(client.get("/user/ann").body, "hello ann");
+    assert_eq!(client.get("/user/ann").status, 418);
+    assert_eq!(client.get("/user/a%2Fb").body, "hello a%2Fb");
 }
 
 #[test]
@@ -100,18 +100,18 @@ fn rewrites_change_what_is_sent_and_may_choose_another_route() {
     circle.path = PathMatch::Prefix { path: "/circle".to_owned(), segments: false, before_patterns: false };
     let mut plan = plan_of(vec![first, second, circle]);
     plan.sites[0].rewrites = vec![rewrite("^/v1(/.*)$", "$1", Then::Next)];
-    let asker = Asker::new(&plan);
+    let client = TestClient::new(&plan);
     for (target, upstream, sent) in [
         ("/new/x?y=1", 1, "/new/x?y=1"),
         ("/old/x%20y?z=1", 1, "/new/x%20y?from=old&z=1"),
         ("/v1/new/a", 1, "/new/a"),
         ("/v1/old/a", 1, "/new/a?from=old"),
     ] {
-        assert_eq!(asker.get(target).status, 200, "{target}");
-        let last = asker.last_sent();
+        assert_eq!(client.get(target).status, 200, "{target}");
+        let last = client.last_sent();
         assert_eq!((last.upstream, last.target.as_str()), (upstream, sent), "{target}");
     }
-    assert_eq!(asker.get("/circle").status, 500);
+    assert_eq!(client.get("/circle").status, 500);
 }
 
 #[test]
@@ -120,36 +120,39 @@ fn lists_of_addresses_are_asked_for_the_client() {
         access: vec![access(Verdict::Allow, "10.0.0.0/8"), access(Verdict::Deny, "all")],
         ..Rules::default()
     };
-    let asker = with_rules(rules.clone());
-    assert_eq!(asker.ask_from(Some("10.1.2.3"), "GET", "/", "").status, 200);
-    assert_eq!(asker.ask_from(Some("::ffff:10.1.2.3"), "GET", "/", "").status, 200);
-    assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", "").status, 403);
-    assert_eq!(asker.ask_from(None, "GET", "/", "").status, 403);
+    let client = with_rules(rules.clone());
+    assert_eq!(client.ask_from(Some("10.1.2.3"), "GET", "/", "").status, 200);
+    assert_eq!(client.ask_from(Some("::ffff:10.1.2.3"), "GET", "/", "").status, 200);
+    assert_eq!(client.ask_from(Some("192.0.2.1"), "GET", "/", "").status, 403);
+    assert_eq!(client.ask_from(None, "GET", "/", "").status, 403);
     // Only trusted proxies are believed.
     let told = "X-Forwarded-For: 10.1.2.3\r\n";
-    assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 403);
+    assert_eq!(client.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 403);
     let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
     plan.trust = Trust { proxies: vec!["192.0.2.0/24".parse().unwrap()], from: AddressFrom::XForwardedFor };
-    let asker = Asker::new(&plan);
-    assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 200);
-    assert_eq!(asker.last_sent().client.address, Some([10, 1, 2, 3].into()));
-    assert!(asker.last_sent().client.is_from_proxy);
-    assert_eq!(asker.ask_from(Some("10.0.0.1"), "GET", "/", "X-Forwarded-For: 192.0.2.9\r\n").status, 200);
-    assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", "X-Forwarded-For: 203.0.113.1\r\n").status, 403);
+    let client = TestClient::new(&plan);
+    assert_eq!(client.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 200);
+    assert_eq!(client.last_sent().client.address, Some([10, 1, 2, 3].into()));
+    assert!(client.last_sent().client.is_from_proxy);
+    assert_eq!(client.ask_from(Some("10.0.0.1"), "GET", "/", "X-Forwarded-For: 192.0.2.9\r\n").status, 200);
+    assert_eq!(
+        client.ask_from(Some("192.0.2.1"), "GET", "/", "X-Forwarded-For: 203.0.113.1\r\n").status,
+        403
+    );
 }
 
 #[test]
-fn a_closed_route_says_so_to_all_but_some() {
+fn maintenance_page_is_sent_except_to_allowed_clients() {
     let maintenance = Maintenance {
         page: page("back soon"),
         retry_after: Some(Duration::from_secs(120)),
         except: vec![Peers::Unix],
     };
-    let asker = with_rules(Rules { maintenance: Some(maintenance), ..Rules::default() });
-    let answer = asker.get("/");
+    let client = with_rules(Rules { maintenance: Some(maintenance), ..Rules::default() });
+    let answer = client.get("/");
     assert_eq!((answer.status, answer.body.as_str()), (503, "back soon"));
     assert!(answer.fields.contains("Retry-After: 120\r\n"), "{answer:?}");
-    assert_eq!(asker.ask_from(None, "GET", "/", "").status, 200);
+    assert_eq!(client.ask_from(None, "GET", "/", "").status, 200);
 }
 
 #[test]
@@ -170,8 +173,8 @@ fn rates_are_enforced_and_reported() {
         rate("by-address", Limited::Client { ipv6_bits: 64 }, 60),
         rate("by-key", Limited::Text(template("$http_x_api_key")), 1),
     ];
-    let asker = Asker::new(&plan);
-    let first = asker.get("/");
+    let client = TestClient::new(&plan);
+    let first = client.get("/");
     assert_eq!(first.status, 200);
     assert!(
         first.fields.contains(
@@ -179,30 +182,30 @@ fn rates_are_enforced_and_reported() {
         ),
         "{first:?}"
     );
-    assert_eq!((asker.get("/").status, asker.get("/").status), (200, 200));
-    let refused = asker.get("/");
+    assert_eq!((client.get("/").status, client.get("/").status), (200, 200));
+    let refused = client.get("/");
     assert_eq!((refused.status, refused.body.as_str()), (429, "Too Many Requests\n"));
     assert!(refused.fields.contains("RateLimit: \"by-address\";r=0;t=60\r\n"), "{refused:?}");
     assert!(refused.fields.contains("Retry-After: 60\r\n"), "{refused:?}");
-    assert_eq!(asker.ask_from(Some("192.0.2.2"), "GET", "/", "").status, 200, "others are not held to it");
+    assert_eq!(client.ask_from(Some("192.0.2.2"), "GET", "/", "").status, 200, "others are not held to it");
     // Addresses in the same /64 are one client.
     for at in 1..=3 {
-        assert_eq!(asker.ask_from(Some(&format!("2001:db8::{at}")), "GET", "/", "").status, 200);
+        assert_eq!(client.ask_from(Some(&format!("2001:db8::{at}")), "GET", "/", "").status, 200);
     }
-    assert_eq!(asker.ask_from(Some("2001:db8::4"), "GET", "/", "").status, 429);
-    assert_eq!(asker.ask_from(Some("2001:db8:0:1::1"), "GET", "/", "").status, 200);
+    assert_eq!(client.ask_from(Some("2001:db8::4"), "GET", "/", "").status, 429);
+    assert_eq!(client.ask_from(Some("2001:db8:0:1::1"), "GET", "/", "").status, 200);
     // Another worker uses the same counters.
-    let other = Asker {
-        service: asker.sites.service(asker.fake.clone()),
-        fake: asker.fake.clone(),
-        sites: asker.sites.clone(),
+    let other = TestClient {
+        service: client.sites.service(client.fake.clone()),
+        fake: client.fake.clone(),
+        sites: client.sites.clone(),
     };
     assert_eq!(other.get("/").status, 429);
     // By key; requests without a key are counted together.
-    let key = |key: &str| asker.ask("GET", "/key", &format!("X-Api-Key: {key}\r\n"));
+    let key = |key: &str| client.ask("GET", "/key", &format!("X-Api-Key: {key}\r\n"));
     assert_eq!((key("a").status, key("b").status, key("a").status), (200, 200, 429));
     assert!(!key("a").fields.contains("RateLimit"));
-    assert_eq!((asker.get("/key").status, asker.get("/key").status), (200, 429));
+    assert_eq!((client.get("/key").status, client.get("/key").status), (200, 429));
     assert_eq!((key("").status, key("c").status), (429, 200));
 }
 
@@ -221,16 +224,16 @@ fn preflights_are_answered_and_responses_shared() {
         rules: Rules { cors: Some(cors), ..Rules::default() },
         ..to_upstream("/")
     };
-    let asker = Asker::new(&plan_of(vec![route]));
+    let client = TestClient::new(&plan_of(vec![route]));
     let fields = "Origin: https://app.example\r\nAccess-Control-Request-Method: PUT\r\n\
                   Access-Control-Request-Headers: x-one\r\n";
-    let answer = asker.ask("OPTIONS", "/a", fields);
+    let answer = client.ask("OPTIONS", "/a", fields);
     assert_eq!(answer.status, 204);
     assert!(answer.fields.contains("Access-Control-Allow-Headers: x-one\r\n"), "{answer:?}");
     assert!(answer.fields.contains("Access-Control-Allow-Origin: https://app.example\r\n"), "{answer:?}");
-    assert!(asker.fake.sent.borrow().is_empty(), "nobody else was asked");
-    assert_eq!(asker.ask("OPTIONS", "/a", "").status, 405);
-    let answer = asker.ask("PUT", "/a", "Origin: https://app.example\r\n");
+    assert!(client.fake.sent.borrow().is_empty(), "nobody else was asked");
+    assert_eq!(client.ask("OPTIONS", "/a", "").status, 405);
+    let answer = client.ask("PUT", "/a", "Origin: https://app.example\r\n");
     assert!(
         answer.fields.contains("X-Upstream: yes\r\nVary: Origin\r\nAccess-Control-Allow-Origin:"),
         "{answer:?}"
@@ -267,27 +270,27 @@ fn fields_of_both_directions_are_changed() {
     };
     let mut plan = plan_of(vec![route.clone()]);
     plan.maps = vec![kinds.clone()];
-    let asker = Asker::new(&plan);
-    let answer = asker.ask(
+    let client = TestClient::new(&plan);
+    let answer = client.ask(
         "GET",
         "/?kind=B",
         "X-Real-IP: 1.1.1.1\r\nx_real_ip: 2.2.2.2\r\ncookie: a\r\nAccept: b\r\n",
     );
     assert_eq!(answer.fields, "X-Frame-Options: DENY\r\nX-Asked: /?kind=B\r\n");
-    let sent = asker.last_sent();
+    let sent = client.last_sent();
     assert_eq!(sent.lines, "X-Real-IP: 192.0.2.1\r\nX-Kind: blue\r\n");
     assert_eq!(sent.kept, ["Accept"], "neither name leads a false address to a CGI");
     // Also where a rule of the route refuses.
     route.rules.access = vec![access(Verdict::Deny, "all")];
     let mut plan = plan_of(vec![route]);
     plan.maps = vec![kinds];
-    let answer = Asker::new(&plan).get("/");
+    let answer = TestClient::new(&plan).get("/");
     assert_eq!(answer.status, 403);
     assert!(answer.fields.contains("X-Frame-Options: DENY\r\n"), "{answer:?}");
 }
 
 #[test]
-fn error_pages_take_the_place_of_errors() {
+fn error_pages_replace_errors() {
     let error_page = |statuses, text: &str, of_upstreams| ErrorPage {
         statuses: vec![statuses],
         page: page(text),
@@ -302,25 +305,25 @@ fn error_pages_take_the_place_of_errors() {
     let mut plan = plan_of(vec![Route { rules: rules.clone(), ..to_upstream("/a") }]);
     plan.sites[0].rules =
         Rules { error_pages: vec![error_page(404..=404, "nothing here", false)], ..Rules::default() };
-    let asker = Asker::new(&plan);
-    let answer = asker.ask_from(Some("10.0.0.1"), "GET", "/a", "");
+    let client = TestClient::new(&plan);
+    let answer = client.ask_from(Some("10.0.0.1"), "GET", "/a", "");
     assert_eq!((answer.status, answer.body.as_str()), (403, "go away"));
     assert_eq!(answer.fields, "Content-Type: text/html\r\n");
-    assert_eq!(asker.ask("GET", "/a", "X-Status: 502\r\n").body, "sorry");
-    assert_eq!(asker.ask("GET", "/a", "X-Status: 403\r\n").body, "upstream");
-    assert_eq!((asker.get("/b").status, asker.get("/b").body.as_str()), (404, "nothing here"));
+    assert_eq!(client.ask("GET", "/a", "X-Status: 502\r\n").body, "sorry");
+    assert_eq!(client.ask("GET", "/a", "X-Status: 403\r\n").body, "upstream");
+    assert_eq!((client.get("/b").status, client.get("/b").body.as_str()), (404, "nothing here"));
 }
 
 #[test]
-fn bodies_are_held_to_the_routes_limit() {
+fn bodies_above_the_routes_limit_are_refused() {
     let mut route = to_upstream("/");
     route.rules.body.bytes_max = Some(10);
-    let asker = Asker::new(&plan_of(vec![route]));
+    let client = TestClient::new(&plan_of(vec![route]));
     let plan = |fields: &str| {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
         let mut spans = Vec::new();
         let head = parse(head.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
-        asker.service.body(&head, b"/")
+        client.service.body(&head, b"/")
     };
     assert_eq!(plan("Content-Length: 10"), BodyPlan::Whole { bytes_max: Some(10) });
     // Collected after the other rules: these clients may not have to send it, or their bodies have no declared length.
@@ -328,7 +331,7 @@ fn bodies_are_held_to_the_routes_limit() {
     assert_eq!(plan("Content-Length: 10\r\nExpect: 100-continue"), BodyPlan::Stream { bytes_max: Some(10) });
     // The route responds itself, with its own pages.
     assert_eq!(plan("Content-Length: 11"), BodyPlan::Refused);
-    assert_eq!(asker.ask("POST", "/", "Content-Length: 11\r\n").status, 413);
+    assert_eq!(client.ask("POST", "/", "Content-Length: 11\r\n").status, 413);
 }
 
 #[test]
@@ -339,25 +342,25 @@ fn files_are_tried_before_the_upstream() {
         Route::new(PathMatch::prefix("/only"), Action::Files(0)),
     ]);
     plan.folders.push(folder.plan());
-    let asker = Asker::new(&plan);
-    assert_eq!(asker.get("/a.txt").body, "file");
-    assert_eq!(asker.get("/b.txt").body, "upstream");
-    assert_eq!(asker.ask("POST", "/a.txt", "").body, "upstream");
-    assert!(!asker.get("/b.txt").fields.contains("Content-Type"), "nothing of the 404 is left");
-    let answer = asker.get("/only/b.txt");
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/a.txt").body, "file");
+    assert_eq!(client.get("/b.txt").body, "upstream");
+    assert_eq!(client.ask("POST", "/a.txt", "").body, "upstream");
+    assert!(!client.get("/b.txt").fields.contains("Content-Type"), "nothing of the 404 is left");
+    let answer = client.get("/only/b.txt");
     assert_eq!((answer.status, answer.body.as_str()), (404, "own page"));
 }
 
 #[test]
-fn responses_say_their_site() {
+fn responses_note_their_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/a"), "")]);
     plan.sites[0].hosts = vec![Host::Exact("other.example".to_owned())];
     let second = plan_of(vec![respond(PathMatch::prefix("/a"), ""), to_upstream("/b")]).sites.remove(0);
     plan.sites.push(Site { number: 7, hosts: vec![Host::Exact("a.example".to_owned())], ..second });
-    let asker = Asker::new(&plan);
+    let client = TestClient::new(&plan);
     for (target, site) in [("/a", 7), ("/b", 7), ("/c", 7), ("http://b.example/", NO_SITE)] {
         let head = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n");
-        let (_, response) = asker.reply(None, &head);
+        let (_, response) = client.reply(None, &head);
         assert_eq!(response.note(), u64::from(site), "{target}");
     }
 }
@@ -372,7 +375,7 @@ fn hsts_is_sent_over_https() {
         plan_of(vec![Route { rules, ..to_upstream("/") }, Route { rules: with_own, ..to_upstream("/own") }]);
     // The trusted proxy says whether the client uses HTTPS.
     plan.trust.proxies = vec![Peers::All];
-    let asker = Asker::new(&plan);
+    let client = TestClient::new(&plan);
     let line = "Strict-Transport-Security: max-age=60; includeSubDomains; preload\r\n";
     for (target, sent, expected) in [
         ("/", "X-Forwarded-Proto: https\r\n", line),
@@ -380,7 +383,7 @@ fn hsts_is_sent_over_https() {
         ("/", "", ""),
         ("/own", "X-Forwarded-Proto: https\r\n", "Strict-Transport-Security: max-age=1\r\n"),
     ] {
-        let fields = asker.ask("GET", target, sent).fields;
+        let fields = client.ask("GET", target, sent).fields;
         assert_eq!(fields.replace("X-Upstream: yes\r\n", ""), expected, "{target} {sent}");
     }
 }

@@ -18,7 +18,7 @@ const RIGHT: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
 const WRONG: &str = "Authorization: Basic YW5uOndyb25n\r\n";
 
 #[test]
-fn a_password_is_asked_for_and_checked_elsewhere() {
+fn basic_auth_challenges_and_checks_on_another_thread() {
     let page = Page { content_type: "text/html".to_owned(), source: PageSource::Text("log in".to_owned()) };
     let error_page = ErrorPage { statuses: vec![401..=401], page, status: None, of_upstreams: false };
     let rules = Rules {
@@ -33,30 +33,30 @@ fn a_password_is_asked_for_and_checked_elsewhere() {
         error_pages: vec![error_page],
         ..Rules::default()
     };
-    let asker = Asker::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
-    let answer = asker.get("/");
+    let client = TestClient::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
+    let answer = client.get("/");
     assert_eq!((answer.status, answer.body.as_str()), (401, "log in"));
     assert!(
         answer.fields.contains("WWW-Authenticate: Basic realm=\"inside\", charset=\"UTF-8\"\r\n"),
         "{answer:?}"
     );
-    let wrong = asker.ask("GET", "/", WRONG);
+    let wrong = client.ask("GET", "/", WRONG);
     assert_eq!(wrong.status, 401);
     assert!(wrong.fields.contains("WWW-Authenticate"), "{wrong:?}");
-    assert!(asker.fake.sent.borrow().is_empty());
+    assert!(client.fake.sent.borrow().is_empty());
     // The first check waits for a thread; then the password is remembered, here and on every other worker.
     let head = format!("GET /a HTTP/1.1\r\nHost: a.example\r\n{RIGHT}\r\n");
-    let (Reply::Later(future), _) = asker.reply(None, &head) else { panic!("it does not wait") };
+    let (Reply::Later(future), _) = client.reply(None, &head) else { panic!("it does not wait") };
     assert_eq!(answer_of(runtime().block_on(future)), 200);
-    assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
-    let other = asker.sites.service(asker.fake.clone());
-    let other = Asker { service: other, fake: asker.fake.clone(), sites: asker.sites.clone() };
-    for asker in [&asker, &other] {
-        let (Reply::Now, response) = asker.reply(None, &head) else { panic!("it waits again") };
+    assert_eq!(client.last_sent().lines, "X-User: ann\r\n");
+    let other = client.sites.service(client.fake.clone());
+    let other = TestClient { service: other, fake: client.fake.clone(), sites: client.sites.clone() };
+    for client in [&client, &other] {
+        let (Reply::Now, response) = client.reply(None, &head) else { panic!("it waits again") };
         assert_eq!(response.status(), Status::OK);
-        assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
+        assert_eq!(client.last_sent().lines, "X-User: ann\r\n");
     }
-    assert_eq!(asker.ask("GET", "/", WRONG).status, 401);
+    assert_eq!(client.ask("GET", "/", WRONG).status, 401);
 }
 
 fn answer_of(response: Response) -> u16 {
@@ -67,9 +67,9 @@ fn answer_of(response: Response) -> u16 {
 fn passwords_are_checked_before_paths() {
     let mut plan = plan_of(vec![respond(PathMatch::Exact("/a".to_owned()), "a")]);
     plan.sites[0].rules.basic_auth = Some(basic("secret"));
-    let asker = Asker::new(&plan);
-    assert_eq!(asker.get("/nothing").status, 401);
-    assert_eq!(asker.ask("GET", "/nothing", RIGHT).status, 404);
+    let client = TestClient::new(&plan);
+    assert_eq!(client.get("/nothing").status, 401);
+    assert_eq!(client.ask("GET", "/nothing", RIGHT).status, 404);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_body_is_kept_while_a_request_waits() {
 }
 
 #[test]
-fn an_authority_is_asked() {
+fn the_auth_service_decides() {
     let authority = ForwardAuth {
         upstream: 1,
         target: template("/check?of=$request_uri"),
@@ -118,24 +118,24 @@ fn an_authority_is_asked() {
         response_fields: vec!["X-User".to_owned()],
     };
     let rules = Rules { forward_auth: Some(authority), ..Rules::default() };
-    let asker = Asker::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
-    let good = asker.ask(
+    let client = TestClient::new(&plan_of(vec![Route { rules, ..to_upstream("/") }]));
+    let good = client.ask(
         "GET",
         "/a b".replace(' ', "%20").as_str(),
         "X-Token: good\r\nX-User: root\r\nx_user: root\r\n",
     );
     assert_eq!(good.status, 200);
-    assert_eq!(*asker.fake.asked.borrow(), ["/check?of=/a%20b"]);
-    assert_eq!(asker.last_sent().lines, "X-User: ann\r\n");
-    assert_eq!(asker.last_sent().kept, ["X-Token"], "who the client says that it is does not count");
-    let bad = asker.ask("GET", "/", "X-Token: bad\r\n");
+    assert_eq!(*client.fake.asked.borrow(), ["/check?of=/a%20b"]);
+    assert_eq!(client.last_sent().lines, "X-User: ann\r\n");
+    assert_eq!(client.last_sent().kept, ["X-Token"], "who the client says that it is does not count");
+    let bad = client.ask("GET", "/", "X-Token: bad\r\n");
     assert_eq!(bad.status, 302);
     assert!(bad.fields.contains("Location: https://login.example.org/\r\n"), "{bad:?}");
-    assert_eq!(asker.get("/").status, 502, "an authority that cannot be asked lets nobody in");
-    assert_eq!(asker.fake.sent.borrow().len(), 1);
+    assert_eq!(client.get("/").status, 502, "an authority that cannot be asked lets nobody in");
+    assert_eq!(client.fake.sent.borrow().len(), 1);
 }
 
-fn limited(queue_max: u32, queue_time_max: Duration) -> Asker {
+fn limited(queue_max: u32, queue_time_max: Duration) -> TestClient {
     let rules = Rules { concurrency: vec![0], ..Rules::default() };
     let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
     plan.concurrency.push(Concurrency {
@@ -146,52 +146,66 @@ fn limited(queue_max: u32, queue_time_max: Duration) -> Asker {
         queue_time_max,
         keys_max: 16,
     });
-    Asker::new(&plan)
+    TestClient::new(&plan)
 }
 
 #[test]
-fn requests_wait_for_room() {
-    let asker = limited(1, Duration::from_secs(10));
-    assert_eq!(asker.get("/held").status, 200);
-    let (Reply::Later(waiting), _) = asker.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
+fn requests_queue_for_a_permit() {
+    let client = limited(1, Duration::from_secs(10));
+    assert_eq!(client.get("/held").status, 200);
+    let (Reply::Later(waiting), _) = client.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
     else {
         panic!("it does not wait")
     };
-    let full = asker.get("/c");
+    let full = client.get("/c");
     assert_eq!(full.status, 503);
     assert!(full.fields.contains("Retry-After: 1\r\n"), "{full:?}");
     assert_eq!(
-        asker.ask_from(Some("192.0.2.2"), "GET", "/d", "").status,
+        client.ask_from(Some("192.0.2.2"), "GET", "/d", "").status,
         200,
         "others have room of their own"
     );
-    assert_eq!(asker.last_sent().target, "/d");
+    assert_eq!(client.last_sent().target, "/d");
     // The request in progress ends, and the next one continues.
-    asker.fake.held.borrow_mut().clear();
+    client.fake.held.borrow_mut().clear();
     assert_eq!(answer_of(runtime().block_on(waiting)), 200);
-    assert_eq!(asker.last_sent().target, "/b");
+    assert_eq!(client.last_sent().target, "/b");
     // A request that ends at once holds no permit.
-    assert_eq!((asker.get("/e").status, asker.get("/f").status), (200, 200));
+    assert_eq!((client.get("/e").status, client.get("/f").status), (200, 200));
 }
 
 #[test]
-fn nobody_waits_for_longer_than_the_limit() {
-    let asker = limited(1, Duration::from_millis(1));
-    assert_eq!(asker.get("/held").status, 200);
-    assert_eq!(asker.get("/late").status, 503);
+fn time_in_the_queue_is_limited() {
+    let client = limited(1, Duration::from_millis(1));
+    assert_eq!(client.get("/held").status, 200);
+    assert_eq!(client.get("/late").status, 503);
     // It has left the queue.
-    assert_eq!(asker.get("/later").status, 503);
-    asker.fake.held.borrow_mut().clear();
-    assert_eq!(asker.get("/again").status, 200);
+    assert_eq!(client.get("/later").status, 503);
+    client.fake.held.borrow_mut().clear();
+    assert_eq!(client.get("/again").status, 200);
 }
 
 #[test]
-fn one_who_goes_away_leaves_the_queue() {
-    let asker = limited(1, Duration::from_secs(10));
-    assert_eq!(asker.get("/held").status, 200);
-    let waiting = asker.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+fn a_disconnected_client_leaves_the_queue() {
+    let client = limited(1, Duration::from_secs(10));
+    assert_eq!(client.get("/held").status, 200);
+    let waiting = client.reply(Some("192.0.2.1"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     drop(waiting);
-    asker.fake.held.borrow_mut().clear();
-    assert_eq!(asker.get("/c").status, 200);
-    assert_eq!(asker.fake.sent.borrow().iter().filter(|sent| sent.target == "/b").count(), 0);
+    client.fake.held.borrow_mut().clear();
+    assert_eq!(client.get("/c").status, 200);
+    assert_eq!(client.fake.sent.borrow().iter().filter(|sent| sent.target == "/b").count(), 0);
+}
+
+#[test]
+fn an_abandoned_request_that_was_suspended_gets_502() {
+    let client = limited(1, Duration::from_secs(10));
+    assert_eq!(client.get("/held").status, 200);
+    let (Reply::Later(waiting), _) =
+        client.reply(Some("192.0.2.1"), "GET /abandoned HTTP/1.1\r\nHost: a\r\n\r\n")
+    else {
+        panic!("it does not wait")
+    };
+    client.fake.held.borrow_mut().clear();
+    assert_eq!(answer_of(runtime().block_on(waiting)), 502);
+    assert_eq!(client.get("/b").status, 200, "its permit is free");
 }

@@ -6,40 +6,30 @@
 //!         ── a response for one client only ──> forwarded alone
 //! ```
 
-use std::future::pending;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use flatout_engine::{Body, Reply, Request, Response};
 use flatout_lane::clock;
+use flatout_wire::Status;
 use flatout_wire::cache::Verdict;
-use flatout_wire::head::parse_kept;
-use flatout_wire::{Head, Status};
 
-use super::entry::{Entry, body_of};
-use super::flight::{Flight, Outcome};
-use super::invalidate::After;
-use super::respond::{self, RequestConditions};
-use super::status::{CacheOutcome, CacheStatus};
-use super::waiting_request::{WaitHistory, WaitingRequest};
-use super::worker::{Caching, Case, select};
-use flatout_gateway::{Forwarded, ResponseOrigin};
-
-/// Calls `act` with a kept head.
-pub(super) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
-    let mut fields = Vec::new();
-    let head = parse_kept(bytes, &mut fields, None)?;
-    Some(act(&head))
-}
+use crate::entry::{Entry, body_of};
+use crate::fetch::Fetch;
+use crate::fetch::bypass::StoreEffect;
+use crate::fetch::flight::Outcome;
+use crate::fetch::waiting_request::{WaitHistory, WaitingRequest, with_head};
+use crate::policy::{RequestConditions, select};
+use crate::respond;
+use crate::status::{CacheOutcome, CacheStatus};
+use crate::worker::{CacheWorker, Lookup};
+use flatout_gateway::{Finish, Forwarded, ResponseOrigin, complete, signalling};
 
 /// A waiting request.
 struct Follower {
-    caching: Rc<Caching>,
-    flight: Arc<Flight>,
-    stale: Option<Arc<Entry>>,
+    worker: Rc<CacheWorker>,
+    fetch: Fetch,
     waiting: WaitingRequest,
-    cache_status: CacheStatus,
 }
 
 /// How a request goes on.
@@ -52,62 +42,49 @@ enum Next {
     Alone,
 }
 
-impl Caching {
+impl CacheWorker {
     /// Makes a request wait for the response to another, or for a read from disk.
-    #[expect(clippy::too_many_arguments, reason = "they are what a follower is made of")]
-    pub(super) fn follow(
-        &self,
+    pub(crate) fn follow(
+        self: &Rc<Self>,
         request: &Request<'_>,
-        what: &Forwarded<'_>,
-        case: &Case<'_>,
-        flight: Arc<Flight>,
-        stale: Option<Arc<Entry>>,
-        cache_status: CacheStatus,
-        response: &mut Response,
+        forwarded: &Forwarded<'_>,
+        lookup: &Lookup<'_>,
+        fetch: Fetch,
     ) -> Reply {
-        let Some(caching) = self.me.upgrade() else {
-            respond::refuse(Status::BAD_GATEWAY, None, response);
-            what.finish.finish(response, ResponseOrigin::Here);
-            return Reply::Now;
-        };
-        let waiting = WaitingRequest::of(request, what, case);
-        let follower = Follower { caching, flight, stale, waiting, cache_status };
-        Reply::Later(Box::pin(follower.respond()))
+        let waiting = WaitingRequest::of(request, forwarded, lookup);
+        Reply::Later(Box::pin(Follower { worker: self.clone(), fetch, waiting }.respond()))
     }
 }
 
 impl Follower {
     async fn respond(self) -> Response {
-        let outcome = self.flight.outcome().await;
+        let outcome = self.fetch.flight.outcome().await;
         let mut response = Response::new();
-        let reply = self.go_on(outcome, &mut response);
+        let (finish, abandoned) = signalling(self.waiting.finish.clone());
+        let reply = self.resume(outcome, finish, &mut response);
         // The flight may hold a whole body.
         drop(self);
-        match reply {
-            Reply::Now => response,
-            Reply::Later(future) => future.await,
-            // The response comes by key.
-            Reply::Parked => pending().await,
-            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
-        }
+        complete(reply, response, abandoned).await
     }
 
-    fn go_on(&self, outcome: Outcome, response: &mut Response) -> Reply {
-        let Follower { caching, waiting, .. } = self;
+    fn resume(&self, outcome: Outcome, finish: Rc<dyn Finish>, response: &mut Response) -> Reply {
+        let Follower { worker, waiting, .. } = self;
         match self.next(outcome, response) {
             Next::Respond(by) => {
-                waiting.finish.finish(response, by);
+                finish.finish(response, by);
                 Reply::Now
             }
             Next::Again(waited) => {
-                waiting.resume(&caching.store, response, |request, what, case, response| {
-                    caching.look(request, what, Case { waited, ..case }, response)
+                waiting.resume(&worker.store, finish, response, |request, forwarded, lookup, response| {
+                    worker.look(request, forwarded, Lookup { waited, ..lookup }, response)
                 })
             }
-            Next::Alone => waiting.resume(&caching.store, response, |request, what, _, response| {
-                let cache_status = CacheStatus { is_collapsed: false, ..self.cache_status };
-                caching.pass(request, what, cache_status, After::Nothing, response)
-            }),
+            Next::Alone => {
+                waiting.resume(&worker.store, finish, response, |request, forwarded, _, response| {
+                    let cache_status = CacheStatus { is_collapsed: false, ..self.fetch.cache_status };
+                    worker.pass(request, forwarded, cache_status, StoreEffect::Nothing, response)
+                })
+            }
         }
     }
 
@@ -120,14 +97,14 @@ impl Follower {
                     &entry,
                     body_of(&entry),
                     self.waiting.cache_fields.conditions,
-                    self.cache_status,
+                    self.fetch.cache_status,
                     response,
                 )
             }),
             Outcome::Stream(entry, length) => self.misfit(&entry, now_ms).unwrap_or_else(|| {
-                let Some(body) = self.flight.reader(length) else { return Next::Alone };
+                let Some(body) = self.fetch.flight.reader(length) else { return Next::Alone };
                 let conditions = RequestConditions { has_conditions: false, has_range: false };
-                let next = self.write(&entry, Bytes::new(), conditions, self.cache_status, response);
+                let next = self.write(&entry, Bytes::new(), conditions, self.fetch.cache_status, response);
                 response.set_body(Body::Stream(Box::pin(body)));
                 next
             }),
@@ -151,7 +128,7 @@ impl Follower {
         if entry.selected() == selected {
             return None;
         }
-        let store = &self.caching.store;
+        let store = &self.worker.store;
         let variant = Some(store.slot_of(self.waiting.key(store).hash, &selected));
         Some(self.again(|waited| waited.variant = variant))
     }
@@ -165,7 +142,7 @@ impl Follower {
     /// The upstream has failed: sends the stale response, if that is allowed.
     fn fail(&self, status: Status, now_ms: u64, response: &mut Response) -> Next {
         let cut_off = Some(self.waiting.rules.stale_seconds());
-        if let Some(stale) = &self.stale
+        if let Some(stale) = &self.fetch.stale
             && stale.policy.stands_in(&self.waiting.asks, now_ms, cut_off)
         {
             let ttl = Some(stale.policy.fresh_for(now_ms));
@@ -179,8 +156,8 @@ impl Follower {
                 response,
             );
         }
-        respond::refuse(status, self.reported(self.cache_status).as_ref(), response);
-        self.caching.counters.count(self.cache_status.label);
+        respond::refuse(status, self.reported(self.fetch.cache_status).as_ref(), response);
+        self.worker.counters.count(self.fetch.cache_status.label);
         Next::Respond(ResponseOrigin::Here)
     }
 
@@ -196,7 +173,7 @@ impl Follower {
         cache_status: CacheStatus,
         response: &mut Response,
     ) -> Next {
-        self.caching.counters.count(cache_status.label);
+        self.worker.counters.count(cache_status.label);
         let (reported, now_ms) = (self.reported(cache_status), clock::unix_milliseconds());
         let written = with_head(&self.waiting.head, |head| {
             respond::write(entry, body, head, conditions, now_ms, reported.as_ref(), response);

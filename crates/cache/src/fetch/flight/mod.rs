@@ -16,9 +16,9 @@ use bytes::Bytes;
 use flatout_engine::BoxError;
 use flatout_wire::Status;
 
-use super::entry::{Entry, body_of};
-use super::store::{BodyReservation, Moment};
-pub(super) use body::FlightBody;
+use crate::entry::{Entry, body_of};
+use crate::store::{BodyReservation, Moment};
+pub(crate) use body::FlightBody;
 
 /// Requests that may wait for one response; further ones are forwarded.
 const FOLLOWERS_MAX: usize = 64 << 10;
@@ -27,17 +27,17 @@ const FOLLOWERS_MAX: usize = 64 << 10;
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// A request in progress.
-pub(super) struct Flight {
+pub(crate) struct Flight {
     /// The slot of the response.
-    pub(super) slot: u64,
+    pub(crate) slot: u64,
     /// When it began.
-    pub(super) asked: Moment,
+    pub(crate) asked: Moment,
     state: Mutex<FlightState>,
 }
 
 /// The result of a flight.
 #[derive(Clone)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// A complete response.
     Whole(Arc<Entry>),
     /// A response whose body is still arriving, with its length if that is known.
@@ -95,7 +95,7 @@ struct FlightReader {
 }
 
 impl Flight {
-    pub(super) fn new(slot: u64, asked: Moment) -> Flight {
+    pub(crate) fn new(slot: u64, asked: Moment) -> Flight {
         Flight { slot, asked, state: Mutex::default() }
     }
 
@@ -118,14 +118,14 @@ impl Flight {
     }
 
     /// Counts a follower. Returns whether there is room.
-    pub(super) fn has_room_for_one(&self) -> bool {
+    pub(crate) fn has_room_for_one(&self) -> bool {
         let mut state = self.state();
         state.followers += 1;
         state.followers <= FOLLOWERS_MAX
     }
 
     /// Sets the outcome, once.
-    pub(super) fn settle(&self, outcome: Outcome) {
+    pub(crate) fn settle(&self, outcome: Outcome) {
         let mut state = self.state();
         if state.outcome.is_none() {
             state.is_kept = true;
@@ -137,12 +137,12 @@ impl Flight {
     }
 
     /// Whether anybody reads the body.
-    pub(super) fn has_readers(&self) -> bool {
+    pub(crate) fn has_readers(&self) -> bool {
         self.state().readers_count() > 0
     }
 
     /// Waits for the outcome.
-    pub(super) async fn outcome(&self) -> Outcome {
+    pub(crate) async fn outcome(&self) -> Outcome {
         let mut place = None;
         poll_fn(|context| self.poll_outcome(&mut place, context)).await
     }
@@ -164,7 +164,7 @@ impl Flight {
     }
 
     /// Adds to the body.
-    pub(super) fn push(&self, bytes: Bytes) {
+    pub(crate) fn push(&self, bytes: Bytes) {
         self.change(|state| {
             state.held_bytes += bytes.len() as u64;
             let readers = std::mem::take(&mut state.readers_at_end);
@@ -174,7 +174,7 @@ impl Flight {
     }
 
     /// Counts bytes of the body towards the limit for as long as this flight is used.
-    pub(super) fn count(&self, held: BodyReservation) {
+    pub(crate) fn count(&self, held: BodyReservation) {
         let mut state = self.state();
         match &mut state.held {
             Some(known) => known.add(held),
@@ -183,7 +183,7 @@ impl Flight {
     }
 
     /// The body will not be stored: from now on, chunks that all readers have read are dropped.
-    pub(super) fn keep_no_more(&self) {
+    pub(crate) fn keep_no_more(&self) {
         self.change(|state| {
             state.is_kept = false;
             state.drop_read()
@@ -191,7 +191,7 @@ impl Flight {
     }
 
     /// The body has ended. `is_whole` is whether it is complete.
-    pub(super) fn end(&self, is_whole: bool) {
+    pub(crate) fn end(&self, is_whole: bool) {
         self.change(|state| {
             state.end = state.end.or(Some(is_whole));
             None
@@ -199,7 +199,7 @@ impl Flight {
     }
 
     /// The body is complete and stored in this entry. Chunks that are still to be read share its memory.
-    pub(super) fn end_stored(&self, entry: &Arc<Entry>) {
+    pub(crate) fn end_stored(&self, entry: &Arc<Entry>) {
         let body = body_of(entry);
         self.change(|state| {
             state.end = state.end.or(Some(true));
@@ -216,7 +216,7 @@ impl Flight {
     }
 
     /// The whole body in one piece.
-    pub(super) fn body(&self) -> Vec<u8> {
+    pub(crate) fn body(&self) -> Vec<u8> {
         let state = self.state();
         let mut body = Vec::with_capacity(state.held_bytes as usize);
         state.chunks.iter().for_each(|chunk| body.extend_from_slice(&chunk.bytes));
@@ -224,7 +224,7 @@ impl Flight {
     }
 
     /// Whether more of the body can be taken now. If not, `resume` is called when it can.
-    pub(super) fn has_room(&self, resume: impl FnOnce() -> Resume) -> bool {
+    pub(crate) fn has_room(&self, resume: impl FnOnce() -> Resume) -> bool {
         let mut state = self.state();
         let has_room = state.is_kept || state.held_bytes < AHEAD_BYTES_MAX || state.readers_count() == 0;
         if !has_room && !state.is_waiting {
@@ -235,7 +235,7 @@ impl Flight {
     }
 
     /// Adds a reader, from the start of the body. `None` if its start was already dropped.
-    pub(super) fn reader(self: &Arc<Self>, length: Option<u64>) -> Option<FlightBody> {
+    pub(crate) fn reader(self: &Arc<Self>, length: Option<u64>) -> Option<FlightBody> {
         let mut state = self.state();
         if state.first > 0 {
             return None;

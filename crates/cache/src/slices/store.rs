@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::disk::DiskLookup;
-use super::entry::Entry;
-use super::key::Key;
-use super::store::{Moment, Store};
+use crate::disk::DiskLookup;
+use crate::entry::Entry;
+use crate::key::Key;
+use crate::store::{Moment, Store};
 
 /// The result of looking for a slice.
-pub(super) enum Slice {
+pub(crate) enum Slice {
     Nothing,
     Here(Arc<Entry>),
     /// It has to be read from the disk first.
@@ -17,7 +17,7 @@ pub(super) enum Slice {
 
 impl Store {
     /// Stores a slice in its slot, under the conditions of [`Store::insert`].
-    pub(super) fn insert_slice(
+    pub(crate) fn insert_slice(
         &self,
         key: &Key<'_>,
         slice: Entry,
@@ -29,13 +29,13 @@ impl Store {
     }
 
     /// The manifest of this key, if it differs from the one found before.
-    pub(super) fn manifest(&self, key: &Key<'_>, seen: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
+    pub(crate) fn manifest(&self, key: &Key<'_>, seen: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
         let is_new = |entry: &Arc<Entry>| seen.is_none_or(|seen| !Arc::ptr_eq(seen, entry));
         self.at(key.hash, key).filter(|entry| entry.is_manifest() && is_new(entry))
     }
 
     /// Removes the manifest of this family, and so all its slices, if it is still stored.
-    pub(super) fn remove_manifest(&self, key: &Key<'_>, family: u64) {
+    pub(crate) fn remove_manifest(&self, key: &Key<'_>, family: u64) {
         if self.at(key.hash, key).is_some_and(|entry| entry.is_manifest() && entry.family == family) {
             self.invalidate(key);
         }
@@ -43,7 +43,7 @@ impl Store {
 
     /// The slice in a slot, if it belongs to this family and has these marks. Reads the disk too, unless that would
     /// block.
-    pub(super) fn slice(&self, key: &Key<'_>, of: (u64, u64), selected: &[u8], now_ms: u64) -> Slice {
+    pub(crate) fn slice(&self, key: &Key<'_>, of: (u64, u64), selected: &[u8], now_ms: u64) -> Slice {
         let (slot, family) = of;
         let is_it = |entry: &Arc<Entry>| entry.family == family && entry.selected() == selected;
         if let Some(entry) = self.at(slot, key).filter(is_it) {
@@ -62,7 +62,7 @@ impl Store {
     }
 
     /// The same; may block.
-    pub(super) fn slice_slowly(
+    pub(crate) fn slice_slowly(
         &self,
         key: &Key<'_>,
         (slot, family): (u64, u64),

@@ -20,7 +20,7 @@ fn read(body: &mut FlightBody) -> Poll<Option<Result<Bytes, String>>> {
 }
 
 #[test]
-fn readers_get_all_of_it_whenever_they_come() {
+fn late_readers_get_the_whole_body() {
     let flight = Arc::new(Flight::new(0, Moment::default()));
     flight.settle(Outcome::Released);
     let mut first = flight.reader(Some(4)).unwrap();

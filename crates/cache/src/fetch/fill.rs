@@ -1,8 +1,6 @@
 //! Handles the response of an upstream: stores it, streams it to all waiting clients, replaces it with a stale one,
 //! or passes it to one client.
 
-mod stale;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,43 +9,44 @@ use bytes::Bytes;
 use flatout_engine::{Body, GuestKey, Lane, Response};
 use flatout_lane::clock;
 use flatout_wire::Status;
-use flatout_wire::cache::{Asks, Exchange, Reason, StorageDecision, store, vary_names};
+use flatout_wire::cache::{Asks, StorageDecision};
 
-use super::entry::{Content, Entry, Parts, body_of, stored_lines};
-use super::flight::{Flight, Outcome};
-use super::follow::with_head;
-use super::key::{Key, KeyBuf};
-use super::respond::{self, RequestConditions, add_cache_status};
-use super::status::CacheStatus;
-use super::worker::{Caching, select};
-use flatout_gateway::ResponseOrigin;
-use flatout_gateway::Rules;
+use crate::entry::{Entry, Parts, body_of};
+use crate::fetch::bad_gateway;
+use crate::fetch::flight::{Flight, Outcome};
+use crate::fetch::waiting_request::with_head;
+use crate::key::{Key, KeyBuf};
+use crate::policy::RequestConditions;
+use crate::respond::{self, add_cache_status};
+use crate::status::CacheStatus;
+use crate::worker::CacheWorker;
+use flatout_gateway::{ResponseOrigin, Rules};
 use flatout_proxy::{Disposition, ParkedClient, ResponseSink};
 
 /// What was requested, and how to handle its response.
-pub(super) struct FillRequest {
-    pub(super) key: KeyBuf,
-    pub(super) rules: Arc<Rules>,
+pub(crate) struct FillRequest {
+    pub(crate) key: KeyBuf,
+    pub(crate) rules: Arc<Rules>,
     /// The head of the client's request.
-    pub(super) head: Vec<u8>,
-    pub(super) asks: Asks,
-    pub(super) conditions: RequestConditions,
-    pub(super) is_authorized: bool,
+    pub(crate) head: Vec<u8>,
+    pub(crate) asks: Asks,
+    pub(crate) conditions: RequestConditions,
+    pub(crate) is_authorized: bool,
     /// `Authorization` is part of the key.
-    pub(super) has_authorization_key: bool,
-    pub(super) asked_ms: u64,
-    pub(super) cache_status: CacheStatus,
+    pub(crate) has_authorization_key: bool,
+    pub(crate) asked_ms: u64,
+    pub(crate) cache_status: CacheStatus,
 }
 
 /// Handles one response.
-pub(super) struct Fill {
-    caching: Rc<Caching>,
-    flight: Arc<Flight>,
+pub(crate) struct Fill {
+    pub(super) worker: Rc<CacheWorker>,
+    pub(super) flight: Arc<Flight>,
     /// The entry to revalidate.
-    stale: Option<Arc<Entry>>,
+    pub(super) stale: Option<Arc<Entry>>,
     /// The client of the request; `None` if an entry is refreshed in the background.
     client: RefCell<Option<ParkedClient>>,
-    order: FillRequest,
+    pub(super) order: FillRequest,
     guest: Cell<Option<GuestKey>>,
     stream: RefCell<Option<Stream>>,
 }
@@ -62,42 +61,66 @@ struct Stream {
 }
 
 impl Fill {
-    pub(super) fn new(
-        caching: Rc<Caching>,
+    pub(crate) fn new(
+        worker: Rc<CacheWorker>,
         flight: Arc<Flight>,
         stale: Option<Arc<Entry>>,
         client: Option<ParkedClient>,
         order: FillRequest,
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
-        Fill { caching, flight, stale, client: RefCell::new(client), order, guest, stream }
+        Fill { worker, flight, stale, client: RefCell::new(client), order, guest, stream }
     }
 
-    fn key(&self) -> Key<'_> {
-        self.caching.store.key_of(&self.order.key)
+    pub(super) fn key(&self) -> Key<'_> {
+        self.worker.store.key_of(&self.order.key)
     }
 
-    fn cache_status(&self, cache_status: CacheStatus) -> Option<CacheStatus> {
+    pub(super) fn cache_status(&self, cache_status: CacheStatus) -> Option<CacheStatus> {
         self.order.rules.says_status.then_some(cache_status)
     }
 
     /// No further request can join; waiting requests get the outcome.
-    fn settle(&self, outcome: Outcome) {
-        self.caching.store.land(&self.flight);
+    pub(super) fn settle(&self, outcome: Outcome) {
+        self.worker.store.land(&self.flight);
         self.flight.settle(outcome);
     }
 
     /// Sends the client its response.
-    fn answer(&self, lane: &Lane, mut response: Box<Response>, by: ResponseOrigin) {
+    pub(super) fn answer(&self, lane: &Lane, mut response: Box<Response>, by: ResponseOrigin) {
         if let Some(ParkedClient { exchange, finish }) = self.client.take() {
             finish.finish(&mut response, by);
             lane.answer(exchange, response);
         }
     }
 
+    /// Counts a response of the upstream, and adds the cache status.
+    fn report(&self, cache_status: CacheStatus, response: &mut Response) {
+        self.worker.counters.count(cache_status.label);
+        add_cache_status(self.cache_status(cache_status).as_ref(), response);
+    }
+
+    /// Sends the client the upstream's response as it is.
+    pub(super) fn relay(
+        &self,
+        lane: &Lane,
+        mut response: Box<Response>,
+        cache_status: CacheStatus,
+        by: ResponseOrigin,
+    ) {
+        self.report(cache_status, &mut response);
+        self.answer(lane, response, by);
+    }
+
     /// Sends the client a response from this entry.
-    fn answer_with(&self, lane: &Lane, entry: &Arc<Entry>, cache_status: CacheStatus, now_ms: u64) {
-        self.caching.counters.count(cache_status.label);
+    pub(super) fn answer_with(
+        &self,
+        lane: &Lane,
+        entry: &Arc<Entry>,
+        cache_status: CacheStatus,
+        now_ms: u64,
+    ) {
+        self.worker.counters.count(cache_status.label);
         if self.client.borrow().is_none() {
             return;
         }
@@ -121,69 +144,19 @@ impl Fill {
         self.answer(lane, response, ResponseOrigin::Upstream);
     }
 
-    fn kept<'a>(
-        &self,
-        status: Status,
-        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-        now_ms: u64,
-    ) -> Result<StorageDecision, Reason> {
-        let exchange = Exchange {
-            request_ms: self.order.asked_ms,
-            response_ms: now_ms,
-            is_authorized: self.order.is_authorized,
-            has_authorization_key: self.order.has_authorization_key,
-            asks_no_store: self.order.asks.no_store,
-        };
-        store(status, fields, &exchange, &self.order.rules.of(status.code()))
-    }
-
-    fn entry<'a>(
-        &self,
-        status: Status,
-        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-        kept: &StorageDecision,
-        now_ms: u64,
-        body: impl Into<Content>,
-    ) -> Entry {
-        let lines = stored_lines(fields.clone(), &kept.withheld, Some(now_ms / 1000));
-        let vary = match self.order.rules.ignored.vary {
-            true => Vec::new(),
-            false => vary_names(
-                fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")).map(|(_, value)| value),
-            ),
-        };
-        let mut selected = Vec::new();
-        if !vary.is_empty() {
-            with_head(&self.order.head, |head| select(head, &vary, &mut selected));
-        }
-        let parts = Parts {
-            key: self.key(),
-            vary: &vary,
-            selected: &selected,
-            lines: &lines,
-            status,
-            policy: kept.policy,
-        };
-        Entry::new(&parts, body)
-    }
-
     /// The response is not stored: its client gets it unchanged, and waiting requests are forwarded.
     fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Disposition {
         let slot = self.flight.slot;
         if is_for_all {
-            self.caching.store.pass(slot, clock::unix_milliseconds());
+            self.worker.store.pass(slot, clock::unix_milliseconds());
         }
         let status = response.status().code();
         if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
             // It was replaced by a response that is not stored.
-            self.caching.store.remove_everywhere(&self.key(), slot, stale);
+            self.worker.store.remove_everywhere(&self.key(), slot, stale);
         }
         self.settle(Outcome::Released);
-        self.caching.counters.count(self.order.cache_status.label);
-        add_cache_status(
-            self.cache_status(CacheStatus { status: Some(status), ..self.order.cache_status }).as_ref(),
-            &mut response,
-        );
+        self.report(CacheStatus { status: Some(status), ..self.order.cache_status }, &mut response);
         match self.client.take() {
             Some(client) => Disposition::Passed(response, client),
             None => Disposition::Consumed(false),
@@ -194,14 +167,14 @@ impl Fill {
     fn whole(
         &self,
         lane: &Lane,
-        mut response: Box<Response>,
-        kept: &StorageDecision,
+        response: Box<Response>,
+        decision: &StorageDecision,
         now_ms: u64,
     ) -> Disposition {
         let body = response.body_bytes().unwrap_or_default().to_vec();
-        let entry = self.entry(response.status(), response.fields(), kept, now_ms, body);
-        let (entry, is_stored) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
-        self.pass_if_stale_at_once(kept, now_ms);
+        let entry = self.entry(response.status(), response.fields(), decision, now_ms, body);
+        let (entry, is_stored) = self.worker.store.insert(&self.key(), entry, self.flight.asked);
+        self.pass_if_stale_at_once(decision, now_ms);
         self.settle(Outcome::Whole(entry.clone()));
         let status = Some(entry.status.code());
         let cache_status = CacheStatus { status, is_stored, ..self.order.cache_status };
@@ -209,9 +182,7 @@ impl Fill {
         if conditions.has_conditions || conditions.has_range {
             self.answer_with(lane, &entry, cache_status, now_ms);
         } else {
-            self.caching.counters.count(cache_status.label);
-            add_cache_status(self.cache_status(cache_status).as_ref(), &mut response);
-            self.answer(lane, response, ResponseOrigin::Upstream);
+            self.relay(lane, response, cache_status, ResponseOrigin::Upstream);
         }
         Disposition::Consumed(false)
     }
@@ -221,14 +192,14 @@ impl Fill {
         &self,
         lane: &Lane,
         mut response: Box<Response>,
-        kept: &StorageDecision,
+        decision: &StorageDecision,
         now_ms: u64,
     ) -> Disposition {
         let length = response.declared_length();
-        let head = Arc::new(self.entry(response.status(), response.fields(), kept, now_ms, Vec::new()));
+        let head = Arc::new(self.entry(response.status(), response.fields(), decision, now_ms, Vec::new()));
         let body = self.flight.reader(length);
         *self.stream.borrow_mut() = Some(Stream { head: head.clone(), bytes: 0, is_kept: true });
-        self.pass_if_stale_at_once(kept, now_ms);
+        self.pass_if_stale_at_once(decision, now_ms);
         // Requests that arrive meanwhile can still join.
         self.flight.settle(Outcome::Stream(head.clone(), length));
         let cache_status =
@@ -238,10 +209,8 @@ impl Fill {
             && with_head(&self.order.head, |request| respond::is_not_modified(&head, request)) == Some(true);
         match body {
             Some(body) if !is_known => {
-                self.caching.counters.count(cache_status.label);
-                add_cache_status(self.cache_status(cache_status).as_ref(), &mut response);
                 response.set_body(Body::Stream(Box::pin(body)));
-                self.answer(lane, response, ResponseOrigin::Upstream);
+                self.relay(lane, response, cache_status, ResponseOrigin::Upstream);
             }
             _ => self.answer_with(lane, &head, cache_status, now_ms),
         }
@@ -249,35 +218,18 @@ impl Fill {
     }
 
     /// Lets the next requests pass on their own if the response has to be validated for each of them.
-    fn pass_if_stale_at_once(&self, kept: &StorageDecision, now_ms: u64) {
-        if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
-            self.caching.store.pass(self.flight.slot, now_ms);
+    fn pass_if_stale_at_once(&self, decision: &StorageDecision, now_ms: u64) {
+        if decision.policy.is_validated_always || decision.policy.fresh_for(now_ms) <= 0 {
+            self.worker.store.pass(self.flight.slot, now_ms);
         }
     }
 
     /// Counts bytes that are buffered until the body is complete. Returns whether the limit for all fills allows
     /// them.
     fn holds(&self, bytes: u64) -> bool {
-        let (held, has_room) = self.caching.store.hold(bytes);
+        let (held, has_room) = self.worker.store.hold(bytes);
         self.flight.count(held);
         has_room
-    }
-
-    fn taken(&self, response: &Response) -> Result<StorageDecision, bool> {
-        let now_ms = clock::unix_milliseconds();
-        let length = response.declared_length();
-        let bytes_max = self.caching.store.body_bytes_max();
-        let is_pushed = matches!(response.body(), Body::Pushed);
-        let is_too_large = match is_pushed {
-            true => length.is_some_and(|length| length > bytes_max),
-            false => response.body_bytes().is_none_or(|body| body.len() as u64 > bytes_max),
-        };
-        if is_too_large {
-            return Err(true);
-        }
-        // A response caused by this request says nothing about the next request's response.
-        self.kept(response.status(), response.fields(), now_ms)
-            .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
     }
 }
 
@@ -314,18 +266,18 @@ impl ResponseSink for Fill {
             }
             _ => {}
         }
-        match self.taken(&response) {
+        match self.stored(&response) {
             Err(is_for_all) => self.release(response, is_for_all),
-            Ok(kept) if matches!(response.body(), Body::Pushed) => {
-                self.streaming(lane, response, &kept, now_ms)
+            Ok(decision) if matches!(response.body(), Body::Pushed) => {
+                self.streaming(lane, response, &decision, now_ms)
             }
-            Ok(kept) => self.whole(lane, response, &kept, now_ms),
+            Ok(decision) => self.whole(lane, response, &decision, now_ms),
         }
     }
 
     fn has_room(&self) -> bool {
         self.flight.has_room(|| {
-            let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
+            let (mailbox, guest) = (self.worker.mailbox.clone(), self.guest.get());
             Box::new(move || {
                 if let Some(guest) = guest {
                     mailbox.call_again(guest);
@@ -338,11 +290,11 @@ impl ResponseSink for Fill {
         let mut stream = self.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return false };
         stream.bytes += data.len() as u64;
-        let is_too_large = stream.bytes > self.caching.store.body_bytes_max();
+        let is_too_large = stream.bytes > self.worker.store.body_bytes_max();
         if stream.is_kept && (is_too_large || !self.holds(data.len() as u64)) {
             stream.is_kept = false;
-            self.caching.store.pass(self.flight.slot, clock::unix_milliseconds());
-            self.caching.store.land(&self.flight);
+            self.worker.store.pass(self.flight.slot, clock::unix_milliseconds());
+            self.worker.store.land(&self.flight);
             self.flight.keep_no_more();
         }
         self.flight.push(data);
@@ -360,24 +312,29 @@ impl ResponseSink for Fill {
                 policy: head.policy,
             };
             let entry = Entry::new(&parts, self.flight.body());
-            let (entry, _) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+            let (entry, _) = self.worker.store.insert(&self.key(), entry, self.flight.asked);
             self.flight.end_stored(&entry);
         }
-        self.caching.store.land(&self.flight);
+        self.worker.store.land(&self.flight);
         self.flight.end(true);
     }
 
     fn cut(&self) {
         self.stream.take();
-        self.caching.store.land(&self.flight);
+        self.worker.store.land(&self.flight);
         self.flight.end(false);
     }
 }
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        // Waiting requests must always get an outcome. If it was settled or has ended, nothing changes.
+        // All requests that wait for it must get a response. If it was settled or has ended, nothing changes.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);
+        if let Some(ParkedClient { exchange, finish }) = self.client.take() {
+            let mut response = self.worker.lane.response();
+            bad_gateway(&*finish, &mut response);
+            self.worker.lane.answer(exchange, response);
+        }
     }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use flatout_wire::cache::{Policy, is_stored, withheld_by};
 use flatout_wire::{Status, date};
 
-use super::key::Key;
+use crate::key::Key;
 
 /// Live: it may be served.
 const LIVE: u8 = 0;
@@ -28,12 +28,12 @@ const DEAD: u8 = 3;
 
 /// The memory of an entry besides its text and body: the struct with its reference counts (176 bytes with the
 /// allocator's), two allocations, and its slot in the table.
-pub(super) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
+pub(crate) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
 
 const _: () = assert!(OVERHEAD_BYTES <= 240);
 
 /// The body of an entry.
-pub(super) enum Content {
+pub(crate) enum Content {
     Own(Box<[u8]>),
     /// The body of an earlier entry, which a 304 has updated. That one has its own body.
     Of(Arc<Entry>),
@@ -48,10 +48,10 @@ impl From<Vec<u8>> for Content {
 }
 
 /// A stored response.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     text: Box<[u8]>,
     body: Content,
-    pub(super) policy: Policy,
+    pub(crate) policy: Policy,
     /// The ends of url, rest, vary and selected.
     ends: [u32; 4],
     /// The position of the value of `ETag` in the text.
@@ -59,10 +59,10 @@ pub(super) struct Entry {
     /// `Last-Modified`; 0 if there is none.
     modified: u64,
     /// Variants of the same key have the same number.
-    pub(super) family: u64,
+    pub(crate) family: u64,
     /// When it was last requested, in seconds since 1970.
     used_s: AtomicU32,
-    pub(super) status: Status,
+    pub(crate) status: Status,
     /// Which of the fields that the engine writes are among the lines: [`DATE`], [`SERVER`]; and [`CUSTOM`].
     marks: u8,
     state: AtomicU8,
@@ -75,19 +75,19 @@ const SERVER: u8 = 2;
 const CUSTOM: u8 = 4;
 
 /// What an entry is made of.
-pub(super) struct Parts<'a> {
-    pub(super) key: Key<'a>,
+pub(crate) struct Parts<'a> {
+    pub(crate) key: Key<'a>,
     /// The names in `Vary`, and the request's values of these fields.
-    pub(super) vary: &'a [u8],
-    pub(super) selected: &'a [u8],
+    pub(crate) vary: &'a [u8],
+    pub(crate) selected: &'a [u8],
     /// Complete field lines.
-    pub(super) lines: &'a [u8],
-    pub(super) status: Status,
-    pub(super) policy: Policy,
+    pub(crate) lines: &'a [u8],
+    pub(crate) status: Status,
+    pub(crate) policy: Policy,
 }
 
 impl Entry {
-    pub(super) fn new(parts: &Parts<'_>, body: impl Into<Content>) -> Entry {
+    pub(crate) fn new(parts: &Parts<'_>, body: impl Into<Content>) -> Entry {
         let Parts { key, vary, selected, lines, status, policy } = parts;
         let mut ends = [0; 4];
         let pieces = [key.url, key.rest, vary, selected];
@@ -134,36 +134,36 @@ impl Entry {
         self.text.get(from as usize..to as usize).unwrap_or_default()
     }
 
-    pub(super) fn url(&self) -> &[u8] {
+    pub(crate) fn url(&self) -> &[u8] {
         self.span(0, self.ends[0])
     }
 
-    pub(super) fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         self.span(self.ends[0], self.ends[1])
     }
 
     /// The names in `Vary`, each after a line feed; empty without such a field.
-    pub(super) fn vary(&self) -> &[u8] {
+    pub(crate) fn vary(&self) -> &[u8] {
         self.span(self.ends[1], self.ends[2])
     }
 
     /// The request's values of these fields.
-    pub(super) fn selected(&self) -> &[u8] {
+    pub(crate) fn selected(&self) -> &[u8] {
         self.span(self.ends[2], self.ends[3])
     }
 
     /// The field lines.
     #[inline]
-    pub(super) fn lines(&self) -> &[u8] {
+    pub(crate) fn lines(&self) -> &[u8] {
         self.text.get(self.ends[3] as usize..).unwrap_or_default()
     }
 
     /// Name and value of each field.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         self.lines().split_inclusive(|&byte| byte == b'\n').map(split_line)
     }
 
-    pub(super) fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         match &self.body {
             Content::Own(body) => body,
             // The earlier entry always has its own body.
@@ -175,7 +175,7 @@ impl Entry {
     }
 
     /// The entry that owns the body.
-    pub(super) fn owner(self: &Arc<Entry>) -> &Arc<Entry> {
+    pub(crate) fn owner(self: &Arc<Entry>) -> &Arc<Entry> {
         match &self.body {
             Content::Own(_) => self,
             Content::Of(former) => former,
@@ -183,7 +183,7 @@ impl Entry {
     }
 
     /// The same without the reference count.
-    pub(super) fn source(&self) -> &Entry {
+    pub(crate) fn source(&self) -> &Entry {
         match &self.body {
             Content::Own(_) => self,
             Content::Of(former) => former,
@@ -191,82 +191,82 @@ impl Entry {
     }
 
     /// Whether both use the same memory for their bodies.
-    pub(super) fn shares_body(&self, other: &Entry) -> bool {
+    pub(crate) fn shares_body(&self, other: &Entry) -> bool {
         std::ptr::eq(self.body(), other.body())
     }
 
     /// The value of `ETag`, empty if there is none.
-    pub(super) fn etag(&self) -> &[u8] {
+    pub(crate) fn etag(&self) -> &[u8] {
         self.span(self.etag.0, self.etag.1)
     }
 
     /// The time of `Last-Modified`.
-    pub(super) fn modified(&self) -> Option<u64> {
+    pub(crate) fn modified(&self) -> Option<u64> {
         (self.modified > 0).then_some(self.modified)
     }
 
     #[inline]
-    pub(super) fn has_date(&self) -> bool {
+    pub(crate) fn has_date(&self) -> bool {
         self.marks & DATE != 0
     }
 
     #[inline]
-    pub(super) fn has_server(&self) -> bool {
+    pub(crate) fn has_server(&self) -> bool {
         self.marks & SERVER != 0
     }
 
     /// Whether its key is the operator's.
-    pub(super) fn is_custom(&self) -> bool {
+    pub(crate) fn is_custom(&self) -> bool {
         self.marks & CUSTOM != 0
     }
 
     /// Whether it has this key.
     #[inline]
-    pub(super) fn is_of(&self, key: &Key<'_>) -> bool {
+    pub(crate) fn is_of(&self, key: &Key<'_>) -> bool {
         self.rest() == key.rest && (key.is_custom || self.url() == key.url)
     }
 
     /// Whether it was neither replaced, purged nor evicted.
     #[inline]
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.state.load(Ordering::Acquire) < EVICTED
     }
 
     /// Whether it was replaced or purged.
-    pub(super) fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.state.load(Ordering::Acquire) == DEAD
     }
 
     /// Whether it was marked stale.
     #[inline]
-    pub(super) fn is_expired(&self) -> bool {
+    pub(crate) fn is_expired(&self) -> bool {
         self.state.load(Ordering::Acquire) != LIVE
     }
 
     /// Whether it was replaced, purged, or marked stale.
-    pub(super) fn is_outdated(&self) -> bool {
+    pub(crate) fn is_outdated(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), EXPIRED | DEAD)
     }
 
-    pub(super) fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.state.store(DEAD, Ordering::Release);
     }
 
-    pub(super) fn evict(&self) {
+    pub(crate) fn evict(&self) {
         for state in [LIVE, EXPIRED] {
             // A dead one stays dead.
             let _ = self.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire);
         }
     }
 
-    pub(super) fn expire(&self) {
+    pub(crate) fn expire(&self) {
         // A dead one stays dead.
         let _ = self.state.compare_exchange(LIVE, EXPIRED, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Records a request for it. Written at most once a second, because all workers read this.
     #[inline]
-    pub(super) fn touch(&self, now_ms: u64) {
+    pub(crate) fn touch(&self, now_ms: u64) {
         let now_s = seconds(now_ms);
         if self.used_s.load(Ordering::Relaxed) != now_s {
             self.used_s.store(now_s, Ordering::Relaxed);
@@ -274,12 +274,12 @@ impl Entry {
     }
 
     /// When it was last requested, in seconds since 1970.
-    pub(super) fn used_s(&self) -> u32 {
+    pub(crate) fn used_s(&self) -> u32 {
         self.used_s.load(Ordering::Relaxed)
     }
 
     /// Its size in memory, including the entry that owns the body.
-    pub(super) fn weight(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         let body = match &self.body {
             Content::Own(body) => body.len() as u64,
             Content::Of(former) => former.weight(),
@@ -290,7 +290,7 @@ impl Entry {
 
 /// The body of an entry with a separate reference count, so that workers that serve the same entry do not write to
 /// the same cache line.
-pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
+pub(crate) fn body_of(entry: &Arc<Entry>) -> Bytes {
     struct Body(Arc<Entry>);
 
     impl AsRef<[u8]> for Body {
@@ -305,7 +305,7 @@ pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
 }
 
 /// The lines of a response to be stored: without those of the connection, and those that it excludes.
-pub(super) fn stored_lines<'a>(
+pub(crate) fn stored_lines<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     withheld: &[Vec<u8>],
     now: Option<u64>,
@@ -324,7 +324,7 @@ pub(super) fn stored_lines<'a>(
     lines
 }
 
-pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     for part in [name, b": ", value, b"\r\n"] {
         out.extend_from_slice(part);
     }
@@ -332,7 +332,7 @@ pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Milliseconds since 1970 as seconds, until the year 2106.
 #[inline]
-pub(super) fn seconds(unix_ms: u64) -> u32 {
+pub(crate) fn seconds(unix_ms: u64) -> u32 {
     u32::try_from(unix_ms / 1000).unwrap_or(u32::MAX)
 }
 

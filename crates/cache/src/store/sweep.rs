@@ -8,8 +8,9 @@ use std::time::Duration;
 use flatout_engine::say;
 use flatout_lane::clock;
 
-use super::plan::seconds;
-use super::store::Store;
+use super::Store;
+use crate::entry;
+use crate::plan::seconds;
 use flatout_compress::give_way;
 
 /// Sweeps per inactive time: a response stays for at most one sweep longer.
@@ -20,14 +21,14 @@ const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(60);
 
 /// The thread; it ends when this is dropped.
-pub(super) struct Sweeper {
+pub(crate) struct Sweeper {
     inactive: Duration,
     _ends: Sender<()>,
 }
 
 impl Store {
     /// From now on removes responses that are not requested for this time; `None` keeps them.
-    pub(super) fn sweep_inactive(self: &Arc<Store>, inactive: Option<Duration>) {
+    pub(crate) fn sweep_inactive(self: &Arc<Store>, inactive: Option<Duration>) {
         let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
         if sweeper.as_ref().map(|sweeper| sweeper.inactive) == inactive {
             return;
@@ -37,6 +38,35 @@ impl Store {
             say(format_args!("inactive responses are not removed from the cache: {error}"));
             None
         });
+    }
+
+    /// Removes entries that were not requested in `inactive_s` seconds. Each sweep reports uses in memory to
+    /// the disk, so entries on disk stay for one more period. Examines all entries. Returns the number of
+    /// removed entries.
+    pub(crate) fn sweep(&self, now_ms: u64, inactive_s: u32, period_s: u32) -> usize {
+        let now_s = entry::seconds(now_ms);
+        let mut count = 0;
+        for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_encoding()) {
+            let is_inactive = now_s.saturating_sub(entry.used_s()) > inactive_s;
+            if is_inactive {
+                self.remove(slot, &entry);
+                count += 1;
+            }
+            let Some(disk) = self.disk() else { continue };
+            let at = match entry.selected().is_empty() {
+                true => [slot; 2],
+                false => self.with_key_of(&entry, |key| self.slots_on_disk(&entry, key.hash, slot).at),
+            };
+            match is_inactive {
+                true => disk.remove(at),
+                false => disk.used(at, entry.used_s()),
+            }
+        }
+        if let Some(disk) = self.disk() {
+            count += disk.sweep(now_s, inactive_s.saturating_add(period_s));
+        }
+        self.tally.inactive(count);
+        count
     }
 }
 

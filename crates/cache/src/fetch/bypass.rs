@@ -3,18 +3,20 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::Response;
+use flatout_engine::{Reply, Request, Response};
 use flatout_wire::Method;
 
-use super::entry::Entry;
-use super::key::Key;
-use super::respond::add_cache_status;
-use super::status::CacheStatus;
-use super::store::Store;
-use flatout_gateway::{Finish, ResponseOrigin};
+use crate::entry::Entry;
+use crate::key::Key;
+use crate::policy::left_out_always;
+use crate::respond::add_cache_status;
+use crate::status::CacheStatus;
+use crate::store::Store;
+use crate::worker::CacheWorker;
+use flatout_gateway::{Finish, Forwarded, Forwarding, ResponseOrigin};
 
 /// The effect of a response on stored entries.
-pub(super) enum After {
+pub(crate) enum StoreEffect {
     Nothing,
     /// The entries of this key, and those named by the response, are invalidated.
     Invalidate(InvalidatedKey),
@@ -23,18 +25,18 @@ pub(super) enum After {
 }
 
 /// The key of an unsafe request.
-pub(super) struct InvalidatedKey {
+pub(crate) struct InvalidatedKey {
     url: Vec<u8>,
     rest: Vec<u8>,
     is_custom: bool,
 }
 
-impl After {
+impl StoreEffect {
     /// The effect of a request by its method (RFC 9111 section 4.4): a method not known to be safe is unsafe.
-    pub(super) fn of_method(method: Method, key: &Key<'_>) -> After {
+    pub(crate) fn of_method(method: Method, key: &Key<'_>) -> StoreEffect {
         match method {
-            Method::Get | Method::Head | Method::Options | Method::Trace => After::Nothing,
-            _ => After::Invalidate(InvalidatedKey {
+            Method::Get | Method::Head | Method::Options | Method::Trace => StoreEffect::Nothing,
+            _ => StoreEffect::Invalidate(InvalidatedKey {
                 url: key.url.to_vec(),
                 rest: key.rest.to_vec(),
                 is_custom: key.is_custom,
@@ -44,11 +46,34 @@ impl After {
 }
 
 /// A route's rules, extended by the cache.
-pub(super) struct CacheFinish {
-    pub(super) inner: Rc<dyn Finish>,
-    pub(super) cache_status: Option<CacheStatus>,
-    pub(super) store: Arc<Store>,
-    pub(super) after: After,
+pub(crate) struct CacheFinish {
+    pub(crate) inner: Rc<dyn Finish>,
+    pub(crate) cache_status: Option<CacheStatus>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) after: StoreEffect,
+}
+
+impl CacheWorker {
+    /// Forwards a request without using the cache, except for the `Cache-Status` field and invalidation.
+    pub(crate) fn pass(
+        &self,
+        request: Request<'_>,
+        mut forwarded: Forwarded<'_>,
+        cache_status: CacheStatus,
+        after: StoreEffect,
+        response: &mut Response,
+    ) -> Reply {
+        let says = forwarded.caching.is_some_and(|caching| caching.rules.says_status);
+        forwarded.edits.left_out = left_out_always();
+        self.counters.count(cache_status.label);
+        forwarded.finish = Rc::new(CacheFinish {
+            inner: forwarded.finish,
+            cache_status: says.then_some(cache_status),
+            store: self.store.clone(),
+            after,
+        });
+        self.proxy_worker.forward(request, forwarded, response)
+    }
 }
 
 impl Finish for CacheFinish {
@@ -56,14 +81,14 @@ impl Finish for CacheFinish {
         let code = response.status().code();
         if by == ResponseOrigin::Upstream {
             match &self.after {
-                After::Nothing => {}
-                After::Invalidate(invalid) if (200..400).contains(&code) => {
+                StoreEffect::Nothing => {}
+                StoreEffect::Invalidate(invalid) if (200..400).contains(&code) => {
                     invalid.invalidate(response, &self.store);
                 }
-                After::Compare(entry) if code == 200 && !is_same(entry, response) => {
+                StoreEffect::Compare(entry) if code == 200 && !is_same(entry, response) => {
                     self.store.expire_everywhere(entry);
                 }
-                After::Invalidate(_) | After::Compare(_) => {}
+                StoreEffect::Invalidate(_) | StoreEffect::Compare(_) => {}
             }
             if response.field("x-cache-status").is_some() {
                 response.remove_header("x-cache-status");
@@ -172,8 +197,8 @@ mod tests {
             (Method::Get, false),
             (Method::Options, false),
         ] {
-            let after = After::of_method(method, &key);
-            assert_eq!(matches!(after, After::Invalidate(_)), invalidates, "{method:?}");
+            let after = StoreEffect::of_method(method, &key);
+            assert_eq!(matches!(after, StoreEffect::Invalidate(_)), invalidates, "{method:?}");
         }
     }
 }

@@ -14,39 +14,39 @@ use std::sync::Arc;
 use flatout_wire::range::content_range;
 use flatout_wire::{Status, date};
 
-use super::entry::{Entry, Parts};
-use super::key::Key;
-use super::store::Store;
+use crate::entry::{Entry, Parts};
+use crate::key::Key;
+use crate::store::Store;
 
 /// The mark of a slice in place of the names in `Vary`; no name starts like this.
 const MARK: &[u8] = b"\x01slice";
 
 /// Whether this value in place of the names in `Vary` marks a slice.
-pub(super) fn is_slice(vary: &[u8]) -> bool {
+pub(crate) fn is_slice(vary: &[u8]) -> bool {
     vary == MARK
 }
 
 impl Entry {
     /// Whether it is the manifest of a body stored in slices.
-    pub(super) fn is_manifest(&self) -> bool {
+    pub(crate) fn is_manifest(&self) -> bool {
         self.status == Status::PARTIAL_CONTENT && !is_slice(self.vary())
     }
 }
 
 /// The description of a body stored in slices.
 #[derive(Clone)]
-pub(super) struct Whole {
+pub(crate) struct Representation {
     /// The manifest, or one of the slices.
-    pub(super) entry: Arc<Entry>,
-    pub(super) slice_bytes: u64,
-    pub(super) length: u64,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) slice_bytes: u64,
+    pub(crate) length: u64,
     /// The slice size, the length of the body, and its validator, which together identify the representation.
     marks: Vec<u8>,
 }
 
-impl Whole {
+impl Representation {
     /// From a manifest or a slice; `None` for any other entry.
-    pub(super) fn of(entry: &Arc<Entry>) -> Option<Whole> {
+    pub(crate) fn of(entry: &Arc<Entry>) -> Option<Representation> {
         let marks = match is_slice(entry.vary()) {
             true => behind_colon(entry.selected())?.1,
             false if entry.is_manifest() => entry.body(),
@@ -55,64 +55,69 @@ impl Whole {
         let (slice_bytes, rest) = behind_colon(marks)?;
         let (length, _) = behind_colon(rest)?;
         let (slice_bytes, length) = (number(slice_bytes)?, number(length)?);
-        (slice_bytes > 0).then(|| Whole { entry: entry.clone(), slice_bytes, length, marks: marks.to_vec() })
+        (slice_bytes > 0).then(|| Representation {
+            entry: entry.clone(),
+            slice_bytes,
+            length,
+            marks: marks.to_vec(),
+        })
     }
 
     /// The byte range of a slice.
-    pub(super) fn part(&self, index: u64) -> Range<u64> {
+    pub(crate) fn part(&self, index: u64) -> Range<u64> {
         let part = part(self.slice_bytes, index);
         part.start.min(self.length)..part.end.min(self.length)
     }
 
     /// The selection value of a slice, in place of request fields.
-    pub(super) fn selected(&self, index: u64) -> Vec<u8> {
+    pub(crate) fn selected(&self, index: u64) -> Vec<u8> {
         selected(index, &self.marks)
     }
 
     /// The slot of a slice, and its family.
-    pub(super) fn place(&self, key: &Key<'_>, index: u64, store: &Store) -> (u64, u64) {
+    pub(crate) fn place(&self, key: &Key<'_>, index: u64, store: &Store) -> (u64, u64) {
         (store.slot_of(key.hash, &self.selected(index)), self.entry.family)
     }
 
     /// What a slice must belong to.
-    pub(super) fn expected(&self) -> Expected {
-        Expected { marks: self.marks.clone(), family: self.entry.family }
+    pub(crate) fn expected(&self) -> ExpectedSlice {
+        ExpectedSlice { marks: self.marks.clone(), family: self.entry.family }
     }
 }
 
 /// What a slice must belong to.
-pub(super) struct Expected {
-    pub(super) marks: Vec<u8>,
-    pub(super) family: u64,
+pub(crate) struct ExpectedSlice {
+    pub(crate) marks: Vec<u8>,
+    pub(crate) family: u64,
 }
 
-impl Expected {
+impl ExpectedSlice {
     /// Whether this is the expected slice.
-    pub(super) fn is(&self, slice: &Entry, index: u64) -> bool {
+    pub(crate) fn is(&self, slice: &Entry, index: u64) -> bool {
         slice.family == self.family && slice.selected() == selected(index, &self.marks)
     }
 }
 
 /// The byte range of a slice, in a body of any length.
-pub(super) fn part(slice_bytes: u64, index: u64) -> Range<u64> {
+pub(crate) fn part(slice_bytes: u64, index: u64) -> Range<u64> {
     let start = slice_bytes.saturating_mul(index);
     start..start.saturating_add(slice_bytes)
 }
 
 /// The head of a received slice.
-pub(super) struct Arrived {
-    pub(super) marks: Vec<u8>,
-    pub(super) bytes: u64,
+pub(crate) struct SliceHead {
+    pub(crate) marks: Vec<u8>,
+    pub(crate) bytes: u64,
 }
 
-impl Arrived {
+impl SliceHead {
     /// Parses the fields of a 206 response. `None` if it is not the complete requested range, or if no validator
     /// distinguishes its representation from a later one.
-    pub(super) fn read<'f>(
+    pub(crate) fn read<'f>(
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone,
         slice_bytes: u64,
         index: u64,
-    ) -> Option<Arrived> {
+    ) -> Option<SliceHead> {
         let asked = part(slice_bytes, index);
         let value = |name: &[u8]| {
             let mut values = fields.clone().filter(|(this, _)| this.eq_ignore_ascii_case(name));
@@ -126,7 +131,7 @@ impl Arrived {
         let validator = validator(value(b"etag"), value(b"last-modified"), value(b"date"))?;
         let mut marks = format!("{slice_bytes}:{length}:").into_bytes();
         marks.extend_from_slice(validator);
-        Some(Arrived { marks, bytes: got.end - got.start })
+        Some(SliceHead { marks, bytes: got.end - got.start })
     }
 }
 
@@ -146,25 +151,25 @@ fn validator<'v>(
 
 /// The slot for keys whose responses cannot be sliced. It differs from the key's own slot, which is used for
 /// responses too large to be stored completely.
-pub(super) fn pass_slot(key: &Key<'_>, store: &Store) -> u64 {
+pub(crate) fn pass_slot(key: &Key<'_>, store: &Store) -> u64 {
     store.slot_of(key.hash, MARK)
 }
 
 /// The manifest of a body.
-pub(super) fn manifest(parts: Parts<'_>, marks: &[u8]) -> Entry {
+pub(crate) fn manifest(parts: Parts<'_>, marks: &[u8]) -> Entry {
     let parts = Parts { vary: b"", selected: b"", status: Status::PARTIAL_CONTENT, ..parts };
     Entry::new(&parts, marks.to_vec())
 }
 
 /// A slice of a body.
-pub(super) fn slice(parts: Parts<'_>, index: u64, marks: &[u8], body: Vec<u8>) -> Entry {
+pub(crate) fn slice(parts: Parts<'_>, index: u64, marks: &[u8], body: Vec<u8>) -> Entry {
     let selected = selected(index, marks);
     let parts = Parts { vary: MARK, selected: &selected, status: Status::PARTIAL_CONTENT, ..parts };
     Entry::new(&parts, body)
 }
 
 /// The selection value of a slice, in place of request fields.
-pub(super) fn selected(index: u64, marks: &[u8]) -> Vec<u8> {
+pub(crate) fn selected(index: u64, marks: &[u8]) -> Vec<u8> {
     let mut selected = format!("{index}:").into_bytes();
     selected.extend_from_slice(marks);
     selected
@@ -194,12 +199,12 @@ mod tests {
 
     fn read(lines: &[(&str, &str)], index: u64) -> Option<(String, u64)> {
         let fields = lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        let arrived = Arrived::read(fields, 100, index)?;
+        let arrived = SliceHead::read(fields, 100, index)?;
         Some((String::from_utf8(arrived.marks).unwrap(), arrived.bytes))
     }
 
     #[test]
-    fn a_slice_is_what_was_asked_for_and_has_a_validator() {
+    fn a_slice_is_the_requested_range_with_a_validator() {
         let tag = ("ETag", "\"x\"");
         let range = |value| ("Content-Range", value);
         for (lines, index, expected) in [
@@ -229,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn manifest_and_slices_say_what_they_are_of() {
+    fn manifest_and_slices_describe_the_representation() {
         let marks = b"100:250:\"x:y\"";
-        let of = |entry: Entry| Whole::of(&Arc::new(entry));
+        let of = |entry: Entry| Representation::of(&Arc::new(entry));
         for entry in [manifest(parts(), marks), slice(parts(), 2, marks, vec![0; 50])] {
             let whole = of(entry).unwrap();
             assert_eq!((whole.slice_bytes, whole.length, &whole.marks[..]), (100, 250, &marks[..]));
@@ -242,7 +247,7 @@ mod tests {
         assert!(
             manifest(parts(), marks).is_manifest() && !slice(parts(), 0, marks, Vec::new()).is_manifest()
         );
-        assert!(!slice(parts(), 0, marks, Vec::new()).is_form(), "it is purged as others are");
+        assert!(!slice(parts(), 0, marks, Vec::new()).is_encoding(), "it is purged as others are");
         assert!(of(Entry::new(&parts(), marks.to_vec())).is_none(), "it is no manifest");
         for broken in [&b""[..], b"100", b"100:250", b"0:250:x", b"a:250:x", b"100:99999999999999999999:x"] {
             assert!(of(manifest(parts(), broken)).is_none());

@@ -6,17 +6,16 @@ use flatout_engine::{Lane, Response};
 use flatout_lane::clock;
 use flatout_wire::cache::{is_kept_on_update, is_stored};
 
-use super::Fill;
+use super::fill::Fill;
 use crate::entry::{Content, Entry};
-use crate::flight::Outcome;
-use crate::respond::add_cache_status;
+use crate::fetch::flight::Outcome;
 use crate::status::{CacheOutcome, CacheStatus};
 use flatout_gateway::ResponseOrigin;
 use flatout_proxy::Disposition;
 
 impl Fill {
     /// The upstream failed: serves a stale response instead, if that is allowed.
-    pub(super) fn fail(&self, lane: &Lane, mut response: Box<Response>, by: ResponseOrigin) -> Disposition {
+    pub(crate) fn fail(&self, lane: &Lane, response: Box<Response>, by: ResponseOrigin) -> Disposition {
         let now_ms = clock::unix_milliseconds();
         let status = response.status();
         self.settle(Outcome::Failed(status));
@@ -29,43 +28,38 @@ impl Fill {
                 self.answer_with(lane, stale, cache_status, now_ms);
             }
             _ => {
-                self.caching.counters.count(self.order.cache_status.label);
                 let status = (by == ResponseOrigin::Upstream).then_some(status.code());
-                add_cache_status(
-                    self.cache_status(CacheStatus { status, ..self.order.cache_status }).as_ref(),
-                    &mut response,
-                );
-                self.answer(lane, response, by);
+                self.relay(lane, response, CacheStatus { status, ..self.order.cache_status }, by);
             }
         }
         Disposition::Consumed(false)
     }
 
     /// The stale response is still valid: updates it with the fields of the 304.
-    pub(super) fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Disposition {
+    pub(crate) fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Disposition {
         let now_ms = clock::unix_milliseconds();
         let fields = updated(stale, response, now_ms / 1000);
         let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-        let kept = self.kept(stale.status, fields(), now_ms);
-        let entry = match &kept {
-            Ok(kept) => {
+        let decision = self.storage_decision(stale.status, fields(), now_ms);
+        let entry = match &decision {
+            Ok(decision) => {
                 let entry =
-                    self.entry(stale.status, fields(), kept, now_ms, Content::Of(stale.owner().clone()));
-                self.caching.store.insert(&self.key(), entry, self.flight.asked).0
+                    self.entry(stale.status, fields(), decision, now_ms, Content::Of(stale.owner().clone()));
+                self.worker.store.insert(&self.key(), entry, self.flight.asked).0
             }
             // It must not be stored any more, and serves only this request.
             Err(_) => {
-                self.caching.store.remove_everywhere(&self.key(), self.flight.slot, stale);
+                self.worker.store.remove_everywhere(&self.key(), self.flight.slot, stale);
                 stale.clone()
             }
         };
-        let is_shared = kept.as_ref().is_ok_and(|kept| !kept.policy.is_validated_always);
+        let is_shared = decision.as_ref().is_ok_and(|decision| !decision.policy.is_validated_always);
         self.settle(if is_shared { Outcome::Whole(entry.clone()) } else { Outcome::Released });
         let ttl = Some(entry.policy.fresh_for(now_ms));
         let cache_status = CacheStatus {
             status: Some(304),
             ttl,
-            is_stored: kept.is_ok(),
+            is_stored: decision.is_ok(),
             ..CacheStatus::forwarded(CacheOutcome::Revalidated, "stale")
         };
         self.answer_with(lane, &entry, cache_status, now_ms);

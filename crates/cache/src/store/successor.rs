@@ -4,9 +4,9 @@
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use super::Cache;
-use super::key::{Key, KeyBuf};
-use super::store::Store;
+use super::Store;
+use crate::Cache;
+use crate::key::{Key, KeyBuf};
 
 /// Maximum number of keys that wait to be sent. Above it, keys are invalidated in this process only.
 const WAITING_MAX: usize = 4096;
@@ -27,7 +27,7 @@ impl Cache {
 
 impl Store {
     /// Passes a key on, if another process replaces this one.
-    pub(super) fn pass_on(&self, key: &Key<'_>) {
+    pub(crate) fn pass_on(&self, key: &Key<'_>) {
         if let Some(successor) = &*self.successor.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = successor.try_send(key.to_buf());
         }
@@ -38,9 +38,9 @@ impl Store {
 mod tests {
     use std::sync::mpsc::TryRecvError;
 
-    use super::super::Plan;
-    use super::super::entry::{Entry, Parts};
     use super::*;
+    use crate::Plan;
+    use crate::entry::{Entry, Parts};
 
     #[test]
     fn an_invalidated_key_is_removed_and_passed_on() {

@@ -11,49 +11,49 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Exchange, Policy, store};
 
-use super::entry::{Entry, Parts, stored_lines};
-use super::flight::{Flight, Outcome};
-use super::key::{Key, KeyBuf};
-use super::slices::{self, Arrived, Expected, Whole};
-use super::store::{BodyReservation, FlightRole};
-use super::worker::Caching;
+use crate::entry::{Entry, Parts, stored_lines};
+use crate::fetch::flight::{Flight, Outcome};
+use crate::key::{Key, KeyBuf};
+use crate::slices::manifest::{self, ExpectedSlice, Representation, SliceHead};
+use crate::store::{BodyReservation, FlightRole};
+use crate::worker::CacheWorker;
 use flatout_gateway::ResponseOrigin;
 use flatout_gateway::Rules;
 use flatout_proxy::{Disposition, ParkedClient, Prepared, ResponseSink};
 
 /// The request behind the slices of one response.
-pub(super) struct Source {
-    pub(super) caching: Rc<Caching>,
-    pub(super) key: KeyBuf,
-    pub(super) rules: Arc<Rules>,
-    pub(super) slice_bytes: u64,
+pub(crate) struct SliceSource {
+    pub(crate) worker: Rc<CacheWorker>,
+    pub(crate) key: KeyBuf,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) slice_bytes: u64,
     /// The request without a range.
-    pub(super) request: Prepared,
+    pub(crate) request: Prepared,
     /// The stale entry that was found.
-    pub(super) stale: Option<Arc<Entry>>,
+    pub(crate) stale: Option<Arc<Entry>>,
 }
 
-impl Source {
-    pub(super) fn key(&self) -> Key<'_> {
-        self.caching.store.key_of(&self.key)
+impl SliceSource {
+    pub(crate) fn key(&self) -> Key<'_> {
+        self.worker.store.key_of(&self.key)
     }
 
     /// Gets a slice: from a request in progress, a new one, or what has been stored since the caller looked.
     /// `expected` is the representation that the slice must belong to, if that is known.
-    pub(super) fn flight(
+    pub(crate) fn flight(
         self: &Rc<Self>,
         (slot, index): (u64, u64),
-        expected: Option<Expected>,
+        expected: Option<ExpectedSlice>,
         client: SharedClient,
     ) -> Arc<Flight> {
-        let store = &self.caching.store;
+        let store = &self.worker.store;
         let key = self.key();
         let is_it = |slice: &Arc<Entry>| expected.as_ref().is_some_and(|expected| expected.is(slice, index));
         let alone = || Arc::new(Flight::new(slot, store.moment()));
         let (flight, stored) = match store.join(&key, slot, None) {
             FlightRole::Follows(flight) => {
                 if expected.is_none() {
-                    self.caching.counters.collapsed();
+                    self.worker.counters.collapsed();
                 }
                 return flight;
             }
@@ -77,7 +77,7 @@ impl Source {
     }
 
     fn has_slices_of(&self, manifest: &Arc<Entry>) -> bool {
-        Whole::of(manifest).is_some_and(|whole| whole.slice_bytes == self.slice_bytes)
+        Representation::of(manifest).is_some_and(|whole| whole.slice_bytes == self.slice_bytes)
     }
 
     /// Requests a slice. Without `If-Range`, because after a change it is cheaper to discard a short range than to
@@ -86,10 +86,10 @@ impl Source {
         self: &Rc<Self>,
         index: u64,
         flight: Arc<Flight>,
-        expected: Option<Expected>,
+        expected: Option<ExpectedSlice>,
         client: SharedClient,
     ) {
-        let Range { start, end } = slices::part(self.slice_bytes, index);
+        let Range { start, end } = manifest::part(self.slice_bytes, index);
         let mut request = self.request.again();
         request.add_lines(format!("Range: bytes={start}-{}\r\n", end.saturating_sub(1)).as_bytes());
         let fill = SliceFill {
@@ -99,32 +99,32 @@ impl Source {
             expected,
             client,
             asked_ms: clock::unix_milliseconds(),
-            arriving: RefCell::new(None),
+            partial: RefCell::new(None),
             held: Cell::new(None),
         };
-        self.caching.proxy_worker.fetch(request, Rc::new(fill));
+        self.worker.proxy_worker.fetch(request, Rc::new(fill));
     }
 }
 
 /// The client of the first slice; `None` once it has its response, or is served elsewhere.
-pub(super) type SharedClient = Rc<RefCell<Option<ParkedClient>>>;
+pub(crate) type SharedClient = Rc<RefCell<Option<ParkedClient>>>;
 
 /// Handles one slice. Waiting requests get it once it is complete.
 struct SliceFill {
-    source: Rc<Source>,
+    source: Rc<SliceSource>,
     flight: Arc<Flight>,
     index: u64,
-    expected: Option<Expected>,
+    expected: Option<ExpectedSlice>,
     client: SharedClient,
     asked_ms: u64,
-    arriving: RefCell<Option<Arriving>>,
+    partial: RefCell<Option<PartialSlice>>,
     /// Bytes of the body that count towards the limit for all fills.
     held: Cell<Option<BodyReservation>>,
 }
 
 /// A slice that is being received.
-struct Arriving {
-    arrived: Arrived,
+struct PartialSlice {
+    head: SliceHead,
     lines: Vec<u8>,
     policy: Policy,
     body: Vec<u8>,
@@ -132,14 +132,14 @@ struct Arriving {
 
 impl SliceFill {
     fn settle(&self, outcome: Outcome) {
-        self.source.caching.store.land(&self.flight);
+        self.source.worker.store.land(&self.flight);
         self.flight.settle(outcome);
     }
 
     /// The slice, if the response is one that may be stored, of the expected representation.
-    fn arriving(&self, response: &Response) -> Option<Arriving> {
-        let arrived = Arrived::read(response.fields(), self.source.slice_bytes, self.index)?;
-        if self.expected.as_ref().is_some_and(|expected| expected.marks != arrived.marks) {
+    fn partial(&self, response: &Response) -> Option<PartialSlice> {
+        let head = SliceHead::read(response.fields(), self.source.slice_bytes, self.index)?;
+        if self.expected.as_ref().is_some_and(|expected| expected.marks != head.marks) {
             return None;
         }
         let rules = &self.source.rules;
@@ -161,24 +161,24 @@ impl SliceFill {
         let is_about_all = |name: &[u8]| !name.eq_ignore_ascii_case(b"content-range");
         let fields = response.fields().filter(|(name, _)| is_about_all(name));
         let lines = stored_lines(fields, &kept.withheld, Some(now_ms / 1000));
-        let body = Vec::with_capacity(usize::try_from(arrived.bytes).ok()?);
-        Some(Arriving { arrived, lines, policy: kept.policy, body })
+        let body = Vec::with_capacity(usize::try_from(head.bytes).ok()?);
+        Some(PartialSlice { head, lines, policy: kept.policy, body })
     }
 
     /// Counts bytes that are buffered until the slice is complete. Returns whether the limit for all fills allows
     /// them.
     fn holds(&self, bytes: u64) -> bool {
-        let (held, has_room) = self.source.caching.store.hold(bytes);
+        let (held, has_room) = self.source.worker.store.hold(bytes);
         self.held.set(Some(held));
         has_room
     }
 
     /// The response is not the slice: the representation has changed, or cannot be stored in slices.
     fn refuse(&self) {
-        let store = &self.source.caching.store;
+        let store = &self.source.worker.store;
         let key = self.source.key();
         match &self.expected {
-            None => store.pass(slices::pass_slot(&key, store), clock::unix_milliseconds()),
+            None => store.pass(manifest::pass_slot(&key, store), clock::unix_milliseconds()),
             Some(expected) => store.remove_manifest(&key, expected.family),
         }
         self.give_up();
@@ -193,9 +193,9 @@ impl SliceFill {
     }
 
     /// Stores the received slice.
-    fn keep(&self, arriving: Arriving) {
-        let store = &self.source.caching.store;
-        let Arriving { arrived, lines, policy, body } = arriving;
+    fn keep(&self, partial: PartialSlice) {
+        let store = &self.source.worker.store;
+        let PartialSlice { head, lines, policy, body } = partial;
         let key = self.source.key();
         let parts = || Parts {
             key,
@@ -208,12 +208,12 @@ impl SliceFill {
         let family = match &self.expected {
             Some(expected) => expected.family,
             None => {
-                let manifest = slices::manifest(parts(), &arrived.marks);
+                let manifest = manifest::manifest(parts(), &head.marks);
                 store.insert(&key, manifest, self.flight.asked).0.family
             }
         };
-        let slot = store.slot_of(key.hash, &slices::selected(self.index, &arrived.marks));
-        let slice = slices::slice(parts(), self.index, &arrived.marks, body);
+        let slot = store.slot_of(key.hash, &manifest::selected(self.index, &head.marks));
+        let slice = manifest::slice(parts(), self.index, &head.marks, body);
         self.settle(Outcome::Whole(store.insert_slice(&key, slice, (slot, family), self.flight.asked)));
     }
 }
@@ -229,20 +229,20 @@ impl ResponseSink for SliceFill {
         by: ResponseOrigin,
     ) -> Disposition {
         if by == ResponseOrigin::Upstream && response.status() == Status::PARTIAL_CONTENT {
-            let Some(mut arriving) = self.arriving(&response) else {
+            let Some(mut partial) = self.partial(&response) else {
                 self.refuse();
                 return Disposition::Consumed(false);
             };
-            if !self.holds(arriving.arrived.bytes) {
+            if !self.holds(partial.head.bytes) {
                 self.give_up();
                 return Disposition::Consumed(false);
             }
             if matches!(response.body(), Body::Pushed) {
-                *self.arriving.borrow_mut() = Some(arriving);
+                *self.partial.borrow_mut() = Some(partial);
                 return Disposition::Consumed(true);
             }
-            arriving.body.extend_from_slice(response.body_bytes().unwrap_or_default());
-            *self.arriving.borrow_mut() = Some(arriving);
+            partial.body.extend_from_slice(response.body_bytes().unwrap_or_default());
+            *self.partial.borrow_mut() = Some(partial);
             self.end();
             return Disposition::Consumed(false);
         }
@@ -265,21 +265,21 @@ impl ResponseSink for SliceFill {
     }
 
     fn push(&self, data: Bytes) -> bool {
-        let mut arriving = self.arriving.borrow_mut();
-        let Some(arriving) = &mut *arriving else { return false };
-        arriving.body.extend_from_slice(&data);
-        arriving.body.len() as u64 <= arriving.arrived.bytes
+        let mut partial = self.partial.borrow_mut();
+        let Some(partial) = &mut *partial else { return false };
+        partial.body.extend_from_slice(&data);
+        partial.body.len() as u64 <= partial.head.bytes
     }
 
     fn end(&self) {
-        match self.arriving.take() {
-            Some(arriving) if arriving.body.len() as u64 == arriving.arrived.bytes => self.keep(arriving),
+        match self.partial.take() {
+            Some(partial) if partial.body.len() as u64 == partial.head.bytes => self.keep(partial),
             _ => self.settle(Outcome::Failed(Status::BAD_GATEWAY)),
         }
     }
 
     fn cut(&self) {
-        self.arriving.take();
+        self.partial.take();
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
     }
 }

@@ -11,10 +11,10 @@ use flatout_engine::{Request, Response};
 use flatout_lane::clock;
 use flatout_wire::cache::{Asks, Verdict};
 
-use super::encodings::Served;
-use super::entry::Entry;
-use super::status::CacheOutcome;
-use super::worker::Caching;
+use crate::encodings::ServedEntry;
+use crate::entry::Entry;
+use crate::status::CacheOutcome;
+use crate::worker::CacheWorker;
 use flatout_gateway::Finish;
 
 /// Heads that a worker remembers.
@@ -24,14 +24,14 @@ const PLACES: usize = 256;
 const HEAD_BYTES_MAX: usize = 1 << 10;
 
 /// Slots by hash; a newer head replaces an older one.
-pub(super) struct Repeats {
-    places: Box<[RepeatSlot]>,
+pub(crate) struct HotHeads {
+    places: Box<[HeadSlot]>,
     /// The hash of the current head, unless it is too long.
     hash: u64,
 }
 
 #[derive(Default)]
-struct RepeatSlot {
+struct HeadSlot {
     hash: u64,
     head: Vec<u8>,
     is_https: bool,
@@ -40,7 +40,7 @@ struct RepeatSlot {
 }
 
 /// The entry that was served for a head.
-pub(super) struct KnownResponse {
+pub(crate) struct KnownResponse {
     /// The slot of the entry, which is its key's.
     slot: u64,
     /// The entry itself; a weak reference does not keep it in memory.
@@ -50,7 +50,7 @@ pub(super) struct KnownResponse {
 }
 
 impl KnownResponse {
-    pub(super) fn new(
+    pub(crate) fn new(
         slot: u64,
         entry: &Arc<Entry>,
         says_status: bool,
@@ -66,19 +66,19 @@ impl KnownResponse {
     }
 }
 
-impl Caching {
+impl CacheWorker {
     /// Serves a request with a known head, if its entry is still live and fresh. Returns whether it did.
     #[inline]
-    pub(super) fn answer_again(&self, request: &Request<'_>, response: &mut Response) -> bool {
+    pub(crate) fn answer_again(&self, request: &Request<'_>, response: &mut Response) -> bool {
         let (bytes, is_https) = (request.head.bytes(), request.tls.is_some());
         if bytes.len() > HEAD_BYTES_MAX {
             return false;
         }
-        let mut repeats = self.repeats.borrow_mut();
+        let mut repeats = self.hot_heads.borrow_mut();
         repeats.hash = self.store.hash(bytes);
         let Some(known) = repeats.find(bytes, is_https) else { return false };
         let (slot_at, finish) = (known.slot, known.finish.clone());
-        let mut front = self.front.borrow_mut();
+        let mut front = self.hot_entries.borrow_mut();
         let Some((slot, is_due)) = front.get(slot_at).filter(|(slot, _)| known.is(&slot.entry)) else {
             return false;
         };
@@ -94,14 +94,14 @@ impl Caching {
         }
         drop((front, repeats));
         self.counters.count(CacheOutcome::Hit);
-        finish.finish_stored(response, &Served { caching: self, slot: slot_at, hash: slot_at });
+        finish.finish_stored(response, &ServedEntry { worker: self, slot: slot_at, hash: slot_at });
         true
     }
 }
 
-impl Repeats {
-    pub(super) fn new() -> Repeats {
-        Repeats { places: (0..PLACES).map(|_| RepeatSlot::default()).collect(), hash: 0 }
+impl HotHeads {
+    pub(crate) fn new() -> HotHeads {
+        HotHeads { places: (0..PLACES).map(|_| HeadSlot::default()).collect(), hash: 0 }
     }
 
     /// What was served for this head before.
@@ -114,7 +114,7 @@ impl Repeats {
 
     /// Remembers what was served for the current head. The first time only the hash is kept, because most heads are
     /// not repeated.
-    pub(super) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> KnownResponse) {
+    pub(crate) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> KnownResponse) {
         let Some(place) = self.places.get_mut(self.hash as usize % PLACES) else { return };
         if head.len() > HEAD_BYTES_MAX {
             return;
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_head_is_known_from_the_second_time_on() {
-        let (mut repeats, one) = (Repeats::new(), entry());
+        let (mut repeats, one) = (HotHeads::new(), entry());
         let of = || KnownResponse::new(1, &one, true, Rc::new(NoRules));
         repeats.hash = 7;
         assert!(repeats.find(b"GET /", false).is_none());

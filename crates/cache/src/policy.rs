@@ -1,9 +1,11 @@
-//! The request fields that concern a cache, and those that are not forwarded.
+//! What a request asks of caches, by its fields, and which fields are not forwarded. What may be stored and served is decided by
+//! [`flatout_wire::cache`].
 
+use flatout_engine::Request;
+use flatout_gateway::Forwarded;
 use flatout_wire::Head;
-use flatout_wire::cache::Asks;
+use flatout_wire::cache::{Asks, write_selected};
 
-use crate::respond::RequestConditions;
 use flatout_proxy::withholds;
 
 /// Request fields that are not forwarded if the response may be stored. Conditions and ranges: the cache
@@ -40,6 +42,14 @@ pub(crate) fn left_out_always() -> &'static [&'static [u8]] {
     LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
 }
 
+/// The conditional and range fields of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestConditions {
+    /// It has a field that starts with `If-`, and none that a cache leaves to the origin.
+    pub(crate) has_conditions: bool,
+    pub(crate) has_range: bool,
+}
+
 /// The parsed fields of a request that concern a cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheFields {
@@ -47,7 +57,7 @@ pub(crate) struct CacheFields {
     pub(crate) conditions: RequestConditions,
     pub(crate) is_authorized: bool,
     /// Only the origin can serve it: it has a precondition, or fields that the origin does not get.
-    pub(super) is_for_origin: bool,
+    pub(crate) is_for_origin: bool,
 }
 
 impl CacheFields {
@@ -81,4 +91,18 @@ impl CacheFields {
         }
         cache_fields
     }
+}
+
+/// Writes the request's values of the fields named in `Vary`.
+pub(crate) fn select(head: &Head<'_>, names: &[u8], out: &mut Vec<u8>) {
+    let of = |name: &[u8]| {
+        let name = name.to_vec();
+        head.fields().filter(move |(this, _)| this.eq_ignore_ascii_case(&name)).map(|(_, value)| value)
+    };
+    write_selected(names, of, out);
+}
+
+/// Whether the upstream may see it as early data (RFC 8470): it arrived so, or its client says that.
+pub(crate) fn is_early(request: &Request<'_>, forwarded: &Forwarded<'_>) -> bool {
+    forwarded.client.is_early || request.head.field("early-data").is_some()
 }

@@ -1,0 +1,207 @@
+//! The steps of a request that all guards have let through: a file, its body, an upstream, a redirect, a text.
+
+use std::sync::Arc;
+
+use flatout_engine::{Reply, Request, RequestBody};
+use flatout_wire::{Method, Status};
+
+use super::compiled::{CompiledAction, CompiledCached, CompiledRoute};
+use super::render::{Paths, Text, View, escape_unsafe};
+use super::steps::{Next, Outcome, RequestContext, Step};
+use super::suspend::Event;
+use super::worker::{SiteWorker, write_status};
+use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
+use flatout_push::{self as push, Who};
+
+impl CompiledCached {
+    /// How the response to this request is cached; its key is written to `key`.
+    fn for_request<'c>(&'c self, view: &View<'_>, key: &'c mut Vec<u8>) -> Caching<'c> {
+        let mut is_set = |texts: &[Text]| {
+            texts.iter().any(|text| {
+                key.clear();
+                text.render(view, Paths::Decoded, key);
+                !key.is_empty() && key != b"0"
+            })
+        };
+        let (is_bypassed, is_unstored) = (is_set(&self.bypass), is_set(&self.no_store));
+        let key = self.key.as_ref().map(|text| {
+            key.clear();
+            text.render(view, Paths::Decoded, key);
+            key.as_slice()
+        });
+        Caching {
+            rules: &self.rules,
+            key,
+            names_authorization: self.names_authorization,
+            repeats: self.repeats,
+            is_bypassed,
+            is_unstored,
+        }
+    }
+}
+
+/// Looks for a file of `try-files` before the handler.
+pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue(()) };
+    if !matches!(context.request.head.method, Method::Get | Method::Head) {
+        return Next::Continue(());
+    }
+    if file(worker, folder, context) {
+        return Next::Break(Outcome::Respond);
+    }
+    context.response.reset();
+    Next::Continue(())
+}
+
+/// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
+pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if !matches!(context.request.body, RequestBody::Stream(_)) {
+        return Next::Continue(());
+    }
+    match context.route.map(|route| &route.action) {
+        Some(CompiledAction::Proxy(_) | CompiledAction::Push(_)) => {
+            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone()), Step::Handler))
+        }
+        _ => Next::Continue(()),
+    }
+}
+
+/// Runs the action of the route.
+pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let Some(route) = context.route else { return Next::Continue(()) };
+    match &route.action {
+        CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
+        CompiledAction::Push(plan) => channel(worker, context, plan),
+        CompiledAction::Files(folder) => {
+            if !file(worker, *folder, context) && context.response.status() == Status::OK {
+                write_status(Status::NOT_FOUND, context.response);
+            }
+            Next::Continue(())
+        }
+        CompiledAction::Redirect { status, to } => {
+            let location = location(to, &context.view(worker));
+            context.response.set_status(*status).header("Location", location);
+            Next::Continue(())
+        }
+        // Taking over a connection and dropping it closes it.
+        CompiledAction::Close => {
+            Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))
+        }
+        CompiledAction::Respond { status, content_type, body } => {
+            let RequestContext { request, resolution, progress, response, .. } = context;
+            let view = worker.compiled.view_of(&request.head, resolution, &progress.identity);
+            response.set_status(*status);
+            body.render(&view, Paths::Decoded, response.buffer());
+            if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
+                response.header("Content-Type", content_type);
+            }
+            Next::Continue(())
+        }
+    }
+}
+
+/// Applies the response rules to a response made here.
+pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    gather_needs(worker, context);
+    let needs = std::mem::take(&mut context.progress.needs);
+    context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
+    Next::Continue(())
+}
+
+fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
+    let RequestContext { request, resolution, finishers, progress, .. } = context;
+    worker.gather_needs(&request.head, resolution, finishers, &progress.identity, &mut progress.needs);
+}
+
+/// Sends the request to an upstream, through the cache if the route has one.
+fn proxy(
+    worker: &SiteWorker,
+    context: &mut RequestContext<'_>,
+    route: &CompiledRoute,
+    forward: &Forward,
+) -> Next {
+    gather_needs(worker, context);
+    let needs = std::mem::take(&mut context.progress.needs);
+    let RequestContext { request, resolution, finishers, progress, response, .. } = context;
+    let head = request.head;
+    let mut lines = worker.lines.take();
+    lines.clear();
+    let view = worker.compiled.view_of(&head, resolution, &progress.identity);
+    route.request_fields.request_lines(&head, &view, &mut lines);
+    lines.extend_from_slice(&progress.authority_lines);
+    let target = resolution.target(&head);
+    let mut key = worker.key.take();
+    let forwarded = Forwarded {
+        forward,
+        target: &target,
+        client: resolution.client,
+        edits: Edits {
+            dropped: route.request_fields.dropped(),
+            dropped_too: route.guards.authority.as_ref().map_or(&[], |authority| &authority.dropped),
+            left_out: &[],
+            authority: None,
+            lines: &lines,
+        },
+        finish: finishers.of(needs),
+        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &mut key)),
+    };
+    let mut request = take_request(request);
+    request.path = &resolution.goal.path;
+    let reply = worker.forwarding.forward(request, forwarded, response);
+    worker.lines.replace(lines);
+    worker.key.replace(key);
+    Next::Break(Outcome::Reply(reply))
+}
+
+/// The request, for a handler that keeps it.
+fn take_request<'a>(request: &mut Request<'a>) -> Request<'a> {
+    let rest = Request::detached(request.head, request.path, RequestBody::NONE);
+    std::mem::replace(request, rest)
+}
+
+/// Publishes or subscribes.
+fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<push::Plan>) -> Next {
+    gather_needs(worker, context);
+    let RequestContext { request, resolution, finishers, progress, response, .. } = context;
+    // A subscriber and a long poll are counted by the limits of subscriptions while they wait, and a publish by those
+    // of requests. Otherwise waiting polls would keep publishers out.
+    let is_subscription = matches!(request.head.method, Method::Get | Method::Head);
+    let _until_it_waits = is_subscription.then(|| std::mem::take(&mut progress.needs.permits));
+    let finish = finishers.of(std::mem::take(&mut progress.needs));
+    let Some(worker_channels) = &worker.worker_channels else {
+        write_status(Status::SERVICE_UNAVAILABLE, response);
+        finish.finish(response, ResponseOrigin::Here);
+        return Next::Break(Outcome::Reply(Reply::Now));
+    };
+    let who = Who { address: resolution.client.address };
+    let mut request = take_request(request);
+    request.path = &resolution.goal.path;
+    let reply = worker_channels.call(&request, plan, who, finish.clone(), response);
+    if matches!(reply, Reply::Now) {
+        finish.finish(response, ResponseOrigin::Here);
+    }
+    Next::Break(Outcome::Reply(reply))
+}
+
+/// Responds from a folder; returns whether the folder has the file.
+fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
+    let RequestContext { request, resolution, response, .. } = context;
+    let (Some(folder), Some(path)) = (worker.folders.get(folder), resolution.file_path()) else {
+        return false;
+    };
+    folder.call(Request::detached(request.head, &path, RequestBody::NONE), response);
+    response.status() != Status::NOT_FOUND
+}
+
+/// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be read
+/// as a host.
+fn location(to: &Text, view: &View<'_>) -> Vec<u8> {
+    let mut location = Vec::new();
+    to.render(view, Paths::Encoded, &mut location);
+    escape_unsafe(&mut location);
+    if !to.begins_with("//") {
+        let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
+        location.drain(..slashes.saturating_sub(1));
+    }
+    location
+}

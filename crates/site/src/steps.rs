@@ -1,0 +1,251 @@
+//! The way of a request through its site: one table of steps.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use flatout_engine::{Reply, Request, Response};
+use flatout_wire::{Head, Method, Status};
+
+use super::compiled::{CompiledRoute, Guards};
+use super::concurrency::Permit;
+use super::finish::{Finishers, Needs};
+use super::rate::PaceDelay;
+use super::render::View;
+use super::resolve::Resolution;
+use super::suspend::{Event, suspend};
+use super::worker::{SiteWorker, write_status};
+use super::{guard, handler};
+
+/// Makes the enum of all steps, and the function that runs them in order.
+macro_rules! request_steps {
+    ($($(#[doc = $purpose:literal])* $step:ident => $function:path,)*) => {
+        /// The steps of a request, in their order. A suspended request resumes at one of them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Step {
+            $($(#[doc = $purpose])* $step,)*
+        }
+
+        impl Step {
+            /// Runs the steps from this one on, until one of them ends or suspends the request.
+            fn run(self, worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+                $(
+                    if self <= Step::$step {
+                        $function(worker, context)?;
+                    }
+                )*
+                Next::Continue(())
+            }
+        }
+    };
+}
+
+// ⏸: the request may be suspended, and resumes at the step in parentheses. The first step that refuses decides the response.
+request_steps! {
+    /// 421: no site has this host.
+    Host => guard::host,
+    /// 503, except for some clients.
+    Maintenance => guard::maintenance,
+    /// 403 by the client's address.
+    Access => guard::access,
+    /// 429 (or as configured).
+    Rates => guard::rates,
+    /// 204 for a CORS preflight.
+    Preflight => guard::preflight,
+    /// ⏸ Delays the request to an even rate (`Target`).
+    Pace => guard::pace,
+    /// 400, 500, and 204 for `OPTIONS *`: the target leads to no route, and to no rules of one.
+    Target => guard::target,
+    /// 401 ⏸ Basic authentication (`Authority`).
+    Password => guard::password,
+    /// ⏸ The response of an auth service, or 502 (`Route`).
+    Authority => guard::authority,
+    /// 404, 405: after authentication, so that they reveal nothing to others.
+    Route => guard::route,
+    /// 413 by the declared length.
+    Length => guard::length,
+    /// 503 ⏸ Limits of concurrent requests (`Concurrency`, with the next limit).
+    Concurrency => guard::concurrency,
+    /// A file of `try-files`.
+    TryFiles => handler::try_files,
+    /// 413, 408 ⏸ Collects a body that the handler needs as a whole, and that its client sends only on request, or without a length
+    /// (`Handler`). The engine collects others before.
+    Body => handler::body,
+    /// An upstream, a channel, a folder, a redirect, a text.
+    Handler => handler::handle,
+    /// The response rules, for a response made here. Upstreams apply them through `gateway::Finish`.
+    Finish => handler::finish,
+}
+
+/// What follows after a step: the next step, or an outcome.
+pub(crate) type Next = ControlFlow<Outcome>;
+
+/// How the way of a request through the steps ends, or is suspended.
+pub(crate) enum Outcome {
+    /// The response is written: `Finish`.
+    Respond,
+    /// A response with this reason, then `Finish`.
+    Refuse(Refusal),
+    /// The request waits for an event, and resumes at this step.
+    Suspend(Event, Step),
+    /// The handler takes care of the rest.
+    Reply(Reply),
+}
+
+/// Why a request is refused.
+pub(crate) enum Refusal {
+    Status(Status),
+    /// 503; a retry soon may succeed.
+    Busy,
+    /// 401, with the value of `WWW-Authenticate`.
+    Password(String),
+    /// The response of the auth service, or one made by a step.
+    Response(Box<Response>),
+}
+
+/// A request on its way through its site.
+pub(crate) struct RequestContext<'a> {
+    pub(crate) request: Request<'a>,
+    pub(crate) resolution: Resolution<'a>,
+    /// The rules that apply: those of the route, or else of the site.
+    pub(crate) guards: &'a Guards,
+    pub(crate) finishers: &'a Finishers,
+    /// `None` if no route matches.
+    pub(crate) route: Option<&'a CompiledRoute>,
+    pub(crate) progress: Progress,
+    pub(crate) response: &'a mut Response,
+}
+
+/// The results of the steps so far, which a suspended request keeps.
+pub(crate) struct Progress {
+    /// Where the request starts or resumes.
+    pub(crate) step: Step,
+    /// Why it is refused, if that was decided while it waited.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) identity: Identity,
+    /// Lines that forward-auth adds to the request.
+    pub(crate) authority_lines: Vec<u8>,
+    pub(crate) needs: Needs,
+    /// It has to be delayed to an even rate.
+    pub(crate) waits: Option<PaceDelay>,
+}
+
+/// What was verified of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    /// The user name whose password was verified.
+    pub(crate) user: Vec<u8>,
+    /// The client's verified certificate (DER).
+    pub(crate) certificate: Option<Vec<u8>>,
+}
+
+impl SiteWorker {
+    /// Takes a request through the steps, from its current one on.
+    pub(crate) fn run(
+        self: &Rc<Self>,
+        request: Request<'_>,
+        progress: Progress,
+        response: &mut Response,
+    ) -> Reply {
+        let mut context = RequestContext::new(self, request, progress, response);
+        let next = match context.progress.refusal.take() {
+            Some(refusal) => Next::Break(Outcome::Refuse(refusal)),
+            None => context.progress.step.run(self, &mut context),
+        };
+        let outcome = match next {
+            Next::Continue(()) => return Reply::Now,
+            Next::Break(outcome) => outcome,
+        };
+        match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Respond => context.finish(self),
+            Outcome::Refuse(refusal) => {
+                refusal.write(&context.request.head, context.response);
+                context.finish(self)
+            }
+            Outcome::Suspend(event, step) => {
+                context.progress.step = step;
+                let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
+                suspend(self.clone(), context.request, context.progress, event, time_left)
+            }
+        }
+    }
+}
+
+impl<'a> RequestContext<'a> {
+    fn new(
+        worker: &'a SiteWorker,
+        request: Request<'a>,
+        mut progress: Progress,
+        response: &'a mut Response,
+    ) -> RequestContext<'a> {
+        let mut resolution =
+            worker.compiled.resolve(&request.head, request.path, request.peer, request.tls.is_some());
+        // A request that has waited is not known to its connection any more.
+        if progress.identity.certificate.is_none() {
+            progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
+        }
+        resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
+        RequestContext {
+            guards: worker.guards(&resolution),
+            finishers: worker.finishers(&resolution),
+            route: worker.route(&resolution),
+            request,
+            resolution,
+            progress,
+            response,
+        }
+    }
+
+    /// The request for templates.
+    pub(crate) fn view<'v>(&'v self, worker: &'v SiteWorker) -> View<'v> {
+        worker.compiled.view_of(&self.request.head, &self.resolution, &self.progress.identity)
+    }
+
+    /// Applies the response rules to a response made here.
+    fn finish(&mut self, worker: &SiteWorker) -> Reply {
+        // Nothing follows.
+        let _ = handler::finish(worker, self);
+        Reply::Now
+    }
+}
+
+impl Refusal {
+    fn write(self, head: &Head<'_>, response: &mut Response) {
+        match self {
+            Refusal::Status(status) => write_status(status, response),
+            Refusal::Busy => {
+                write_status(Status::SERVICE_UNAVAILABLE, response);
+                response.header("Retry-After", "1");
+            }
+            Refusal::Password(challenge) => {
+                write_status(Status::UNAUTHORIZED, response);
+                response.header("WWW-Authenticate", challenge);
+            }
+            Refusal::Response(made) => *response = *made,
+        }
+        if head.method == Method::Connect {
+            // The following bytes may be meant for the tunnel (RFC 9931).
+            response.close();
+        }
+    }
+}
+
+impl Progress {
+    /// That of a request that has just arrived.
+    #[inline]
+    pub(crate) fn new() -> Progress {
+        Progress {
+            step: Step::Host,
+            refusal: None,
+            identity: Identity::default(),
+            authority_lines: Vec::new(),
+            needs: Needs::default(),
+            waits: None,
+        }
+    }
+
+    /// Stores a permit that the request waited for.
+    pub(crate) fn enter(&mut self, permit: Permit) {
+        self.needs.permits.push(permit);
+    }
+}

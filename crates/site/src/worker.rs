@@ -1,0 +1,195 @@
+//! One worker's part of all sites. The way of a request through them is the table in `steps.rs`.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
+use flatout_wire::target::PathForm;
+use flatout_wire::{Framing, Head, Method, Status};
+
+use super::basic::Credentials;
+use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards};
+use super::finish::{Finishers, Needs};
+use super::passwords::Passwords;
+use super::resolve::Resolution;
+use super::steps::{Identity, Progress};
+use flatout_gateway::Forwarding;
+use flatout_push::WorkerChannels;
+
+/// One worker's copy of all sites.
+pub(crate) struct SiteWorker {
+    pub(crate) compiled: Compiled,
+    pub(crate) folders: Vec<Box<dyn Service>>,
+    pub(crate) passwords: Option<Arc<Passwords>>,
+    pub(crate) forwarding: Rc<dyn Forwarding>,
+    /// The worker's part of all channels, if any.
+    pub(crate) worker_channels: Option<Rc<WorkerChannels>>,
+    /// The worker's lane; `None` in tests without a server.
+    pub(crate) lane: Option<Lane>,
+    /// By site: those of each route, and those used when no route matches.
+    finishers: Vec<(Vec<Finishers>, Finishers)>,
+    /// Used when no site matches.
+    no_finishers: Finishers,
+    no_guards: Guards,
+    /// Some requests get the same response as an identical earlier one.
+    repeats: bool,
+    /// A buffer for the fields sent to an upstream, kept for its capacity.
+    pub(super) lines: RefCell<Vec<u8>>,
+    /// The same for a cache key.
+    pub(super) key: RefCell<Vec<u8>>,
+}
+
+/// A worker's service.
+pub(crate) struct SiteService(pub(crate) Rc<SiteWorker>);
+
+impl Service for SiteService {
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        self.0.compiled.clients.believes(peer)
+    }
+
+    fn path_form(&self) -> PathForm {
+        PathForm::Forward
+    }
+
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        self.0.body(head, path)
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if self.0.repeats && self.0.forwarding.repeat(&request, response) {
+            return Reply::Now;
+        }
+        self.0.run(request, Progress::new(), response)
+    }
+}
+
+impl SiteWorker {
+    pub(crate) fn new(
+        compiled: Compiled,
+        folders: Vec<Box<dyn Service>>,
+        passwords: Option<Arc<Passwords>>,
+        forwarding: Rc<dyn Forwarding>,
+        worker_channels: Option<Rc<WorkerChannels>>,
+        lane: Option<Lane>,
+    ) -> SiteWorker {
+        let finishers = compiled.sites.iter().map(|site| {
+            let routes = site.routes.iter().map(|route| Finishers::new(route.response.clone())).collect();
+            (routes, Finishers::new(site.rest_response.clone()))
+        });
+        SiteWorker {
+            finishers: finishers.collect(),
+            no_finishers: Finishers::new(Default::default()),
+            no_guards: Guards::default(),
+            repeats: compiled.sites.iter().any(CompiledSite::repeats),
+            compiled,
+            folders,
+            passwords,
+            forwarding,
+            worker_channels,
+            lane,
+            lines: RefCell::default(),
+            key: RefCell::default(),
+        }
+    }
+
+    /// If a request is going to be refused, its body is neither collected nor streamed.
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        // The peer is known only at the call; rules that depend on it are checked there.
+        let resolution = self.compiled.resolve(head, path, None, false);
+        let Some(route) = self.route(&resolution) else { return BodyPlan::None };
+        let guards = &route.guards;
+        if self.is_too_large(head, guards) {
+            return BodyPlan::Refused;
+        }
+        if guards.basic.is_some() && Credentials::of(head).is_none() {
+            return BodyPlan::None;
+        }
+        let plan = match (&route.action, &self.worker_channels) {
+            (CompiledAction::Proxy(forward), _) => self.forwarding.body(forward, head, guards.body_bytes_max),
+            (CompiledAction::Push(plan), Some(worker_channels)) => {
+                worker_channels.body(head, plan, guards.body_bytes_max)
+            }
+            _ => BodyPlan::None,
+        };
+        match plan {
+            // Collected after the guards: a refusal saves the client from sending it, and follows the route's rules.
+            BodyPlan::Whole { bytes_max } if head.expects_continue || head.framing == Framing::Chunked => {
+                BodyPlan::Stream { bytes_max }
+            }
+            plan => plan,
+        }
+    }
+
+    /// The time that is left to a request of this route while it waits.
+    pub(crate) fn time_left(&self, route: &CompiledRoute, request: &Request<'_>) -> Option<Duration> {
+        match &route.action {
+            CompiledAction::Proxy(forward) => self.forwarding.time_left(forward, request.park()),
+            _ => None,
+        }
+    }
+
+    /// Whether its declared length is above the limit of its route, or else of the server.
+    pub(crate) fn is_too_large(&self, head: &Head<'_>, guards: &Guards) -> bool {
+        let Framing::Length(bytes) = head.framing else { return false };
+        let bytes_max = guards.body_bytes_max.or_else(|| self.lane.as_ref().map(Lane::body_bytes_max));
+        bytes_max.is_some_and(|bytes_max| bytes > bytes_max)
+    }
+
+    pub(super) fn route(&self, resolution: &Resolution<'_>) -> Option<&CompiledRoute> {
+        let site = self.compiled.sites.get(resolution.site?)?;
+        site.routes.get(*resolution.route.as_ref().ok()?)
+    }
+
+    /// The guards of the route, or else of the site; without a site, those that allow everything.
+    pub(crate) fn guards(&self, resolution: &Resolution<'_>) -> &Guards {
+        let Some(site) = resolution.site.and_then(|site| self.compiled.sites.get(site)) else {
+            return &self.no_guards;
+        };
+        let route = resolution.ruling_route().and_then(|route| site.routes.get(route));
+        route.map_or(&site.rest, |route| &route.guards)
+    }
+
+    pub(super) fn finishers(&self, resolution: &Resolution<'_>) -> &Finishers {
+        let site = resolution.site.and_then(|site| self.finishers.get(site));
+        match (site, resolution.ruling_route()) {
+            (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or(rest),
+            (Some((_, rest)), None) => rest,
+            (None, _) => &self.no_finishers,
+        }
+    }
+
+    /// Copies from a request what the rules for its response need.
+    pub(crate) fn gather_needs(
+        &self,
+        head: &Head<'_>,
+        resolution: &Resolution<'_>,
+        finishers: &Finishers,
+        identity: &Identity,
+        needs: &mut Needs,
+    ) {
+        let Some(rules) = finishers.rules() else { return };
+        needs.is_https = resolution.client.is_https;
+        if rules.cors.is_some() {
+            needs.origin = head.field("origin").map(<[u8]>::to_vec);
+        }
+        if rules.compress.is_some() {
+            needs.is_head = head.method == Method::Head;
+            let accepted: Vec<&[u8]> = head.field_all("accept-encoding").collect();
+            needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
+        }
+        if !rules.fields.is_constant() {
+            needs.values = rules.fields.rendered(&self.compiled.view_of(head, resolution, identity));
+        }
+    }
+}
+
+pub(super) fn write_status(status: Status, response: &mut Response) {
+    response.reset();
+    response.set_status(status).encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\n");
+    let body = response.buffer();
+    body.extend_from_slice(status.reason().as_bytes());
+    body.push(b'\n');
+}
