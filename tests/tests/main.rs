@@ -37,6 +37,8 @@ mod import_closed;
 mod library;
 #[path = "map.rs"]
 mod map;
+#[path = "names.rs"]
+mod names;
 #[path = "observe.rs"]
 mod observe;
 #[path = "package.rs"]
