@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_bus::{Bus, BusState, Member, Nats, Outcome, Plan, Relay};
+use flatout_bus::{Bus, BusState, Nats, Outcome, Plan, Relay};
 use flatout_cache::Purge;
 use flatout_engine::say;
 use flatout_push::Hub;
@@ -39,8 +39,7 @@ impl BusRuntime {
         let relay = Relay::new(hub, Box::new(purging));
         let nats = Nats::new(plan);
         relay.connect(nats.clone());
-        let member: Arc<dyn Member> = relay.clone();
-        let started = nats.start(Arc::downgrade(&member));
+        let started = nats.start(Arc::downgrade(&relay));
         started.map_err(|error| Failure::Run(format!("cannot start the thread of the bus: {error}")))?;
         Ok(BusRuntime { relay, nats, live: live.clone() })
     }

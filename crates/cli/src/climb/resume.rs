@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use flatout_climb::{Attempt, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
+use flatout_climb::{Attempt, Error, Needs, Outcome, Plan, State, Tuned, resume};
 use flatout_report::climb::{Climb, from_json, json};
 use flatout_tune::{Host, Session, quote};
 
