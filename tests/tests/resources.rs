@@ -98,7 +98,7 @@ fn slow_heads_beside_others() {
 }
 
 #[test]
-fn unread_bodies_delay_nothing() {
+fn unread_bodies_are_not_awaited() {
     let (_folder, server) = site(&[]);
     let resident = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();

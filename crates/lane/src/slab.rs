@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_added_and_removed_at_random() {
+    fn removed_slots_are_reused() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
         for key in keys.iter().step_by(2) {

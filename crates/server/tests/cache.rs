@@ -203,7 +203,7 @@ fn a_herd_is_not_served_one_after_another() {
 }
 
 #[test]
-fn followers_of_a_failed_fetch_fetch_at_once() {
+fn followers_of_a_private_response_fetch_at_once() {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let (tell, told): (Sender<()>, _) = channel();

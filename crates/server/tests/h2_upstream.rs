@@ -96,7 +96,7 @@ fn clients_of_http1_share_a_connection_too() {
 }
 
 #[test]
-fn request_heads_are_forwarded_unchanged() {
+fn end_to_end_fields_reach_the_upstream() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = heads.clone();
     let upstream = serving(Builder::new(), None, move |mut received| {

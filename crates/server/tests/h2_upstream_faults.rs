@@ -166,7 +166,7 @@ fn requests_unprocessed_at_goaway_are_retried() {
 }
 
 #[test]
-fn a_server_with_a_stream_limit_of_zero_times_out() {
+fn a_server_with_a_stream_limit_of_zero_is_a_bad_gateway() {
     let address = upstream(|_, mut stream| {
         stream.write_all(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 0])).unwrap();
         drop(stream.read_to_end(&mut Vec::new()));

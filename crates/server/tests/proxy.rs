@@ -516,7 +516,7 @@ fn tunnels_count_and_end_with_their_ends() {
 }
 
 #[test]
-fn a_half_closed_tunnel_is_closed_when_its_client_resets() {
+fn a_half_closed_tunnel_is_closed_when_its_client_disconnects() {
     let has_left = Arc::new(Barrier::new(2));
     let seen = has_left.clone();
     let address = upstream(move |_, mut stream| {

@@ -217,7 +217,7 @@ fn an_upstream_without_ranges_is_passed_by() {
 }
 
 #[test]
-fn responses_without_a_strong_validator_are_not_stored_in_slices() {
+fn unsuitable_responses_are_not_stored_in_slices() {
     for lines in [
         "Cache-Control: max-age=60\r\n",
         "Cache-Control: max-age=60\r\nETag: W/\"1\"\r\n",

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_overdue_keys_are_replaced() {
+    fn sealing_with_an_overdue_key_makes_a_new_one() {
         let tickets = Tickets::new().unwrap();
         tickets.seal(b"a", b"", SystemTime::now() + HOUR * 8).unwrap();
         assert_eq!(tickets.text().lines().count(), 3);

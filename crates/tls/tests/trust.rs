@@ -174,7 +174,7 @@ fn sessions_are_kept_for_many_connections() {
 }
 
 #[test]
-fn clients_offer_the_configured_protocols() {
+fn clients_offer_only_the_configured_cipher() {
     let folder = Folder::new();
     let acceptor = folder.acceptor();
     for (cipher, version) in

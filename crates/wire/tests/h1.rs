@@ -365,7 +365,7 @@ fn the_client_follows_its_table() {
 }
 
 #[test]
-fn body_lengths_match_their_heads() {
+fn wrong_body_lengths_are_errors() {
     for state in ["Both", "Responding"] {
         assert_eq!(server_in(state).data(3, &mut Vec::new()), Err(Misfit));
         let mut server = server_in(state);

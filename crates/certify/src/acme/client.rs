@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn all_waits_are_limited() {
+    fn retry_after_is_limited() {
         for (value, expected) in [
             ("5", "5"),
             ("86400", "86400"),

@@ -304,7 +304,7 @@ skip "xps" reason="it has one queue"
 
     /// Every word of a file has a flag with the same meaning.
     #[test]
-    fn settings_in_files_have_flags() {
+    fn settings_of_variants_have_flags() {
         for (_, flag) in OF_VARIANTS {
             assert!(find(flag).is_some(), "{flag}");
         }
