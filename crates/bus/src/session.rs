@@ -114,7 +114,7 @@ impl Session<'_> {
             let Some(member) = self.member.upgrade() else { return String::new() };
             if has_come_back && stream.pending == 0 && !is_joined {
                 is_joined = true;
-                self.join(&*member, stream.has_missed);
+                self.join(&member, stream.has_missed);
             }
             // In this order: the marker follows everything that was sent.
             if is_joined && !(self.pump(client).await && self.put_sync(client).await) {

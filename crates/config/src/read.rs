@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+use kdl::{KdlDocument, KdlNode, KdlValue};
 
 use crate::guess::guess;
 use crate::mistake::Mistake;
