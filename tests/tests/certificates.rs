@@ -71,7 +71,7 @@ fn ended(mut server: Server) {
 }
 
 #[test]
-fn a_certificate_is_gotten_over_http_and_outlives_a_restart() {
+fn a_certificate_from_http_01_survives_a_restart() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &["--acme-challenge", "http-01"]);
@@ -91,7 +91,7 @@ fn a_certificate_is_gotten_over_http_and_outlives_a_restart() {
 }
 
 #[test]
-fn a_certificate_is_gotten_in_a_handshake() {
+fn a_certificate_is_issued_by_tls_alpn_01() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let server = served(&site, &pebble, ports, &state.0, &["--acme-challenge", "tls-alpn-01"]);
@@ -100,7 +100,7 @@ fn a_certificate_is_gotten_in_a_handshake() {
 }
 
 #[test]
-fn a_certificate_is_gotten_by_dns_for_all_names_below() {
+fn a_wildcard_certificate_is_issued_by_dns_01() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     let hook = pebble.hook().display().to_string();
@@ -254,7 +254,7 @@ fn broken_state_files_are_replaced_and_readable_ones_refused() {
 }
 
 #[test]
-fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
+fn failed_orders_are_retried() {
     let (site, state, ports) = (site(), Folder::new(), Ports::free());
     let pebble = Pebble::start(ports, LONG_S);
     // The CA validates the name at a port without a listener.

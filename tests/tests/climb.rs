@@ -122,7 +122,7 @@ fn bundled() -> (String, String) {
 }
 
 #[test]
-fn what_helps_is_kept_and_the_rest_taken_back() {
+fn helpful_rungs_are_kept_and_the_rest_undone() {
     let folder = Folder::new();
     let server = Server::json();
     let (fast, none, slow) = (file("fast"), file("none"), file("slow"));
@@ -295,7 +295,7 @@ fn a_hostile_file_is_refused_or_harmless() {
 
 /// A rung may improve one objective and not another.
 #[test]
-fn every_objective_is_asked_for() {
+fn every_objective_is_measured() {
     let folder = Folder::new();
     let server = Server::json();
     let url = format!("http://{}/json", server.address);
@@ -421,7 +421,7 @@ fn a_burden_on_latency_is_reported_as_such() {
 /// A server whose starts are counted by the generator: changes that need a restart are applied, and only compared
 /// runs restart it.
 #[test]
-fn only_what_restarts_starts_the_server_again() {
+fn only_some_rungs_restart_the_server() {
     let folder = Folder::new();
     let (server, url) = bundled();
     let server = format!("echo x >> starts; rm -f began; if [ -e fast ]; then touch began; fi; {server}");
@@ -442,7 +442,7 @@ fn only_what_restarts_starts_the_server_again() {
 
 /// A setting of the server's processes ends with them: it is applied again to those started next.
 #[test]
-fn what_is_set_on_a_process_is_made_again_after_a_start() {
+fn settings_of_a_process_are_applied_again_after_a_restart() {
     let folder = Folder::new();
     let (server, url) = bundled();
     // Faster by a quarter while the marked process is the server's.
@@ -461,7 +461,7 @@ fn what_is_set_on_a_process_is_made_again_after_a_start() {
 
 /// Stacks before and after, or the reason why this kernel does not allow sampling.
 #[test]
-fn what_a_request_costs_is_sampled() {
+fn the_cost_of_a_request_is_sampled() {
     let folder = Folder::new();
     let (server, url) = bundled();
     let fast = file("fast");
@@ -479,7 +479,7 @@ fn what_a_request_costs_is_sampled() {
 }
 
 #[test]
-fn keep_leaves_what_helped() {
+fn keep_leaves_helpful_changes_applied() {
     let folder = Folder::new();
     let server = Server::json();
     let url = format!("http://{}/json", server.address);
@@ -490,7 +490,7 @@ fn keep_leaves_what_helped() {
 }
 
 #[test]
-fn an_interrupt_takes_back_and_tells_what_is_known() {
+fn an_interrupt_undoes_changes_and_prints_partial_results() {
     for signal in [Signal::INT, Signal::TERM] {
         let folder = Folder::new();
         let (fast, none) = (file("fast"), file("none"));
@@ -564,7 +564,7 @@ fn errors_are_no_measurement() {
 }
 
 #[test]
-fn what_cannot_be_is_told_and_never_a_zero() {
+fn impossible_measurements_are_reported_and_never_zero() {
     let folder = Folder::new();
     let (server, url) = bundled();
     let needs =
@@ -679,7 +679,7 @@ fn the_lab_is_a_network_of_its_own() {
 
 /// A real tuning in the lab: it changes only the lab, and its journal is empty afterwards.
 #[test]
-fn tunings_are_tried_and_taken_back() {
+fn tunings_are_tried_and_undone() {
     let folder = Folder::new();
     let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
     let before = read();
@@ -838,7 +838,7 @@ const NOISE_MAX: f64 = 0.10;
 
 /// Killed at twenty random moments, each time followed by `tune undo`; then everything is as it was.
 #[test]
-fn what_a_killed_climb_did_is_undone() {
+fn changes_of_a_killed_climb_are_undone() {
     let Some(network) = Network::new() else { return };
     let folder = Folder::new();
     let before = network.snapshot();

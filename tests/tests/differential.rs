@@ -244,7 +244,7 @@ fn reports(answers: &[Answer]) -> (Vec<Vec<u8>>, bool) {
 }
 
 #[test]
-fn three_servers_receive_what_was_sent() {
+fn three_servers_parse_every_request_the_same() {
     let (python, conf) = (Folder::new(), Folder::new());
     let Some(gunicorn) = Peer::gunicorn(&python, GUNICORN) else { return };
     let hyper = hyper_server();

@@ -43,7 +43,7 @@ fn load(mut stream: TcpStream, stop: &AtomicBool, begun: &AtomicUsize) -> usize 
 }
 
 #[test]
-fn a_drain_under_load_answers_what_was_read() {
+fn a_drain_under_load_answers_all_received_requests() {
     let (_folder, mut server) = site(&["--workers", "2"]);
     let (stop, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut idle = server.connect();
@@ -113,7 +113,7 @@ fn a_drain_has_a_deadline() {
 }
 
 #[test]
-fn it_listens_on_sockets_of_every_kind() {
+fn every_kind_of_socket_is_served() {
     let folder = Folder::new();
     folder.write("index.html", "home");
     let socket = std::env::temp_dir().join(format!("flatout-{}.sock", std::process::id()));
@@ -173,7 +173,7 @@ fn sockets_handed_over_by_systemd_are_served() {
 }
 
 #[test]
-fn root_is_given_up() {
+fn root_privileges_are_dropped() {
     // Only root has privileges to drop.
     if !rustix::process::geteuid().is_root() {
         return;

@@ -307,7 +307,7 @@ fn conditions_and_ranges() {
 }
 
 #[test]
-fn applications_listings_and_pages_of_ones_own() {
+fn applications_listings_and_custom_error_pages() {
     let folder = filled();
     folder.write("404.html", "nothing here");
     let spa = site(&folder, &["--spa"]);
@@ -403,7 +403,7 @@ fn created_and_removed_files_are_noticed() {
 }
 
 #[test]
-fn what_links_lead_to_is_noticed() {
+fn changed_link_targets_are_noticed() {
     // Like volumes in Kubernetes: files are links into a folder that is a link, and this link is switched.
     let folder = Folder::new();
     folder.write("..1/page.html", "one");
@@ -446,7 +446,7 @@ fn a_root_that_is_a_link_can_be_turned() {
 }
 
 #[test]
-fn what_changed_while_the_root_was_away_is_noticed() {
+fn changes_during_an_absence_of_the_root_are_noticed() {
     let folder = Folder::new();
     folder.write("root/file", "old");
     let root = folder.0.join("root");
@@ -692,7 +692,7 @@ fn unreadable_files_are_not_served() {
 }
 
 #[test]
-fn at_the_limit_of_watches_it_sweeps_and_says_so_once() {
+fn at_the_limit_of_watches_folders_are_scanned_and_a_warning_is_logged_once() {
     // The limit of a separate user namespace; the host's limit stays unchanged.
     let mut command = std::process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "sh", "-c"]);

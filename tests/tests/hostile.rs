@@ -244,7 +244,7 @@ fn expectations_and_upgrades() {
 }
 
 #[test]
-fn what_follows_the_last_request_is_not_read() {
+fn bytes_after_the_last_request_are_not_parsed() {
     let (_folder, server) = site();
     let last = ["GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"];
     for last in last {

@@ -56,7 +56,7 @@ const HTTP: &str = r#"
 "#;
 
 #[test]
-fn nginx_and_what_it_becomes_answer_alike() {
+fn converted_sites_respond_as_nginx_does() {
     let (folder, behind) = (Folder::new(), Folder::new());
     for (name, text) in [
         ("www/index.html", "<h1>home</h1>"),
@@ -142,7 +142,7 @@ fn nginx_and_what_it_becomes_answer_alike() {
 }
 
 #[test]
-fn what_nginx_could_not_read_is_refused() {
+fn invalid_nginx_files_are_refused() {
     let folder = Folder::new();
     folder.write("nginx.conf", "http {\n  server { listen 80 }\n}\n");
     let conf = folder.0.join("nginx.conf").display().to_string();

@@ -376,7 +376,7 @@ fn drupal_is_closed_where_php_is_missing() {
 
 /// Each of these servers restricts or handles requests in a way of its own.
 #[test]
-fn what_restricts_requests_is_converted_or_closed() {
+fn restrictions_are_converted_or_their_location_closed() {
     let mut all: Vec<(&str, &[(&str, u16)])> = vec![
         // Handlers that are not supported.
         ("location / { uwsgi_pass HANDLER; }", &[("/page.html", 501)]),

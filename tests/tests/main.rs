@@ -39,6 +39,8 @@ mod library;
 mod map;
 #[path = "monitoring.rs"]
 mod monitoring;
+#[path = "names.rs"]
+mod names;
 #[path = "observe.rs"]
 mod observe;
 #[path = "package.rs"]

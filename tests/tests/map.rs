@@ -29,7 +29,7 @@ fn edges(manifest: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_map_has_the_edges_that_there_are() {
+fn the_map_lists_all_dependencies() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut found = Edges::new();

@@ -103,7 +103,7 @@ fn no_line_is_lost_or_torn_while_logs_are_rotated() {
 }
 
 #[test]
-fn what_was_logged_is_written_when_the_server_ends() {
+fn buffered_lines_are_written_when_the_server_ends() {
     let folder = Folder::new();
     let log = folder.0.join("access.log");
     let path = log.display().to_string();

@@ -169,7 +169,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn an_interrupted_sampling_writes_what_it_has() {
+fn an_interrupted_sampling_writes_its_samples() {
     let server = Server::json();
     let load = Load::on(&server);
     let folder = Folder::new();

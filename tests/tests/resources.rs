@@ -98,7 +98,7 @@ fn slow_heads_beside_others() {
 }
 
 #[test]
-fn bodies_that_nobody_takes_are_not_waited_for() {
+fn unread_bodies_are_not_awaited() {
     let (_folder, server) = site(&[]);
     let resident = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();

@@ -605,7 +605,7 @@ fn unknown_hosts_are_not_redirected_to_https() {
 }
 
 #[test]
-fn logs_hold_no_secrets_and_are_not_for_everybody() {
+fn logs_contain_no_secrets_and_are_private() {
     let folder = Folder::new();
     let log = folder.0.join("access.log");
     let site = format!(
@@ -639,7 +639,7 @@ fn logs_hold_no_secrets_and_are_not_for_everybody() {
 }
 
 #[test]
-fn an_auth_service_does_not_get_what_a_client_claims_of_its_request() {
+fn auth_services_do_not_get_forged_request_fields() {
     let (folder, upstream) = (Folder::new(), Upstream::start());
     let site = format!(
         "upstream app {{ server \"{0}\"; }}\nsite \"*\" {{ forward-auth app path=\"/check\"; respond 200 inside; }}\n",

@@ -35,7 +35,7 @@ fn colour_is_for_terminals_that_want_it() {
 }
 
 #[test]
-fn serve_says_what_a_person_wants_to_know() {
+fn serve_prints_a_useful_summary() {
     let folder = Folder::new();
     folder.write("index.html", "0123456789");
     let path = folder.0.to_str().unwrap();
@@ -106,7 +106,7 @@ fn bench_shows_nothing_to_programs() {
 }
 
 #[test]
-fn the_terminal_is_given_back_where_nothing_can_be_measured() {
+fn the_terminal_is_restored_after_a_failed_measurement() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (status, shown) = Terminal::start(flatout(&["bench", &format!("http://{free}/")])).end();
     assert_eq!(status.code(), Some(1));

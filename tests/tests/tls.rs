@@ -103,7 +103,7 @@ fn a_domain_without_a_certificate_is_refused_and_others_are_served() {
 }
 
 #[test]
-fn certificates_that_change_are_taken_on() {
+fn changed_certificates_are_loaded() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign("a", "old.test");
@@ -265,7 +265,7 @@ fn a_proxy_speaks_tls_on_both_sides() {
 }
 
 #[test]
-fn figures_tell_of_handshakes_and_days() {
+fn metrics_show_handshakes_and_remaining_days() {
     let (authority, site) = (Authority::new(), Folder::new());
     site.write("index.html", "hello");
     authority.sign("a", "a.test");

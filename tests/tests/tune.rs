@@ -111,7 +111,7 @@ fn one_screen_and_json_say_the_same() {
 
 /// The interface for other programs: a list whose entries have these keys with these types.
 #[test]
-fn json_is_a_list_of_what_was_promised() {
+fn json_has_the_documented_fields() {
     let machine = Machine::new();
     let text = stdout(&machine.tune(&["--json", "--port", "80"]));
     let serde_json::Value::Array(tunings) = serde_json::from_str(&text).expect("JSON") else {
@@ -143,7 +143,7 @@ fn json_is_a_list_of_what_was_promised() {
 
 /// A name given twice is applied once; while another run holds the journal, the user has to wait, not the program.
 #[test]
-fn a_name_said_twice_and_a_journal_that_is_held() {
+fn repeated_names_and_a_locked_journal_are_reported() {
     let machine = Machine::new();
     let output = machine.tune(&["apply", "somaxconn", "somaxconn"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -185,7 +185,7 @@ fn without_room_for_the_journal_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_applied_and_kept_is_undone_byte_for_byte() {
+fn applied_settings_are_undone_byte_for_byte() {
     let machine = Machine::new();
     let before = machine.snapshot();
     let output = machine.tune(&["apply", "--low-risk", "congestion", "--persist"]);
@@ -296,7 +296,7 @@ fn risks_need_consent_and_mistakes_are_reported() {
 }
 
 #[test]
-fn explain_says_why_and_what() {
+fn explain_gives_reasons_and_changes() {
     let machine = Machine::new();
     let text = stdout(&machine.tune(&["explain", "congestion", "--port", "80"]));
     for expected in [
@@ -518,7 +518,7 @@ fn in_a_namespace_everything_is_put_back() {
 
 /// Qdiscs with custom parameters, and an offload: they are equal before and after.
 #[test]
-fn what_somebody_configured_is_put_back_with_its_parameters() {
+fn configured_qdiscs_are_restored_with_their_parameters() {
     let Some(namespace) = Namespace::new("link") else { return };
     namespace.with_veth();
     // A veth has its own NAPI instances only with this offload.

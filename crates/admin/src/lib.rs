@@ -79,7 +79,8 @@ pub struct View {
     pub bus: Option<Arc<Relay>>,
 }
 
-/// Reports the upstreams of a server, and its response cache.
+/// Reports the upstreams of a server, and its response cache. A trait although only `server` implements it: a reload
+/// replaces both, and `server` is above this crate.
 pub trait UpstreamSource: Send + Sync {
     /// The current upstreams. Called once a second on the control plane; must not block.
     fn upstreams(&self) -> Vec<upstreams::UpstreamSnapshot>;

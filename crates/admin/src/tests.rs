@@ -190,7 +190,7 @@ fn only_the_operator_is_served() {
 }
 
 #[test]
-fn others_are_let_in_only_when_that_is_said() {
+fn public_access_must_be_enabled() {
     for (address, is_private) in [
         ("127.0.0.1:1", true),
         ("127.8.9.1:1", true),

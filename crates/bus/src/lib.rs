@@ -88,23 +88,6 @@ pub trait Bus: Send + Sync {
     }
 }
 
-/// A member of a bus. Called on the thread of the bus, one call at a time.
-pub trait Member: Send + Sync {
-    /// A parcel has arrived; `age` is the time since it was sent. Parcels of one member arrive in the order
-    /// in which they were sent. If the bus returns parcels to their sender and this is one of the member's
-    /// own, returns its receipt.
-    fn receive(&self, bytes: &Bytes, age: Duration) -> Option<Receipt>;
-
-    /// Messages were lost: the bus no longer has all that were sent while it was disconnected.
-    fn missed(&self);
-
-    /// The bus was joined. Parcels that others sent before may be lost.
-    fn joined(&self, how: Joined);
-
-    /// Called every 250 ms or more often.
-    fn tick(&self);
-}
-
 /// How a bus was joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {

@@ -8,12 +8,12 @@ use std::{io, thread};
 
 use bytes::Bytes;
 
-use super::{Bus, BusState, Counted, Joined, Member, Parcel};
+use super::{Bus, BusState, Counted, Joined, Parcel, Relay};
 
 /// Maximum number of parcels queued for one member.
 const WAITING_MAX: usize = 16 << 10;
 
-/// How often [`Member::tick`] is called.
+/// How often [`Relay::tick`] is called.
 const TICK_TIME: Duration = Duration::from_millis(250);
 
 /// A bus; clones share it.
@@ -50,7 +50,7 @@ impl LocalMember {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
+    pub(super) fn start(&self, member: Weak<Relay>) -> io::Result<()> {
         let Some(receiver) = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
@@ -82,7 +82,7 @@ impl Bus for LocalMember {
     }
 }
 
-fn serve(receiver: &Receiver<Bytes>, member: &Weak<dyn Member>) {
+fn serve(receiver: &Receiver<Bytes>, member: &Weak<Relay>) {
     use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
     let Some(first) = member.upgrade() else { return };
     first.joined(Joined::AtOnce);

@@ -1,7 +1,7 @@
 //! The bus over NATS: one connection to one of its servers, on a separate thread.
 //!
 //! ```text
-//! send ──> Outbox ── pump ──> GROUP.push.CHANNEL, GROUP.purge, GROUP.presence ──> server ── GROUP.> ──> Member::receive
+//! send ──> Outbox ── pump ──> GROUP.push.CHANNEL, GROUP.purge, GROUP.presence ──> server ── GROUP.> ──> Relay::receive
 //!            ^ settle: an own parcel that has come back was carried, and is removed <─────────────────────────┘
 //! ```
 //!
@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use super::history::StreamPosition;
 use super::outbox::{Outbox, Outcome};
 use super::session::Session;
-use super::{Bus, BusState, Counted, Member, Parcel, Plan, Receipt, Server, Topic};
+use super::{Bus, BusState, Counted, Parcel, Plan, Receipt, Relay, Server, Topic};
 
 /// The pause before all servers are tried again. It doubles each time, and half of it is random. Between two
 /// servers it is `PAUSE_MIN`.
@@ -84,7 +84,7 @@ impl Nats {
     ///
     /// # Errors
     /// The thread or the runtime cannot be started.
-    pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
+    pub fn start(&self, member: Weak<Relay>) -> io::Result<()> {
         let mut first = Some(runtime()?);
         let shared = self.0.clone();
         let thread = thread::Builder::new().name("flatout-bus".to_owned());
@@ -210,7 +210,7 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 /// Keeps a session with one of the servers until the member is dropped.
-async fn run(shared: &Shared, member: &Weak<dyn Member>) {
+async fn run(shared: &Shared, member: &Weak<Relay>) {
     let random = RandomState::new();
     let mut pause = PAUSE_MIN;
     let mut away_since: Option<Instant> = None;

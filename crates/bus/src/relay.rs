@@ -13,7 +13,7 @@ use super::carrier::Carrier;
 use super::holdback::HoldbackQueue;
 use super::parcel::{About, Head, ParcelKind, decode};
 use super::peers::{Peers, SILENCE_TIME};
-use super::{Bus, Counted, Joined, Member, Parcel, Receipt, Topic};
+use super::{Bus, Counted, Joined, Parcel, Receipt, Topic};
 use flatout_cache::Purge;
 use flatout_observe::metrics::{Family, Source};
 use flatout_push::{Arrival, Hub, Incoming, Refused, SequenceTracker, Step};
@@ -207,32 +207,6 @@ impl Relay {
         self.bus.get().is_some_and(|bus| bus.keeps_messages())
     }
 
-    fn take(&self, bytes: &Bytes, age: Duration) -> Option<Receipt> {
-        let Some((head, data)) = decode(bytes) else {
-            self.refuse();
-            return None;
-        };
-        let Head { origin, number, what } = head;
-        let is_own = origin == self.origin();
-        let receipt = |topic| is_own.then_some(Receipt { topic, number });
-        match what {
-            ParcelKind::Published(about) if is_own => {
-                if is_late(&about, age) {
-                    self.hub.note_late();
-                }
-            }
-            ParcelKind::Published(about) => self.take_message((origin, number), &about, data, (bytes, age)),
-            ParcelKind::Message(_) => self.take_unread(origin, number),
-            ParcelKind::Purge(_) if is_own => return receipt(Topic::Purge),
-            ParcelKind::Purge(text) => self.take_purge(origin, number, &text),
-            ParcelKind::Presence { .. } if is_own => return receipt(Topic::Presence),
-            ParcelKind::Presence { messages, purges, asks, leaves } => {
-                self.take_presence(origin, (messages, purges), asks, leaves);
-            }
-        }
-        receipt(Topic::Push)
-    }
-
     fn take_message(
         &self,
         from: (u64, u64),
@@ -400,17 +374,45 @@ fn is_late(about: &About<'_>, age: Duration) -> bool {
     sent_ms.abs_diff(about.at_ms) > LATE_TIME.as_millis() as u64
 }
 
-impl Member for Relay {
-    fn receive(&self, bytes: &Bytes, age: Duration) -> Option<Receipt> {
-        self.take(bytes, age)
+/// As a member of a bus: called on the thread of the bus, one call at a time.
+impl Relay {
+    /// A parcel has arrived; `age` is the time since it was sent. Parcels of one member arrive in the order
+    /// in which they were sent. If the bus returns parcels to their sender and this is one of the member's
+    /// own, returns its receipt.
+    pub(crate) fn receive(&self, bytes: &Bytes, age: Duration) -> Option<Receipt> {
+        let Some((head, data)) = decode(bytes) else {
+            self.refuse();
+            return None;
+        };
+        let Head { origin, number, what } = head;
+        let is_own = origin == self.origin();
+        let receipt = |topic| is_own.then_some(Receipt { topic, number });
+        match what {
+            ParcelKind::Published(about) if is_own => {
+                if is_late(&about, age) {
+                    self.hub.note_late();
+                }
+            }
+            ParcelKind::Published(about) => self.take_message((origin, number), &about, data, (bytes, age)),
+            ParcelKind::Message(_) => self.take_unread(origin, number),
+            ParcelKind::Purge(_) if is_own => return receipt(Topic::Purge),
+            ParcelKind::Purge(text) => self.take_purge(origin, number, &text),
+            ParcelKind::Presence { .. } if is_own => return receipt(Topic::Presence),
+            ParcelKind::Presence { messages, purges, asks, leaves } => {
+                self.take_presence(origin, (messages, purges), asks, leaves);
+            }
+        }
+        receipt(Topic::Push)
     }
 
-    fn missed(&self) {
+    /// Messages were lost: the bus no longer has all that were sent while it was disconnected.
+    pub(crate) fn missed(&self) {
         self.miss();
         self.hub.report_loss();
     }
 
-    fn joined(&self, how: Joined) {
+    /// The bus was joined. Parcels that others sent before may be lost.
+    pub(crate) fn joined(&self, how: Joined) {
         // Purges may have been missed, also while this process was not running and its cache was on disk.
         self.mark_cache_stale();
         if how == Joined::Late && !self.keeps_messages() {
@@ -428,7 +430,8 @@ impl Member for Relay {
         self.send_presence(true, false);
     }
 
-    fn tick(&self) {
+    /// Called every 250 ms or more often.
+    pub(crate) fn tick(&self) {
         let now = clock::now().ticks;
         self.release();
         let awaits_channels = self.hub.awaits_channels();

@@ -19,7 +19,7 @@ use super::history::{StoredMessage, StreamHistory, StreamPosition};
 use super::nats::Shared;
 use super::outbox::{ACKNOWLEDGED_TIME_MAX, WINDOW};
 use super::server_info;
-use super::{BusState, Credentials, Joined, Member, Parcel, Plan, Server, Topic};
+use super::{BusState, Credentials, Joined, Parcel, Plan, Relay, Server, Topic};
 
 /// Time limit to connect, and for the first marker to come back.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const PING_TIME: Duration = Duration::from_secs(2);
 /// is detected by their numbers.
 const RECEIVED_MAX: usize = 64 << 10;
 
-/// How often [`Member::tick`] is called.
+/// How often [`Relay::tick`] is called.
 const TICK_TIME: Duration = Duration::from_millis(250);
 
 /// Above this time between two ticks, the process was suspended.
@@ -43,7 +43,7 @@ const SHOWN_MAX: usize = 200;
 /// One connection.
 pub(super) struct Session<'s> {
     pub(super) shared: &'s Shared,
-    pub(super) member: &'s Weak<dyn Member>,
+    pub(super) member: &'s Weak<Relay>,
     pub(super) server: &'s Server,
     /// A random number that identifies the markers of this session.
     pub(super) nonce: u64,
@@ -114,7 +114,7 @@ impl Session<'_> {
             let Some(member) = self.member.upgrade() else { return String::new() };
             if has_come_back && stream.pending == 0 && !is_joined {
                 is_joined = true;
-                self.join(&*member, stream.has_missed);
+                self.join(&member, stream.has_missed);
             }
             // In this order: the marker follows everything that was sent.
             if is_joined && !(self.pump(client).await && self.put_sync(client).await) {
@@ -160,7 +160,7 @@ impl Session<'_> {
         }
     }
 
-    fn join(&self, member: &dyn Member, has_missed: bool) {
+    fn join(&self, member: &Relay, has_missed: bool) {
         let how = {
             let mut standing = self.shared.lock();
             standing.state = BusState::Joined;

@@ -34,8 +34,7 @@ impl Site {
     fn on(bus: &Local) -> Site {
         let (site, seat) = (Site::new(), bus.seat());
         site.relay.connect(seat.clone());
-        let member: Arc<dyn Member> = site.relay.clone();
-        seat.start(Arc::downgrade(&member)).unwrap();
+        seat.start(Arc::downgrade(&site.relay)).unwrap();
         site
     }
 

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_alone_leaves_the_next_word_alone() {
+    fn switches_do_not_consume_the_next_word() {
         let both = |text: &str| with_both(text.split(' ')).join(OsString::from("|").as_os_str());
         assert_eq!(both("x --tls local ./public"), "x|--tls|local||./public");
         assert_eq!(both("--tls=local --tls a b local"), "--tls|local||--tls|a|b|local");

@@ -24,7 +24,7 @@ pub(crate) const COMMAND: Command = Command {
 
 /// The options.
 #[derive(Default)]
-struct Options {
+struct JsonApiOptions {
     listen: Vec<Address>,
     workers: Option<usize>,
     congestion: Option<String>,
@@ -36,9 +36,9 @@ struct Options {
 /// The response: TechEmpower's JSON test.
 const MESSAGE: &str = "Hello, World!";
 
-const GROUPS: &[Group<Options>] = &[("server", SERVER)];
+const GROUPS: &[Group<JsonApiOptions>] = &[("server", SERVER)];
 
-const SERVER: &[Setting<Options>] = &[
+const SERVER: &[Setting<JsonApiOptions>] = &[
     Setting {
         name: "listen",
         value: "ADDR",
@@ -106,7 +106,7 @@ const SERVER: &[Setting<Options>] = &[
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = JsonApiOptions::default();
     fill(matches, GROUPS, &mut options)?;
     let logs = options.access_log.map(|path| Log::open(log::Plan::new(path))).transpose();
     let logs = logs.map_err(|error| Failure::Run(format!("cannot open the access log: {error}")))?;

@@ -34,7 +34,7 @@ const SHORTS: &[Short] = &[('d', "duration")];
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// The options.
-struct Options {
+struct ProfileOptions {
     plan: Plan,
     port: Option<u16>,
     time: Duration,
@@ -54,9 +54,9 @@ enum Requests {
     PerSecond(f64),
 }
 
-impl Default for Options {
+impl Default for ProfileOptions {
     fn default() -> Self {
-        Options {
+        ProfileOptions {
             plan: Plan { pids: Vec::new(), rate_hz: RATE_HZ_DEFAULT, softirq: Softirq::All },
             port: None,
             time: Duration::from_secs(10),
@@ -70,9 +70,9 @@ impl Default for Options {
     }
 }
 
-const GROUPS: &[Group<Options>] = &[("Sampling", SAMPLED), ("Output", WRITTEN)];
+const GROUPS: &[Group<ProfileOptions>] = &[("Sampling", SAMPLED), ("Output", WRITTEN)];
 
-const SAMPLED: &[Setting<Options>] = &[
+const SAMPLED: &[Setting<ProfileOptions>] = &[
     Setting {
         name: "pid",
         value: "PID",
@@ -157,7 +157,7 @@ const SAMPLED: &[Setting<Options>] = &[
     },
 ];
 
-const WRITTEN: &[Setting<Options>] = &[
+const WRITTEN: &[Setting<ProfileOptions>] = &[
     Setting {
         name: "report",
         value: "FILE",
@@ -211,7 +211,7 @@ const WRITTEN: &[Setting<Options>] = &[
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = ProfileOptions::default();
     fill(matches, GROUPS, &mut options)?;
     match options.diff.as_slice() {
         [] => print_profile(options),
@@ -220,7 +220,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-fn print_profile(mut options: Options) -> Result<(), Failure> {
+fn print_profile(mut options: ProfileOptions) -> Result<(), Failure> {
     let mut missing = None;
     if let Some(port) = options.port {
         let (pids, why) = listening_on(port)?;
@@ -254,7 +254,7 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
     print(&flame::table(&profile))
 }
 
-fn print_difference(before: &str, after: &str, options: &Options) -> Result<(), Failure> {
+fn print_difference(before: &str, after: &str, options: &ProfileOptions) -> Result<(), Failure> {
     let (before, after) = (read(before)?, read(after)?);
     let comparison = compare(&before, &after).map_err(|error| Failure::Usage(error.to_string()))?;
     write(options.report.as_deref(), || flame::comparison_page(&before, &after, &comparison))?;
@@ -329,12 +329,15 @@ mod tests {
     #[test]
     fn defaults_match_the_help() {
         for (name, check) in [
-            ("duration", (|options: &Options| format!("{:?}", options.time)) as fn(&Options) -> String),
+            (
+                "duration",
+                (|options: &ProfileOptions| format!("{:?}", options.time)) as fn(&ProfileOptions) -> String,
+            ),
             ("frequency", |options| options.plan.rate_hz.to_string()),
             ("softirq", |options| format!("{:?}", options.plan.softirq).to_lowercase()),
         ] {
             let setting = SAMPLED.iter().find(|setting| setting.name == name).unwrap();
-            assert_eq!(check(&Options::default()), setting.default, "--{name}");
+            assert_eq!(check(&ProfileOptions::default()), setting.default, "--{name}");
         }
     }
 }

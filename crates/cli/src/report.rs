@@ -29,20 +29,20 @@ const FILE: &str = "file";
 
 /// The options.
 #[derive(Default)]
-struct Options {
+struct ReportOptions {
     showing: Showing,
     svg: Option<String>,
 }
 
-impl AsMut<Showing> for Options {
+impl AsMut<Showing> for ReportOptions {
     fn as_mut(&mut self) -> &mut Showing {
         &mut self.showing
     }
 }
 
-const GROUPS: &[Group<Options>] = &[("Output", RESULT)];
+const GROUPS: &[Group<ReportOptions>] = &[("Output", RESULT)];
 
-const RESULT: &[Setting<Options>] = &[
+const RESULT: &[Setting<ReportOptions>] = &[
     report(),
     Setting {
         name: "svg",
@@ -58,7 +58,7 @@ const RESULT: &[Setting<Options>] = &[
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = ReportOptions::default();
     fill(matches, GROUPS, &mut options)?;
     let path = matches.get_one::<String>(FILE).map_or("", String::as_str);
     let mut climb = read(path, from_json).map_err(Failure::Usage)?;

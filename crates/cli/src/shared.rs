@@ -1,4 +1,7 @@
 //! Settings shared by several commands. Each is written once; a command says where its value goes.
+//!
+//! `connections`, `duration`, `warmup`, `pairs`, `pid` and `json` of `bench` and `climb` are not here: their defaults, limits
+//! or values differ, and a function with these as parameters would be as long as the two settings.
 
 use crate::setting::Setting;
 use crate::value;

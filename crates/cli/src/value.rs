@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write() {
+    fn usual_notations_are_parsed() {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("16KiB"), Ok(16 << 10));
         assert_eq!(bytes("8 MiB"), Ok(8 << 20));

@@ -7,12 +7,12 @@ use flatout_tune::{Begun, Commands};
 
 use crate::command;
 use crate::plan::{Attempt, Error, Rung, Variant};
-use crate::tunings::Tunings;
+use crate::tuned::Tuned;
 use flatout_tune::Needs;
 
 /// All rungs, and which of them are applied.
-pub(crate) struct Changes<'p> {
-    pub(crate) tunings: &'p mut dyn Tunings,
+pub(crate) struct Changes<'p, 'h> {
+    pub(crate) tunings: &'p mut Tuned<'h>,
     rungs: &'p [Rung],
     on: Vec<bool>,
     /// Journal records of applied changes by commands.
@@ -25,9 +25,9 @@ pub(crate) type Environment = [(&'static str, String)];
 /// Time limit of a command that applies or undoes a change.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
-impl<'p> Changes<'p> {
+impl<'p, 'h> Changes<'p, 'h> {
     /// With no change applied.
-    pub(crate) fn new(rungs: &'p [Rung], tunings: &'p mut dyn Tunings) -> Changes<'p> {
+    pub(crate) fn new(rungs: &'p [Rung], tunings: &'p mut Tuned<'h>) -> Changes<'p, 'h> {
         let begun = rungs.iter().map(|_| None).collect();
         Changes { tunings, rungs, on: vec![false; rungs.len()], begun }
     }

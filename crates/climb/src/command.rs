@@ -56,7 +56,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     #[test]
-    fn commands_succeed_fail_and_are_ended() {
+    fn commands_succeed_fail_and_time_out() {
         let ran = run("echo $A; echo no >&2; exit 3", &[("A", "b".to_owned())], PATIENCE, None).unwrap();
         assert_eq!((ran.stdout.as_str(), last_words(&ran).as_str()), ("b\n", ": no"));
         assert_eq!(succeed("true", &[], PATIENCE), Ok(()));

@@ -44,7 +44,6 @@ mod server;
 mod state;
 mod status;
 mod tuned;
-mod tunings;
 mod variants;
 
 pub use flatout_trial::{
@@ -58,5 +57,4 @@ pub use variants::{Config, Edit};
 pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
 pub use run::{ClimbProgress, Finished, resume, run};
 pub use state::State;
-pub use tuned::Tuned;
-pub use tunings::{Reading, Tunings};
+pub use tuned::{Reading, Tuned};

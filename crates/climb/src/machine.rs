@@ -14,7 +14,7 @@ use crate::generator::Load;
 use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
 use crate::run::{ClimbProgress, Finished};
 use crate::server::{Start, UnderTest, is_here};
-use crate::tunings::Tunings;
+use crate::tuned::Tuned;
 use crate::variants::{Copies, Edit};
 use flatout_tune::Needs;
 
@@ -25,9 +25,9 @@ const RATE_RUNS: usize = 5;
 pub(crate) const PROFILE_PARTS: u32 = 2;
 
 /// The machine as one climb uses it.
-pub(crate) struct Machine<'p> {
+pub(crate) struct Machine<'p, 'h> {
     pub(crate) plan: &'p Plan,
-    pub(crate) changes: Changes<'p>,
+    pub(crate) changes: Changes<'p, 'h>,
     /// The A/A runs, and the runs of everything kept against the unchanged server.
     pub(crate) noise: Gathered,
     pub(crate) total: Gathered,
@@ -47,14 +47,14 @@ pub(crate) struct Machine<'p> {
     is_starting: bool,
 }
 
-impl<'p> Machine<'p> {
+impl<'p, 'h> Machine<'p, 'h> {
     pub(crate) fn new(
         plan: &'p Plan,
         target: Target,
         load: Load<'p>,
-        tunings: &'p mut dyn Tunings,
+        tunings: &'p mut Tuned<'h>,
         watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
-    ) -> Machine<'p> {
+    ) -> Machine<'p, 'h> {
         let restarting = plan.rungs.iter().map(|rung| match &rung.change {
             Attempt::Variant(variant) => variant.restarts(),
             Attempt::Tuning => {
@@ -232,7 +232,7 @@ impl<'p> Machine<'p> {
     }
 }
 
-impl Subject for Machine<'_> {
+impl Subject for Machine<'_, '_> {
     type Error = Error;
 
     fn omission(&self, rung: usize) -> Option<String> {

@@ -6,7 +6,7 @@ use flatout_trial::compare::{Level, Verdict, judge};
 use flatout_trial::{Block, Effect, End, Found, Objective};
 
 use crate::plan::Error;
-use crate::tunings::Reading;
+use crate::tuned::Reading;
 
 /// The result of a climb.
 #[derive(Debug)]

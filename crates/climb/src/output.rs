@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrk_is_understood() {
+    fn output_of_wrk_is_parsed() {
         let text = "Running 2s test @ http://127.0.0.1:1/\n  2 threads and 10 connections\n  Thread Stats   Avg      \
             Stdev     Max   +/- Stdev\n    Latency   635.91us    0.89ms  12.92ms   93.69%\n    Req/Sec    56.20k     \
             8.07k   62.00k    86.54%\n  Latency Distribution\n     50%  250.00us\n     99%    1.50ms\n  1000 requests in \
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_understood() {
+    fn json_output_is_parsed() {
         let oha = r#"{"summary":{"requestsPerSec":100.5},"latencyPercentiles":{"p50":0.001,"p99":0.002},
             "statusCodeDistribution":{"200":90,"500":3},
             "errorDistribution":{"aborted due to deadline":7,"connection refused":2}}"#;

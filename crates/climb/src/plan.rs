@@ -113,7 +113,7 @@ pub struct Rung {
 /// What a rung changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempt {
-    /// A tuning by its name; [`Tunings`](crate::Tunings) applies it.
+    /// A tuning by its name; [`Tuned`](crate::Tuned) applies it.
     Tuning,
     /// A change defined by the user.
     Variant(Variant),

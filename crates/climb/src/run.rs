@@ -14,7 +14,7 @@ use crate::lab::{self, Lab};
 use crate::machine::{Machine, PROFILE_PARTS};
 use crate::outcome::{Figures, Outcome, Profiles, TriedRung, Waiting};
 use crate::plan::{Attempt, Error, Plan, Rung, ServerPlan};
-use crate::tunings::{Reading, Tunings};
+use crate::tuned::{Reading, Tuned};
 
 /// The progress of a climb.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ pub struct Finished<'l> {
 /// Later failures are part of the outcome.
 pub fn run(
     plan: &Plan,
-    tunings: &mut dyn Tunings,
+    tunings: &mut Tuned<'_>,
     stop: &AtomicBool,
     watch: &mut dyn FnMut(&ClimbProgress<'_>),
 ) -> Result<Outcome, Error> {
@@ -70,7 +70,7 @@ pub fn run(
 /// As [`run`], and a plan that has changed since, or a change that is not in effect in this boot.
 pub fn resume(
     plan: &Plan,
-    tunings: &mut dyn Tunings,
+    tunings: &mut Tuned<'_>,
     before: Outcome,
     stop: &AtomicBool,
     watch: &mut dyn FnMut(&ClimbProgress<'_>),
@@ -99,7 +99,7 @@ pub fn resume(
 
 /// The outcome, completed with the results of the runs after the reboot.
 fn completed(
-    machine: &mut Machine<'_>,
+    machine: &mut Machine<'_, '_>,
     before: Outcome,
     rung: usize,
     resumed: trial::Resumed<Error>,
@@ -148,12 +148,12 @@ fn completed(
 const REBOOT: &str = "reboot";
 
 /// The machine, with its server running and responding.
-fn machine<'p>(
+fn machine<'p, 'h>(
     plan: &'p Plan,
-    tunings: &'p mut dyn Tunings,
+    tunings: &'p mut Tuned<'h>,
     stop: &'p AtomicBool,
     watch: &'p mut dyn FnMut(&ClimbProgress<'_>),
-) -> Result<Machine<'p>, Error> {
+) -> Result<Machine<'p, 'h>, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     for rung in plan.rungs.iter().filter(|rung| rung.change == Attempt::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
@@ -166,7 +166,7 @@ fn machine<'p>(
 }
 
 /// Reports whose burdens remain; those that cost something are removed for good if that was requested.
-fn relieve(machine: &mut Machine<'_>, outcome: &mut Outcome) {
+fn relieve(machine: &mut Machine<'_, '_>, outcome: &mut Outcome) {
     let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
     let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
     for (rung, TriedRung { name, found, .. }) in machine.plan.rungs.iter().zip(&mut outcome.rungs) {
@@ -194,7 +194,7 @@ fn relieve(machine: &mut Machine<'_>, outcome: &mut Outcome) {
 }
 
 /// Samples stacks of the unchanged server and with everything kept, and leaves the machine as the climb left it.
-fn profiles(machine: &mut Machine<'_>, outcome: &mut Outcome) -> Result<Profiles, String> {
+fn profiles(machine: &mut Machine<'_, '_>, outcome: &mut Outcome) -> Result<Profiles, String> {
     if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
         return Err("the climb did not finish".to_owned());
     }
@@ -262,7 +262,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     Ok((Load { generator, remote, url, lab, stop }, target))
 }
 
-fn outcome(machine: &mut Machine<'_>, climbed: trial::Climbed<Error>) -> Outcome {
+fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Outcome {
     let kept = climbed.kept();
     let (apply, take_back) = commands(machine, &kept);
     let nothing = vec![false; kept.len()];
@@ -322,7 +322,7 @@ fn outcome(machine: &mut Machine<'_>, climbed: trial::Climbed<Error>) -> Outcome
 }
 
 /// The state of a rung before the reboot that it needs, and what to do for it.
-fn before_reboot(machine: &Machine<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
+fn before_reboot(machine: &Machine<'_, '_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
     match &rung.change {
         Attempt::Variant(variant) => {
             let set = variant.set.clone().unwrap_or_else(|| format!("make the change `{}`", rung.name));
@@ -338,7 +338,7 @@ fn before_reboot(machine: &Machine<'_>, rung: &Rung) -> (Option<Reading>, Vec<St
 
 /// The shell command that applies what was kept and ends with the server's command, if that has changed; and the
 /// command that undoes it.
-fn commands(machine: &Machine<'_>, kept: &[bool]) -> (Option<String>, Option<String>) {
+fn commands(machine: &Machine<'_, '_>, kept: &[bool]) -> (Option<String>, Option<String>) {
     let plan = machine.plan;
     let on = || plan.rungs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(rung, _)| rung);
     let variants = || {

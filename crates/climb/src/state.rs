@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::outcome::Waiting;
 use crate::plan::{Error, PAIRS_MAX};
-use crate::tunings::Reading;
+use crate::tuned::Reading;
 
 /// A climb that waits for a reboot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

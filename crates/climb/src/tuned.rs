@@ -10,8 +10,9 @@ use flatout_tune::{
     ServerSelector, Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::lab::DEVICE as LAB_DEVICE;
-use crate::tunings::{Reading, Tunings};
 
 /// Tunings of this machine. The journal is locked from the first change on.
 pub struct Tuned<'h> {
@@ -24,6 +25,15 @@ pub struct Tuned<'h> {
     stops: Vec<u32>,
     /// A packet tap equal to another program's, while its cost is measured.
     tap: Option<Tap>,
+}
+
+/// The state of a tuning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// As text.
+    pub value: String,
+    /// The counter that decreases when it is in effect.
+    pub count: u64,
 }
 
 /// A smaller published gain cannot be seen in a climb of minutes.
@@ -169,22 +179,33 @@ impl<'h> Tuned<'h> {
     }
 }
 
-impl Tunings for Tuned<'_> {
-    fn needs(&self, name: &str) -> Result<Needs, String> {
+/// By their names, for a climb.
+impl Tuned<'_> {
+    /// What the effect of this tuning needs to be measurable.
+    ///
+    /// # Errors
+    /// There is no such tuning, or it needs consent that was not given.
+    pub fn needs(&self, name: &str) -> Result<Needs, String> {
         let about = find(name).ok_or_else(|| unknown(name))?.about();
         self.consent.permits(about).map_err(|error| error.to_string())?;
         Ok(about.needs)
     }
 
-    fn is_restarting(&self, name: &str) -> bool {
+    /// Whether it needs a restart of the server.
+    pub(crate) fn is_restarting(&self, name: &str) -> bool {
         self.planned(name).is_ok_and(|planned| !planned.then.is_empty())
     }
 
-    fn is_burden(&self, name: &str) -> bool {
+    /// Whether it is about another program's burden, which stays: applying it adds an equal one.
+    pub(crate) fn is_burden(&self, name: &str) -> bool {
         name == TAPS
     }
 
-    fn apply(&mut self, name: &str) -> Result<(), String> {
+    /// Applies the change, all of it or nothing.
+    ///
+    /// # Errors
+    /// Why it cannot be applied here and now.
+    pub(crate) fn apply(&mut self, name: &str) -> Result<(), String> {
         if name == TAPS {
             if self.reading(name)?.count == 0 {
                 return Err("nobody holds one".to_owned());
@@ -198,7 +219,11 @@ impl Tunings for Tuned<'_> {
         if made.is_empty() { Err(AS_IT_SHOULD_BE.to_owned()) } else { Ok(()) }
     }
 
-    fn undo(&mut self, name: &str) -> Result<(), String> {
+    /// Undoes the change.
+    ///
+    /// # Errors
+    /// What could not be restored, and what to do.
+    pub(crate) fn undo(&mut self, name: &str) -> Result<(), String> {
         if name == TAPS {
             self.tap = None;
             return Ok(());
@@ -218,19 +243,33 @@ impl Tunings for Tuned<'_> {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String> {
+    /// Records in the journal that a change by commands is about to be applied, so that it is undone however this
+    /// process ends.
+    ///
+    /// # Errors
+    /// It cannot be recorded; then it must not be applied.
+    pub(crate) fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String> {
         self.session()?.begin(name, commands).map_err(|error| error.to_string())
     }
 
-    fn made(&mut self, begun: &Begun) -> Result<(), String> {
+    /// Records that its first command has finished.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub(crate) fn made(&mut self, begun: &Begun) -> Result<(), String> {
         self.session()?.made(begun).map_err(|error| error.to_string())
     }
 
-    fn forget(&mut self, begun: &Begun) -> Result<(), String> {
+    /// Removes the record: the change was undone, or stays because its user wanted that.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(crate) fn forget(&mut self, begun: &Begun) -> Result<(), String> {
         self.session()?.forget(begun).map_err(|error| error.to_string())
     }
 
-    fn commands(&self, names: &[&str]) -> (String, String) {
+    /// The shell command that applies these tunings, and the one that undoes them.
+    pub(crate) fn commands(&self, names: &[&str]) -> (String, String) {
         let is_grave = |name: &&&str| find(name).is_some_and(|tuning| tuning.about().risk == Risk::Grave);
         let risk = if names.iter().any(|name| is_grave(&name)) { " --accept-risk" } else { "" };
         let port = self.asked.port.map(|port| format!(" --port {port}")).unwrap_or_default();
@@ -240,7 +279,9 @@ impl Tunings for Tuned<'_> {
         (format!("flatout tune apply {names}{port}{pid}{risk}{state}"), self.undo_command(&names))
     }
 
-    fn relieve(&mut self, name: &str) -> Vec<Result<String, String>> {
+    /// Removes another program's burdens for good, if that was requested. For each one, returns what was done and how
+    /// to undo it, or why it still exists; empty if it was not requested.
+    pub(crate) fn relieve(&mut self, name: &str) -> Vec<Result<String, String>> {
         if name != TAPS || self.stops.is_empty() {
             return Vec::new();
         }
@@ -252,7 +293,8 @@ impl Tunings for Tuned<'_> {
         held.iter().map(|holder| self.stop(holder)).collect()
     }
 
-    fn holders(&self, name: &str) -> String {
+    /// Whose burden it is and how it could be removed, as text.
+    pub(crate) fn holders(&self, name: &str) -> String {
         let held = match self.held() {
             Ok(held) if name == TAPS && !held.is_empty() => held,
             _ => return "held by a process that is not visible from here".to_owned(),
@@ -266,7 +308,11 @@ impl Tunings for Tuned<'_> {
         format!("held by {}; to stop it at the end: {flags} --keep --accept-risk", listed(&held))
     }
 
-    fn before_reboot(&self, name: &str) -> Result<(Reading, Vec<String>), String> {
+    /// The state of a tuning that needs a reboot, and what to do for it.
+    ///
+    /// # Errors
+    /// Why there is nothing to do, or nothing known.
+    pub(crate) fn before_reboot(&self, name: &str) -> Result<(Reading, Vec<String>), String> {
         let tuning = find(name).ok_or_else(|| unknown(name))?;
         let advice = tuning.advice(self.host, &self.served()?).map_err(|Unknown(why)| why)?;
         let steps = match advice {
@@ -287,7 +333,11 @@ impl Tunings for Tuned<'_> {
         Ok((self.reading(name)?, steps))
     }
 
-    fn has_taken(&self, name: &str, before: &Reading) -> Result<(), String> {
+    /// Checks that it is in effect in this boot.
+    ///
+    /// # Errors
+    /// Its state instead.
+    pub(crate) fn has_taken(&self, name: &str, before: &Reading) -> Result<(), String> {
         let now = self.reading(name)?;
         match now.count < before.count {
             true => Ok(()),
@@ -298,7 +348,8 @@ impl Tunings for Tuned<'_> {
         }
     }
 
-    fn back_at_reboot(&self, name: &str) -> Vec<String> {
+    /// What to do so that the next boot has the old state again.
+    pub(crate) fn back_at_reboot(&self, name: &str) -> Vec<String> {
         vec![
             format!("{}, or restore what else was changed for this boot", self.undo_command(name)),
             "update the boot loader's configuration (update-grub), and reboot".to_owned(),

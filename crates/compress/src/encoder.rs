@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_can_be_read_when_it_was_sent() {
+    fn each_flushed_piece_can_be_decompressed() {
         let words = "the quick brown fox jumps over the lazy dog, again and again. ".repeat(40);
         for level in DEFAULT_LEVELS {
             let mut encoder = Encoder::new(level).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_are_under_way_than_may_be() {
+    fn concurrent_compressions_are_limited() {
         let under_way = Arc::new(UnderWay::default());
         let mut permits: Vec<Option<EncodePermit>> =
             (0..UNDER_WAY_MAX + 2).map(|_| under_way.begin()).collect();

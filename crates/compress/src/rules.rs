@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_chooses_among_what_there_is() {
+    fn the_client_chooses_among_the_offered_codings() {
         let page = response(&[("Content-Type", "text/html; charset=utf-8")], 2000);
         let [brotli, zstd, gzip] = DEFAULT_LEVELS;
         for (accept, expected) in [
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_short_partial_or_not_to_be_touched_is_left_alone() {
+    fn unsuitable_responses_are_not_compressed() {
         let text = ("Content-Type", "text/plain");
         for (fields, bytes, status) in [
             (vec![("Content-Type", "image/png")], 2000, 200),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pushed_body_counts_by_what_it_declares() {
+    fn pushed_bodies_count_with_their_declared_length() {
         let pushed = |length: Option<u64>| {
             let mut response = response(&[("Content-Type", "text/plain")], 0);
             response.set_body(Body::Pushed);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streamed_body_counts_by_its_length() {
+    fn streamed_bodies_count_with_their_length() {
         let streamed = |hint: SizeHint| {
             let mut response = response(&[("Content-Type", "text/plain")], 0);
             response.set_body(Body::Stream(Box::pin(Streamed(hint))));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_say_what_was_done() {
+    fn heads_describe_the_compression() {
         let fields = [
             ("Content-Type", "text/css"),
             ("ETag", "\"v1\""),

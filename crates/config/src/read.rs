@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+use kdl::{KdlDocument, KdlNode, KdlValue};
 
 use crate::guess::guess;
 use crate::mistake::Mistake;
 use crate::places::Places;
 use crate::source::Source;
 use crate::syntax;
+use crate::tree::span;
 
 /// Filled from a file, in the file's order. Every error gets its position.
 pub trait Plan {
@@ -320,12 +321,6 @@ fn place(node: &KdlNode) -> Range<usize> {
 /// The bytes of its values; of its word if it has none.
 fn value_place(node: &KdlNode) -> Range<usize> {
     node.entries().first().map_or_else(|| place(node), span)
-}
-
-/// The bytes of a value.
-fn span(entry: &KdlEntry) -> Range<usize> {
-    let span = entry.span();
-    span.offset()..span.offset() + span.len()
 }
 
 fn kind(value: &KdlValue) -> &'static str {

@@ -65,7 +65,7 @@ fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn a_file_is_told_in_its_order() {
+fn steps_have_the_order_of_the_file() {
     let text = "// one\nlab\nheader a\nheader b; rung gro\nvariant \"my own\" {\n  set x\n  unset \"y z\"\n  restart\n}\n\
                 /- rung nothing\nskip \"xps\" reason=\"one queue\"";
     let expected =
@@ -199,7 +199,7 @@ fn the_largest_file_is_read_in_time() {
 }
 
 #[test]
-fn what_is_wrong_later_is_shown_where_it_stands() {
+fn later_mistakes_have_a_position() {
     let text = "lab\nheader a\nheader b\nrung gro\nvariant \"my own\" { set x; unset y; }\nskip xps reason=r";
     let source = Source::new("a.kdl", text.as_bytes().to_vec(), &PLAN).unwrap();
     let mut places = read(source, &WORDS, &mut RecordingPlan::default()).unwrap();

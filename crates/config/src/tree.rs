@@ -273,7 +273,7 @@ fn one_of(choices: &[&str]) -> String {
 }
 
 /// The bytes of a value.
-fn span(entry: &KdlEntry) -> Range<usize> {
+pub(crate) fn span(entry: &KdlEntry) -> Range<usize> {
     let span = entry.span();
     span.offset()..span.offset() + span.len()
 }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fault_is_worth_one_line_for_as_long_as_it_lasts() {
+    fn each_fault_is_logged_once_until_it_ends() {
         let mut faults = Faults::default();
         let unread = |paths: &[&str]| -> Vec<(PathBuf, io::Error)> {
             paths.iter().map(|path| (path.into(), io::Error::other("a test"))).collect()

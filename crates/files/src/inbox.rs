@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_changes_becomes_one_look_at_everything() {
+    fn a_flood_of_changes_becomes_one_full_scan() {
         let inbox = Inbox::default();
         for number in 0..=CHANGED_MAX {
             inbox.changed(number.to_string().into());

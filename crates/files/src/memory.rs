@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_what_is_gone_are_cleared_away() {
+    fn slots_of_removed_files_are_freed() {
         let mut memory = Memory::new(1 << 20, None);
         for number in 0..10_000 {
             let entry = entry(number);

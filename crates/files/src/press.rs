@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_first_and_nothing_comes_twice() {
+    fn requested_files_are_first_and_none_repeats() {
         let queue = Queue::default();
         let entries: Vec<Arc<Entry>> = ["a.css", "b.css", "c.css", "d.png"].map(entry).into();
         entries.iter().for_each(|entry| queue.add(entry));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_reads_back() {
+    fn compressed_files_can_be_decompressed() {
         let text = Bytes::from("all work and no play makes jack a dull boy\n".repeat(50));
         let made = variants(&text);
         assert_eq!(made.len(), 3);

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_different_things() {
+    fn errors_have_different_messages() {
         let kind = |errno: Errno| fault(&errno.into());
         assert_eq!(kind(Errno::NOENT), Fault::Absent);
         assert_eq!(kind(Errno::ACCESS), Fault::Absent);

@@ -110,7 +110,7 @@ impl ManualKeeper {
 }
 
 #[test]
-fn errors_that_pass_take_nothing_away() {
+fn temporary_errors_remove_no_files() {
     for errno in [Errno::IO, Errno::STALE, Errno::TIMEDOUT, Errno::MFILE] {
         let mut kept = ManualKeeper::sweeping(&[("a", "a"), ("sub/b", "b"), ("c", "c")]);
         kept.fail("a", errno);
@@ -138,7 +138,7 @@ fn errors_that_pass_take_nothing_away() {
 }
 
 #[test]
-fn a_version_that_cannot_be_read_replaces_none() {
+fn an_unreadable_version_does_not_replace_a_readable_one() {
     let mut kept = ManualKeeper::sweeping(&[("a", "a")]);
     // Opening it and reading its metadata succeed, but reading it fails.
     kept.write("a", "longer");
@@ -176,7 +176,7 @@ fn a_file_that_changes_while_it_is_read_stays() {
 }
 
 #[test]
-fn what_changed_while_the_root_was_away_is_looked_at_when_it_is_back() {
+fn a_root_that_returns_is_scanned_again() {
     let mut kept = ManualKeeper::sweeping(&[("a", "old"), ("b", "b")]);
     let (root, away) = (kept.folder.0.join("root"), kept.folder.0.join("away"));
     std::fs::rename(&root, &away).unwrap();
@@ -199,7 +199,7 @@ fn what_changed_while_the_root_was_away_is_looked_at_when_it_is_back() {
 }
 
 #[test]
-fn a_watcher_that_went_blind_is_replaced_by_looks() {
+fn scans_replace_a_failed_watcher() {
     let mut kept = ManualKeeper::new(&[("a", "a")], |_| {});
     assert!(kept.keeper.watching.inotify().is_some());
     kept.write("b", "b");
@@ -211,7 +211,7 @@ fn a_watcher_that_went_blind_is_replaced_by_looks() {
 }
 
 #[test]
-fn what_appears_in_a_new_folder_after_the_look_is_told() {
+fn new_files_in_new_folders_are_reported() {
     let mut kept = ManualKeeper::new(&[("a", "a")], |_| {});
     kept.write("new/deep/first", "first");
     // The scan itself watches what it finds, without waiting for the watcher.
@@ -224,7 +224,7 @@ fn what_appears_in_a_new_folder_after_the_look_is_told() {
 }
 
 #[test]
-fn what_is_asked_for_comes_into_memory_in_place_of_what_is_not() {
+fn requested_files_replace_unused_ones_in_memory() {
     let mut kept =
         ManualKeeper::new(&[("a", "0123456789"), ("b", "0123456789")], |plan| plan.memory_bytes_max = 15);
     assert!(kept.text("/a").is_some() && kept.text("/b").is_none());
@@ -239,7 +239,7 @@ fn what_is_asked_for_comes_into_memory_in_place_of_what_is_not() {
 }
 
 #[test]
-fn all_is_served_before_the_first_look() {
+fn files_are_served_before_the_first_scan() {
     let folder = Folder::new();
     folder.write("a.css", "a");
     folder.write("sub/index.html", "sub");
@@ -270,7 +270,7 @@ fn all_is_served_before_the_first_look() {
 }
 
 #[test]
-fn a_file_on_disk_that_cannot_be_read_now_is_not_missing() {
+fn a_temporarily_unreadable_file_is_not_missing() {
     let kept = ManualKeeper::new(&[("a", "a")], |plan| plan.small_bytes_max = 0);
     let entry = kept.entry("/a").unwrap();
     let reach = || disk::reach(&kept.site, &mut OpenFiles::default(), &entry);
@@ -283,7 +283,7 @@ fn a_file_on_disk_that_cannot_be_read_now_is_not_missing() {
 }
 
 #[test]
-fn a_file_on_disk_that_becomes_longer_and_other_is_half_of_another() {
+fn a_file_rewritten_and_extended_while_sent_is_torn() {
     let former = "a line\n".repeat(10_000);
     let (log, other) = (former.clone() + "one more\n", "another line\n".repeat(10_000));
     let kept = ManualKeeper::new(&[("log", &former), ("file", &former)], |plan| plan.small_bytes_max = 0);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_may_pause_as_long_as_it_likes() {
+    fn a_writer_may_pause_for_any_time() {
         let folder = Folder::new();
         folder.write("file", "the former version");
         let former = entry(&folder, true);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_only_grown_is_no_half() {
+    fn a_file_that_only_grew_is_complete() {
         for in_memory in [true, false] {
             let folder = Folder::new();
             folder.write("file", "line\n");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_shorter_is_torn() {
+    fn a_file_seen_shorter_is_torn() {
         let folder = Folder::new();
         folder.write("file", "a large file");
         let former = entry(&folder, false);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_tell_growth_from_rewriting() {
+    fn samples_distinguish_growth_from_rewriting() {
         for bytes in [1, 100, 100_000] {
             let folder = Folder::new();
             folder.write("file", vec![b'x'; bytes]);

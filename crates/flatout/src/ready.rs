@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_is_spare_until_it_is_taken_and_each_handler_has_its_own() {
+    fn each_handler_reuses_its_own_box() {
         let (spares, one, other) = (Spares::default(), SpareId::new(), SpareId::new());
         let future = std::future::ready("a");
         assert!(slot(&spares, one, &future).is_none());

@@ -66,7 +66,7 @@ fn channels_are_shown() {
 }
 
 #[test]
-fn what_cannot_be_is_found_at_the_start() {
+fn invalid_settings_are_reported_at_startup() {
     let figures = Figures::new();
     figures.counter("a-b", "not a name", &[]);
     for (admin, said) in [

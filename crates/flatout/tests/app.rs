@@ -35,7 +35,7 @@ struct Item {
 }
 
 #[test]
-fn sync_and_async_handlers_answer_alike() {
+fn sync_and_async_handlers_send_the_same_responses() {
     let greeting = String::from("hello");
     let app = App::new()
         .get("/sync", || Json(json!({"a": 1})))
@@ -61,7 +61,7 @@ fn sync_and_async_handlers_answer_alike() {
 }
 
 #[test]
-fn paths_are_read_as_what_is_asked_for() {
+fn path_parameters_are_parsed_into_types() {
     #[derive(Deserialize)]
     struct Named {
         a: u8,
@@ -239,7 +239,7 @@ fn replies() {
 }
 
 #[test]
-fn errors_of_ones_own() {
+fn custom_errors_become_responses() {
     enum Broken {
         Taken(&'static str),
     }

@@ -127,7 +127,7 @@ fn request_ids_are_set_seen_by_handlers_and_propagated() {
 }
 
 #[test]
-fn traces_say_what_was_asked_and_answered() {
+fn traces_have_request_and_response() {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
     struct Visitor<'s>(&'s mut String);
@@ -204,7 +204,7 @@ fn limits_on_bodies_and_on_requests_in_flight() {
 }
 
 #[test]
-fn what_http_types_cannot_say_comes_through() {
+fn details_missing_from_http_types_are_preserved() {
     let field = SetRequestHeaderLayer::overriding(
         HeaderName::from_static("x-layer"),
         HeaderValue::from_static("was here"),

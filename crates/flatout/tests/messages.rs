@@ -133,7 +133,7 @@ fn a_client_that_reads_nothing_is_not_read_either() {
 }
 
 #[test]
-fn a_client_that_is_silent_is_asked_and_then_ended() {
+fn silent_clients_are_pinged_and_then_disconnected() {
     // Its client has a second for each response.
     attempts::attempts(a_polite_client_and_a_silent_one);
 }

@@ -68,7 +68,7 @@ fn noting(app: App, name: &'static str, log: &Log) -> App {
 }
 
 #[test]
-fn it_runs_in_the_order_of_the_drawing() {
+fn middleware_runs_in_the_documented_order() {
     let log = Log::default();
     let inner = noting(App::new(), "inner", &log).get("/sync", || "sync").get("/waits", async || {
         tokio::task::yield_now().await;
@@ -364,7 +364,7 @@ fn panics_have_a_page_and_end_their_connection() {
 }
 
 #[test]
-fn passwords_and_tokens_are_asked_for() {
+fn passwords_and_tokens_are_required() {
     let app = App::new()
         .with(BasicAuth::users("office", [("ada", "love:lace"), ("bob", "")]))
         .get("/", |Extension(BasicUser(name)): Extension<BasicUser>| name);

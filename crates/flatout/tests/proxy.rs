@@ -77,7 +77,7 @@ fn bodies_of_all_sizes_arrive() {
 }
 
 #[test]
-fn what_is_said_in_its_place_is_a_problem() {
+fn errors_of_the_proxy_are_problem_details() {
     let dead = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())

@@ -41,7 +41,7 @@ fn a_parameter_has_slashes_where_the_application_lets_them_through() {
 }
 
 #[test]
-fn without_being_asked_they_are_refused() {
+fn encoded_slashes_are_refused_by_default() {
     let strict = serve(app());
     for target in ["/packages/@scope%2fname", "/x/../packages/a"] {
         assert!(ask(&strict, &get(target)).starts_with("HTTP/1.1 400 "), "{target}");

@@ -106,7 +106,7 @@ fn messages_are_echoed() {
 }
 
 #[test]
-fn unix_sockets_are_taken_over_too() {
+fn websockets_work_over_unix_sockets() {
     let path = format!("{}/websocket.sock", env!("CARGO_TARGET_TMPDIR"));
     let server = app().listen(&format!("unix:{path}")).workers(1).start().unwrap();
     run(async {
@@ -171,7 +171,7 @@ fn a_refused_upgrade_is_answered_and_the_connection_closed() {
 }
 
 #[test]
-fn what_is_no_upgrade_stays_in_the_lane() {
+fn ordinary_requests_stay_in_the_lane() {
     let server = serve(app());
     for request in [
         handshake("/ws/plain").replace("Upgrade: websocket", "Upgrade: h2c"),

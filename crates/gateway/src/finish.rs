@@ -18,7 +18,7 @@ pub trait Finish {
     }
 }
 
-/// A stored response.
+/// A stored response. A trait although only `cache` implements it, because `site` must not know how responses are stored.
 pub trait Stored {
     /// Its body in a coding, if that form is stored. `plain` is the body of the response to be sent.
     fn compressed(&self, coding: Coding, plain: &[u8]) -> Option<Bytes>;

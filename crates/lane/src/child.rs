@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_ends_with_those_that_do_not_want_to() {
+    fn a_group_with_unwilling_processes_is_killed() {
         let mut stubborn = shell("trap '' TERM; echo ready >&2; sleep 60 & wait");
         let mut group = ProcessGroup::start(stubborn.stderr(Stdio::piped())).unwrap();
         // The trap is set before any output, and survives the start of `sleep`.

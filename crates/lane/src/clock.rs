@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_now() {
+    fn the_wall_clock_is_read() {
         let by_std = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(now().unix_seconds.abs_diff(by_std) <= 1);
     }

@@ -94,7 +94,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     #[test]
-    fn somebody_is_there_or_nobody() {
+    fn connecting_succeeds_only_with_a_listener() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
         probe(&remote, None, PATIENCE).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_sockets_too() {
+    fn unix_sockets_can_be_connected() {
         let path = std::env::temp_dir().join(format!("flatout-connect-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let remote = Remote::Unix(path.clone());

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_from_memory_is_noticed_and_comes_back() {
+    fn pages_dropped_from_memory_are_detected_and_read_again() {
         let draft = Draft::new("cached", 4 << 20);
         let file = File::open(&draft.0).unwrap();
         warm(&file, 0, 4 << 20).unwrap();

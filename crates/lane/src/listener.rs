@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_sockets_replace_only_dead_ones() {
+    fn only_dead_unix_sockets_are_replaced() {
         let folder = std::env::temp_dir().join(format!("flatout-lane-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_nobodys_fall_back() {
+    fn cpus_without_a_worker_fall_back() {
         let (actual, sockets) = bind_tcp("127.0.0.1:0".parse().unwrap(), 2, &OPTIONS).unwrap();
         attach_cpu_selection(sockets[0].as_fd(), &[4000, 4001]).unwrap();
         let clients: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(actual).unwrap()).collect();

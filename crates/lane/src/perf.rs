@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_taken_apart_by_its_markers() {
+    fn call_chains_are_split_at_their_markers() {
         let ids = 7 | 8 << 32;
         let body = bytes(&[ids, 1000, 5, PERF_CONTEXT_KERNEL, 1, 2, PERF_CONTEXT_USER, 3, 4, 99]);
         let mut chain = Chain::default();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_and_nonsense_end_the_reading() {
+    fn truncated_and_invalid_records_end_the_reading() {
         let whole = bytes(&[head(PERF_RECORD_LOST, 3), 1, 42]);
         let (kind, body, rest) = split_record(&whole).unwrap();
         assert_eq!((kind, word(body, 1), rest.len()), (PERF_RECORD_LOST, Some(42), 0));

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_the_dead_find_nothing() {
+    fn stale_keys_never_match() {
         let mut slab = Slab::new();
         let first = slab.insert("a");
         assert_eq!(slab.remove(first), Some("a"));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_dead_is_given_back() {
+    fn memory_of_removed_entries_is_freed() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(slab.allocated_slots() >= 10_000);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn many_come_and_go() {
+    fn removed_slots_are_reused() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
         for key in keys.iter().step_by(2) {

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_signal_interrupts_is_done_again_and_what_cannot_be_done_is_the_end() {
+    fn eintr_is_retried_other_errors_end() {
         let results = [Err(Errno::INTR), Err(Errno::INTR), Ok(3)];
         let mut calls = results.into_iter();
         assert_eq!(moved(|| calls.next().unwrap()), Moved::Bytes(3));

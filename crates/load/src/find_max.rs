@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_has_met_three_times() {
+    fn the_result_has_met_the_objective_three_times() {
         let steps = confirm(&mut || 54_321.0, 1000.0);
         let searched = search(54_321.0, 1000.0);
         let best = best(&searched).unwrap().rate_per_s;

@@ -77,7 +77,7 @@ mod tests {
 
     /// On two CPUs a second has two CPU seconds; half of them is idle, and a quarter of one is ours.
     #[test]
-    fn what_is_left_is_neither_idle_nor_ours() {
+    fn the_rest_is_neither_idle_nor_ours() {
         let at = |now_ns: u64, unused_ms: u64, ours_ms: u64| MachineCpu {
             now_ns,
             cpus: 2,

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_the_message_is_refused() {
+    fn values_that_would_break_the_message_are_refused() {
         let with = |name: &str, value: &str| Request {
             fields: vec![(name.to_owned(), value.to_owned())],
             ..Request::get("h", "/")

@@ -20,7 +20,8 @@ pub struct Control<'c> {
     pub watch: &'c mut dyn FnMut(&Live<'_>),
 }
 
-/// The result of comparing two candidates.
+/// The result of comparing two candidates. Not a climb of one rung, because nothing is changed and undone: these are two
+/// servers, each started for its turn. The order of turns and the statistics are those of a climb (`flatout_trial::compare`).
 #[derive(Debug, Clone)]
 pub struct Duel {
     /// The first candidate's run with the median requests per second.

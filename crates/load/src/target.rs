@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let target = Target::parse("http://127.0.0.1:8080/a?b=1#c").unwrap();
         assert_eq!(target.remote.to_string(), "127.0.0.1:8080");
         assert_eq!((target.host.as_str(), target.path.as_str()), ("127.0.0.1:8080", "/a?b=1"));

@@ -178,14 +178,14 @@ fn wrong_answers_are_counted_apart() {
 }
 
 #[test]
-fn more_bytes_than_asked_for_are_malformed() {
+fn surplus_bytes_are_malformed() {
     let outcome = by_count(&closing(format!("{GOOD}{GOOD}")), 10);
     failed(&outcome, ErrorKind::Malformed, 10);
     assert_eq!(outcome.requests, 10, "the first of each was good");
 }
 
 #[test]
-fn expectations_are_held_against_answers() {
+fn expectations_are_compared_with_responses() {
     let target = answering(GOOD);
     for (status, body, kind) in [
         (Some(200), Some("hello"), None),
@@ -232,7 +232,7 @@ fn a_silent_server() {
 }
 
 #[test]
-fn nobody_there_is_an_error() {
+fn an_unreachable_server_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
     drop(listener);
@@ -299,7 +299,7 @@ fn constant_and_random_arrivals() {
 /// One stall of half a second in two seconds at 1000 requests per second: a quarter of the requests become due in it
 /// and wait from 0 to 500 ms, evenly spread. Corrected percentiles follow by arithmetic; raw ones do not show it.
 #[test]
-fn a_stall_is_seen_by_all_who_were_due() {
+fn a_stall_delays_all_requests_due_during_it() {
     attempts(a_stall_in_an_open_loop);
 }
 
@@ -348,7 +348,7 @@ fn warm_up_is_not_counted() {
 /// and what was in flight when counting began. On a busy machine it takes longer, but requests per second times the mean
 /// latency are still 64 (Little's law). Phases are spread, so that no burst of responses is at the window's edge.
 #[test]
-fn what_ends_in_the_window_is_counted() {
+fn requests_that_end_in_the_window_are_counted() {
     attempts(windows_of_a_closed_loop);
 }
 
@@ -448,7 +448,7 @@ fn sources_take_turns() {
 }
 
 #[test]
-fn subscribers_tell_how_late_messages_come() {
+fn subscribers_measure_the_latency_of_messages() {
     attempts(subscribers_of_late_messages);
 }
 

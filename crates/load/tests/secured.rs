@@ -91,7 +91,7 @@ fn handshakes_are_full_or_resumed() {
 }
 
 #[test]
-fn what_is_offered_is_what_is_agreed_on() {
+fn configured_ciphers_and_key_exchanges_are_used() {
     let authority = Authority::new();
     let address = authority
         .serve(&[], |stream, _| while request(stream) && stream.write_all(GOOD.as_bytes()).is_ok() {});

@@ -125,7 +125,7 @@ fn constant_and_random_arrivals() {
 /// As with HTTP/1.1: with one stream, requests that were due in a stall of half a second have waited from 0 to 500
 /// ms, evenly spread. With a stream for each of them they are sent in time, and wait as long.
 #[test]
-fn a_stall_is_seen_by_all_who_were_due() {
+fn a_stall_delays_all_requests_due_during_it() {
     attempts(a_stall_in_an_open_loop);
 }
 
@@ -170,7 +170,7 @@ fn streams_that_are_reset_are_counted() {
 /// The server's GOAWAY says that it has processed five of ten requests: the others fail, and the next ones are sent
 /// on a new connection.
 #[test]
-fn what_a_server_leaves_behind_is_counted() {
+fn requests_unprocessed_at_goaway_are_counted() {
     let address = serve(|mut stream, number| {
         let mut peer = Peer::new(&mut stream, Limits::default());
         if number == 0 {

@@ -97,7 +97,7 @@ fn every_process_of_every_socket_is_found() {
 }
 
 #[test]
-fn what_may_not_be_seen_is_counted() {
+fn unreadable_processes_are_counted() {
     let fake = Fake::default()
         .table("/proc/net/tcp", &[(ANY, 1), (ANY, 2)])
         .process(5, &[1])
@@ -146,7 +146,7 @@ fn a_listener_of_our_own_is_found() {
 }
 
 #[test]
-fn a_group_is_told_by_its_id_whatever_its_members_are_called() {
+fn groups_are_identified_by_their_id() {
     let mut fake = Fake::default();
     for (pid, stat) in
         [(7, "7 (nginx: master) S 1 7"), (9, "9 (a) b) S 7 7"), (11, "11 (other) S 1 11"), (12, "12 garbage")]

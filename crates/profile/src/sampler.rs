@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_softirq_work_is_taken_from_others() {
+    fn other_processes_count_only_with_softirq_work() {
         let mut symbols =
             Symbols::scripted(&[(100, "do_idle"), (200, "handle_softirqs"), (300, "net_rx_action")]);
         let working = Chain { pid: 9, kernel: [301, 201, 101].into(), user: [].into() };

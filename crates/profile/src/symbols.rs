@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_from_nowhere_say_so() {
+    fn unknown_addresses_are_marked() {
         let mut symbols = Symbols::scripted(&[]);
         let frames = symbols.user_frames(std::process::id(), &[1, 0], true);
         assert!(frames.iter().all(|frame| frame.name == NOWHERE), "{frames:?}");

@@ -20,7 +20,7 @@ mod groups;
 mod handover;
 mod history;
 mod hub;
-mod incoming;
+mod input;
 mod line;
 mod message;
 mod plan;

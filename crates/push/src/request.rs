@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_others_are_not_let_in() {
+    fn pages_of_other_origins_are_refused() {
         let mut plan = Plan { origins: vec!["https://b.example".to_owned()], ..Plan::default() };
         let may = |origin: &str, plan: &Plan| {
             let text = format!("GET / HTTP/1.1\r\nHost: a.example:81\r\n{origin}\r\n");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_what_it_names_while_it_lasts() {
+    fn a_token_opens_its_channels_until_it_expires() {
         const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
         let token = signed(HEADER, r#"{"exp":100,"nbf":50,"channels":["a","NBA.*"]}"#, "secret");
         let allows = |token: &str, secret: &str, channels: &[&str], now| {

@@ -233,7 +233,7 @@ impl WorkerChannels {
             more.late = Some(Late { cursor, rest: first.into(), ..Late::default() });
         }
         if is_websocket(format) && !read.is_empty() {
-            more.input = Some((super::incoming::reader(format), read.to_vec()));
+            more.input = Some((super::input::reader(format), read.to_vec()));
         }
         let is_plain = more.late.is_none() && more.address.is_none() && more.input.is_none();
         if let Some(subscriber) = state.subscribers.get_mut(slot) {

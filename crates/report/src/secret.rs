@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_told_if_they_are_harmless() {
+    fn harmless_fields_are_shown() {
         for (text, expected) in [
             ("Authorization: Bearer abc", "Authorization: ***"),
             ("Proxy-Authorization:Basic eA==", "Proxy-Authorization: ***"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_is_told_without_its_fields() {
+    fn typed_commands_are_shown_without_secret_fields() {
         let typed = "climb|-ume:pw|--header|X: a b|-H|Accept: c|-HX: d|--header=Y: e|--url|http://u:f@h/|-H";
         let told = arguments(typed.split('|').map(str::to_owned)).join("|");
         assert_eq!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_keep_what_is_no_secret() {
+    fn commands_are_masked_only_where_secret() {
         for (text, expected) in [
             (
                 "wrk -H \"Authorization: it's b\" -d1s http://h/",

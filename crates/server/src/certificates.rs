@@ -7,7 +7,7 @@ use flatout_engine::say;
 use flatout_engine::tls::{self, Acceptor, Certificate, Staple};
 
 use crate::Failure;
-use crate::issuing::{self, Issuing};
+use crate::acme_run::{self, AcmeRuntime};
 use crate::plan::Plan;
 use crate::secure::HttpChallenges;
 
@@ -20,15 +20,15 @@ const LOOK: Duration = Duration::from_secs(2);
 pub(crate) struct Secure {
     pub(crate) acceptor: Acceptor,
     /// `None` without a state folder. One thread looks after them, and a reload changes them.
-    issuing: Arc<Mutex<Option<Issuing>>>,
+    issuing: Arc<Mutex<Option<AcmeRuntime>>>,
 }
 
 /// Other certificates and rules for clients, whose files were read. Dropping it changes nothing.
 pub(crate) struct Change<'s> {
     secure: &'s Secure,
-    issuing: MutexGuard<'s, Option<Issuing>>,
+    issuing: MutexGuard<'s, Option<AcmeRuntime>>,
     acceptor: tls::Prepared,
-    issued: Option<issuing::Prepared>,
+    issued: Option<acme_run::Prepared>,
 }
 
 impl Secure {
@@ -37,7 +37,7 @@ impl Secure {
     /// # Errors
     /// Files that cannot be used.
     pub(crate) fn open(plan: &Plan) -> Result<Option<Secure>, Failure> {
-        issuing::examine(plan).map_err(Failure::Usage)?;
+        acme_run::examine(plan).map_err(Failure::Usage)?;
         if !plan.is_secure() {
             return Ok(None);
         }
@@ -51,7 +51,7 @@ impl Secure {
     pub(crate) fn begin(&self, plan: &Plan) -> Result<Option<HttpChallenges>, Failure> {
         let Some(state) = &plan.state else { return Ok(None) };
         let challenges = HttpChallenges::default();
-        let mut issuing = Issuing::open(state, &self.acceptor, &challenges)?;
+        let mut issuing = AcmeRuntime::open(state, &self.acceptor, &challenges)?;
         let prepared = issuing.prepare(plan).map_err(Failure::Usage)?;
         // This user may not be allowed to read the other files.
         if plan.issue.local {
@@ -89,7 +89,7 @@ impl Secure {
         std::thread::Builder::new().name("flatout-tls".to_owned()).spawn(watch).map(drop)
     }
 
-    fn issuing(&self) -> MutexGuard<'_, Option<Issuing>> {
+    fn issuing(&self) -> MutexGuard<'_, Option<AcmeRuntime>> {
         self.issuing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,11 +8,11 @@ use flatout_engine::{Address, Error, Handle, say};
 use flatout_observe::observed;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::bus::{self, BusRuntime};
 use crate::certificates::Secure;
 use crate::live::Live;
 use crate::plan::{Checked, Plan, Source};
 use crate::secure::SecurePort;
-use crate::sharing::{self, Sharing};
 use crate::start;
 use crate::turns::Turns;
 use crate::upgrade::Predecessor;
@@ -38,7 +38,7 @@ pub(crate) struct Running {
     pub(crate) secure_port: SecurePort,
     pub(crate) live: Live,
     pub(crate) handle: Handle,
-    pub(crate) sharing: Option<Sharing>,
+    pub(crate) sharing: Option<BusRuntime>,
 }
 
 /// The result of a change.
@@ -138,13 +138,15 @@ impl Control {
         let Some(cache) = cache else {
             return Err("this server has no cache: no route stores responses".to_owned());
         };
-        Ok(sharing::said(&purge, cache.purge(&purge)))
+        Ok(bus::purge_message(&purge, cache.purge(&purge)))
     }
 
-    /// Reads the site file again and applies it. Returns what happened, or why the old plan stays.
+    /// Reads the configuration again and applies it. Returns what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, String> {
         let Some(file) = self.source.name() else {
-            return Err("there is no site file; the server was started with flags".to_owned());
+            return Err(
+                "there is no file to read again; restart the server to change its settings".to_owned()
+            );
         };
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let running = running.as_ref().ok_or("the server has not started yet")?;

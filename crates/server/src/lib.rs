@@ -11,16 +11,16 @@
 // The data path: data from a client, a file or a plan must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod acme_plan;
+mod acme_run;
+mod bus;
 mod certificates;
 mod control;
 mod failure;
-mod issue;
-mod issuing;
 pub mod live;
 mod observe;
 mod plan;
 pub mod secure;
-mod sharing;
 mod signals;
 mod start;
 mod turns;
@@ -33,7 +33,7 @@ pub mod simulation {
     pub use crate::start::open;
 }
 
+pub use acme_plan::{Issue, LISTEN_DEFAULT};
 pub use failure::Failure;
-pub use issue::{Issue, LISTEN_DEFAULT};
-pub use plan::{Checked, Invalid, Plan, Source};
+pub use plan::{AcmePart, Checked, Invalid, Plan, SecurePart, Source};
 pub use start::{Started, Welcome, examine, start};

@@ -29,7 +29,7 @@ pub(crate) struct Options {
 }
 
 /// A bound admin listener, and logs that are not open yet.
-pub(crate) struct Bound {
+pub(crate) struct BoundObserver {
     logs: Vec<log::Plan>,
     sources: Vec<Arc<dyn Source>>,
     admin: Option<admin::Bound>,
@@ -48,16 +48,16 @@ pub(crate) struct Observing {
 impl Options {
     /// Binds the admin listener before privileges are dropped. `inherited` are its sockets from the process that this
     /// one replaces.
-    pub(crate) fn bind(self, inherited: Vec<Inherited>) -> Result<Bound, Failure> {
+    pub(crate) fn bind(self, inherited: Vec<Inherited>) -> Result<BoundObserver, Failure> {
         let logs = self.logs;
         let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: self.actions };
         let has_admin = !plan.listen.is_empty();
         let admin = has_admin.then(|| admin::bind_inherited(plan, inherited)).transpose().map_err(failure)?;
-        Ok(Bound { logs, sources: self.sources, admin })
+        Ok(BoundObserver { logs, sources: self.sources, admin })
     }
 }
 
-impl Bound {
+impl BoundObserver {
     /// Opens the logs as the user who serves: this user reopens them after a rotation. Sites are counted by these
     /// numbers.
     pub(crate) fn open(self, sites: Sites) -> Result<Observing, Failure> {

@@ -20,7 +20,7 @@ use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
 use flatout_site::{self as site, Fault};
 
-use crate::issue::Issue;
+use crate::acme_plan::Issue;
 
 /// A whole server, as plain data.
 #[derive(Default)]
@@ -49,16 +49,52 @@ pub struct Plan {
     pub admin_public: bool,
     /// It cannot change while the server runs, because there is no file to read again.
     pub is_constant: bool,
-    /// The settings that need a restart, each with its value: a reload must not change them.
+    /// What needs a restart, by the names that its configuration uses, each with its value: a reload must not change it.
     pub restart: Vec<(&'static str, String)>,
 }
 
-/// Why a plan is invalid.
+/// Why a plan is invalid. Who made the plan knows what its parts are called where they are configured.
 pub enum Invalid {
     /// The sites.
     Sites(Fault),
-    /// A setting, in words.
-    Setting(String),
+    /// A value out of its limits, in words.
+    Value(String),
+    /// The admin listener is not public, but has an address that other machines reach.
+    Admin(String),
+    /// A part of the ACME plan, without a domain.
+    NoDomain(AcmePart),
+    /// A challenge by DNS without a program that sets records: for this wildcard, or because it was chosen.
+    NoDnsHook(Option<String>),
+    /// A part that needs TLS, without a certificate.
+    NoCertificate(SecurePart),
+}
+
+/// A part of a plan that only serves to get certificates for domains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcmePart {
+    /// [`Issue::contact`].
+    Contact,
+    /// [`Issue::authorities`].
+    Authorities,
+    /// [`Issue::ways`].
+    Challenge,
+    /// [`Issue::hook`].
+    DnsHook,
+    /// [`Issue::profile`].
+    Profile,
+}
+
+/// A part of a plan that has no effect without TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecurePart {
+    /// Listeners without TLS beside those with it.
+    PlainListeners,
+    /// [`Plan::https_redirect`].
+    HttpsRedirect,
+    /// Certificates of clients.
+    ClientAuthorities,
+    /// TLS early data.
+    EarlyData,
 }
 
 /// Where plans come from: a server reads it again for each reload.
@@ -87,43 +123,42 @@ impl Plan {
     /// # Errors
     /// The first mistake.
     pub fn check(self) -> Result<Checked, Invalid> {
-        self.server.check().map_err(Invalid::Setting)?;
-        self.check_tls().map_err(Invalid::Setting)?;
+        self.server.check().map_err(Invalid::Value)?;
+        self.check_tls()?;
         let admin =
             admin::Plan { listen: self.admin.clone(), public: self.admin_public, actions: Vec::new() };
-        admin.check().map_err(|message| Invalid::Setting(format!("admin: {message} (admin-public)")))?;
-        self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Setting)?;
+        admin.check().map_err(Invalid::Admin)?;
+        self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
         Ok(Checked(self))
     }
 
-    /// Checks that settings which need others have them.
-    fn check_tls(&self) -> Result<(), String> {
+    /// Checks that parts which need others have them.
+    fn check_tls(&self) -> Result<(), Invalid> {
         let issue = &self.issue;
-        let acme = [
-            (!issue.contact.is_empty(), "acme-contact"),
-            (issue.authorities.is_some(), "acme-ca"),
-            (!issue.ways.is_empty(), "acme-challenge"),
-            (issue.hook.is_some(), "acme-dns-hook"),
-            (issue.profile.is_some(), "acme-profile"),
+        let of_acme = [
+            (!issue.contact.is_empty(), AcmePart::Contact),
+            (issue.authorities.is_some(), AcmePart::Authorities),
+            (!issue.ways.is_empty(), AcmePart::Challenge),
+            (issue.hook.is_some(), AcmePart::DnsHook),
+            (issue.profile.is_some(), AcmePart::Profile),
         ];
-        if let Some((_, name)) = acme.iter().find(|(is_set, _)| *is_set && issue.domains.is_empty()) {
-            return Err(format!("{name}: there is no domain; name one: domain example.org"));
+        if let Some((_, part)) = of_acme.iter().find(|(is_set, _)| *is_set && issue.domains.is_empty()) {
+            return Err(Invalid::NoDomain(*part));
         }
         let wants_dns = issue.ways.contains(&Way::Dns);
         let wildcard = issue.domains.iter().find(|domain| domain.starts_with("*."));
         if issue.hook.is_none() && (wants_dns || wildcard.is_some()) {
-            let what = wildcard.map_or("acme-challenge dns-01", String::as_str);
-            return Err(format!("{what}: needs a program that sets DNS records: acme-dns-hook FILE"));
+            return Err(Invalid::NoDnsHook(wildcard.cloned()));
         }
         let of_tls = [
-            (!self.server.listen_plain.is_empty(), "listen-plain"),
-            (self.https_redirect, "https-redirect"),
-            (self.secure.clients.is_some(), "tls-client-ca"),
-            (self.secure.early_data, "early-data"),
+            (!self.server.listen_plain.is_empty(), SecurePart::PlainListeners),
+            (self.https_redirect, SecurePart::HttpsRedirect),
+            (self.secure.clients.is_some(), SecurePart::ClientAuthorities),
+            (self.secure.early_data, SecurePart::EarlyData),
         ];
         match of_tls.iter().find(|(is_set, _)| *is_set && !self.is_secure()) {
-            Some((_, name)) => Err(format!("{name}: there is no certificate; give one: tls CERT KEY")),
+            Some((_, part)) => Err(Invalid::NoCertificate(*part)),
             None => Ok(()),
         }
     }
@@ -169,7 +204,7 @@ impl Checked {
     /// Checks that a server which was started with `before` can change to this plan while it runs.
     ///
     /// # Errors
-    /// The settings that need a restart, by name.
+    /// What needs a restart, by name.
     pub fn check_change(&self, before: &[(&'static str, String)]) -> Result<(), String> {
         let differs = before.iter().zip(&self.0.restart).filter(|(was, is)| was != is);
         let names: Vec<String> = differs.map(|((name, _), _)| format!("`{name}`")).collect();

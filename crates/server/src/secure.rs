@@ -197,7 +197,7 @@ mod tests {
     use flatout_wire::head::{HeadLimits, parse};
 
     #[test]
-    fn it_leads_to_the_same_page() {
+    fn redirects_keep_host_path_and_query() {
         for (line, host, port, expected) in [
             ("GET /a?b HTTP/1.1", "a.test", 443, Some("https://a.test/a?b")),
             ("GET / HTTP/1.1", "a.test:80", 8443, Some("https://a.test:8443/")),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_believed_is_for_the_site_to_say() {
+    fn the_site_decides_which_proxies_are_trusted() {
         let before = Before { redirect: Some(SecurePort::new(None)), ..Before::default() };
         assert!(Secured::new(before, Inner).believes_proxy(None));
     }

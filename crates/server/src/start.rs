@@ -19,13 +19,13 @@ use flatout_proxy::{Figures, Proxy, Resolver, Watch};
 use flatout_push::Hub;
 use flatout_site::{self as site, Sites};
 
+use crate::bus::{BusRuntime, Closing};
 use crate::certificates::Secure;
 use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
 use crate::observe::{self, Observing};
 use crate::plan::{Checked, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort, Secured};
-use crate::sharing::{Closing, Sharing};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::{Failure, signals};
 
@@ -60,7 +60,7 @@ struct Bound {
     control: Arc<Control>,
     numbers: observed::Sites,
     secure: Option<Secure>,
-    observing: observe::Bound,
+    observing: observe::BoundObserver,
     server: flatout_engine::Bound,
 }
 
@@ -97,7 +97,7 @@ struct Open {
 /// It gets the messages of other servers, and has those of the process it replaces.
 struct Joined {
     open: Open,
-    sharing: Option<Sharing>,
+    sharing: Option<BusRuntime>,
     /// Announces the end to other servers, also if this server does not start.
     closing: Option<Closing>,
 }
@@ -190,7 +190,7 @@ impl Open {
         // Wait, so that the first subscribers find the history, and so that messages which the old process no longer
         // accepts are not lost.
         let waits = successor.is_some() || bus.as_ref().is_some_and(|bus| bus.history.is_some());
-        let sharing = bus.map(|bus| Sharing::begin(bus, &self.hub, &self.live)).transpose()?;
+        let sharing = bus.map(|bus| BusRuntime::begin(bus, &self.hub, &self.live)).transpose()?;
         let closing = sharing.clone().map(Closing);
         let mut joined = Joined { open: self, sharing, closing };
         if let Some(sharing) = &joined.sharing {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A command runs while the process is `Serving`, and an upgrade waits until commands in progress have ended. So a new
-//! process reads the site file after every reload that was acknowledged.
+//! process reads its configuration after every reload that was acknowledged.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

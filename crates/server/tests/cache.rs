@@ -15,7 +15,7 @@ use support::cached::{Cached, is, numbering};
 use support::{answering, body_of, h2, last, one, read_request, read_until, rest, upstream};
 
 #[test]
-fn a_fresh_response_is_given_again() {
+fn a_fresh_response_is_served_from_the_cache() {
     let (address, asked) =
         numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\nX-Cache-Status: theirs\r\n");
     let server = Cached::of(one(address));
@@ -99,7 +99,7 @@ fn variants_are_kept_apart() {
 
 /// The usual path responds the first two times; it leaves an entry that serves the others.
 #[test]
-fn a_head_that_comes_again_gets_what_is_stored_now() {
+fn a_repeated_head_gets_the_response_stored_now() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
     let server = Cached::of(one(address));
     // One connection, and therefore one worker.
@@ -203,7 +203,7 @@ fn a_herd_is_not_served_one_after_another() {
 }
 
 #[test]
-fn those_who_waited_in_vain_ask_at_once() {
+fn followers_of_a_private_response_fetch_at_once() {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let (tell, told): (Sender<()>, _) = channel();
@@ -300,7 +300,7 @@ fn a_herd_makes_one_request_for_each_variant() {
 
 /// Entries on disk that are not in the page cache are read by another thread. If one is stale, one request validates it for all clients.
 #[test]
-fn a_herd_makes_one_request_for_what_is_stale_on_disk() {
+fn a_herd_makes_one_request_for_a_stale_response_on_disk() {
     const HERD: usize = 20;
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
@@ -497,7 +497,7 @@ fn a_stale_response_stands_in_for_an_upstream_that_fails() {
 }
 
 #[test]
-fn a_stale_response_is_given_while_it_is_refreshed() {
+fn a_stale_response_is_served_while_it_is_refreshed() {
     let (address, asked) = numbering("Cache-Control: max-age=0, stale-while-revalidate=60\r\n");
     let server = Cached::of(one(address));
     assert!(is(&server.get("/", ""), "MISS"));

@@ -213,7 +213,7 @@ fn a_body_that_breaks_off_does_not_end_well() {
 }
 
 #[test]
-fn others_get_what_the_upstream_sent() {
+fn uncompressed_responses_are_unchanged() {
     let text = words(100_000);
     let response = |fields: &str| {
         let head = format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n", text.len());

@@ -30,7 +30,7 @@ fn post(bytes: usize) -> String {
 }
 
 #[test]
-fn a_body_is_asked_for_when_the_upstream_takes_it() {
+fn continue_is_sent_when_the_upstream_accepts_the_body() {
     let (address, asked) = answering(OK);
     let proxy = Running::to(one(address));
     let mut stream = proxy.connect();
@@ -47,7 +47,7 @@ fn a_body_is_asked_for_when_the_upstream_takes_it() {
 }
 
 #[test]
-fn a_body_that_no_upstream_takes_is_not_asked_for() {
+fn continue_is_not_sent_if_no_upstream_accepts_the_body() {
     // Nobody listens there any more.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let proxy = Running::to(one(address));
@@ -248,7 +248,7 @@ fn a_client_that_waits_is_refused_before_it_sends_its_body() {
 }
 
 #[test]
-fn a_client_that_waits_is_asked_once_for_a_body_that_is_wanted() {
+fn continue_is_sent_once() {
     let sites = Sites::new();
     for is_h2 in [false, true] {
         for length in [Some("5"), None] {

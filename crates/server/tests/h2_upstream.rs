@@ -96,7 +96,7 @@ fn clients_of_http1_share_a_connection_too() {
 }
 
 #[test]
-fn the_head_says_what_the_client_said() {
+fn end_to_end_fields_reach_the_upstream() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = heads.clone();
     let upstream = serving(Builder::new(), None, move |mut received| {
@@ -207,7 +207,7 @@ fn a_client_that_takes_nothing_holds_up_only_itself() {
 }
 
 #[test]
-fn what_a_client_has_not_taken_when_it_leaves_is_given_back() {
+fn unread_bytes_of_a_departed_client_are_returned_to_the_window() {
     // Less than the window of a stream; all clients together leave more than the window of the connection behind.
     const SENT_BYTES: usize = 20 << 10;
     let sent = Arc::new(Notify::new());
@@ -454,7 +454,7 @@ fn a_reset_is_a_bad_gateway_or_cuts_the_response() {
 }
 
 #[test]
-fn a_refused_stream_is_asked_again_whatever_it_is() {
+fn refused_streams_are_retried_for_every_method() {
     let count = Arc::new(AtomicUsize::new(0));
     let upstream = serving(Builder::new(), None, move |mut received: ReceivedRequest| {
         let number = count.fetch_add(1, Ordering::SeqCst);
@@ -483,7 +483,7 @@ fn a_refused_stream_is_asked_again_whatever_it_is() {
 }
 
 #[test]
-fn nothing_is_lost_where_servers_say_goodbye() {
+fn goaway_loses_no_request() {
     let upstream = serving(Builder::new(), Some(7), echo);
     let proxy = Running::to(Upstream { retries_max: 0, ..upstream.upstream() });
     client(proxy.address, async |send| {
@@ -575,7 +575,7 @@ fn a_client_that_goes_away_resets_its_stream_only() {
 }
 
 #[test]
-fn a_silent_server_is_given_up() {
+fn a_silent_server_times_out() {
     let upstream = serving(Builder::new(), None, |received: ReceivedRequest| async move {
         if received.request.uri().path() == "/silent" {
             std::future::pending::<()>().await;
@@ -595,7 +595,7 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
-fn streams_are_as_many_as_is_said() {
+fn the_stream_limit_is_configurable() {
     let gate = Arc::new(Semaphore::new(0));
     let (opened, came) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
     let upstream = serving(Builder::new(), None, move |received| {

@@ -102,7 +102,7 @@ fn malformed_responses_reset_only_their_stream() {
 }
 
 #[test]
-fn a_broken_connection_costs_what_it_carries() {
+fn a_broken_connection_fails_only_its_own_requests() {
     // DATA on a stream that was never opened.
     let address = scripted(|id, number| match number {
         0 => frame(0, 0, 99, b"x"),
@@ -114,7 +114,7 @@ fn a_broken_connection_costs_what_it_carries() {
 }
 
 #[test]
-fn what_a_closed_connection_may_have_lost_is_asked_again_where_that_is_safe() {
+fn only_safe_requests_are_retried_after_a_closed_connection() {
     let closing = || {
         scripted(|id, number| match number {
             0 => Vec::new(),
@@ -133,7 +133,7 @@ fn what_a_closed_connection_may_have_lost_is_asked_again_where_that_is_safe() {
 }
 
 #[test]
-fn nothing_is_lost_of_what_a_server_has_not_looked_at() {
+fn requests_unprocessed_at_goaway_are_retried() {
     // Each connection serves ten requests, whatever else is in flight.
     let address = upstream(|_, mut stream| {
         stream.read_exact(&mut [0; 24]).unwrap();
@@ -166,7 +166,7 @@ fn nothing_is_lost_of_what_a_server_has_not_looked_at() {
 }
 
 #[test]
-fn a_server_that_takes_no_streams_is_given_up() {
+fn a_server_with_a_stream_limit_of_zero_is_a_bad_gateway() {
     let address = upstream(|_, mut stream| {
         stream.write_all(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 0])).unwrap();
         drop(stream.read_to_end(&mut Vec::new()));
@@ -184,7 +184,7 @@ fn resets_without_end_end_the_connection() {
 }
 
 #[test]
-fn health_is_asked_in_the_servers_language() {
+fn health_checks_use_the_protocol_of_the_server() {
     let is_well = Arc::new(AtomicBool::new(false));
     let told = is_well.clone();
     let served = serving(Builder::new(), None, move |mut received: ReceivedRequest| {

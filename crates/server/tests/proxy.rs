@@ -165,7 +165,7 @@ fn a_malformed_response_is_502_and_its_connection_not_used_again() {
 }
 
 #[test]
-fn bytes_behind_a_response_are_nobodys() {
+fn stray_bytes_after_a_response_are_discarded() {
     let (address, _asked) = answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
     );
@@ -177,7 +177,7 @@ fn bytes_behind_a_response_are_nobodys() {
 }
 
 #[test]
-fn a_response_that_breaks_off_is_not_taken_for_whole() {
+fn a_truncated_response_is_not_reported_as_complete() {
     for cut in [
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
@@ -199,7 +199,7 @@ fn a_response_that_breaks_off_is_not_taken_for_whole() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_and_another_is_asked() {
+fn an_unreachable_server_is_logged_and_another_one_used() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let answer = Running::to(one(gone)).all(last("/"));
     assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
@@ -268,7 +268,7 @@ fn unsafe_requests_are_not_retried() {
 }
 
 #[test]
-fn a_slow_server_is_given_up() {
+fn a_slow_server_times_out() {
     let address = upstream(|_, mut stream| {
         read_request(&mut stream);
         std::thread::sleep(Duration::from_secs(20));
@@ -407,7 +407,7 @@ fn tunnels(address: SocketAddr) -> Running {
 }
 
 #[test]
-fn a_switch_to_a_protocol_that_was_not_asked_for_gets_502_and_a_closed_connection() {
+fn an_unrequested_protocol_switch_gets_502_and_a_closed_connection() {
     // What the client asks for, what the upstream sees of it, and what it switches to.
     for (asked, seen, chosen) in [
         (
@@ -516,7 +516,7 @@ fn tunnels_count_and_end_with_their_ends() {
 }
 
 #[test]
-fn a_tunnel_whose_client_has_ended_and_is_gone_is_closed() {
+fn a_half_closed_tunnel_is_closed_when_its_client_disconnects() {
     let has_left = Arc::new(Barrier::new(2));
     let seen = has_left.clone();
     let address = upstream(move |_, mut stream| {

@@ -162,7 +162,7 @@ fn connections_are_kept_and_sessions_resumed() {
 }
 
 #[test]
-fn a_server_that_cannot_be_trusted_is_not_asked() {
+fn untrusted_servers_get_no_request() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let asked = Arc::new(AtomicUsize::new(0));
     let counting = |config| {
@@ -291,7 +291,7 @@ fn a_body_without_a_length_ends_only_where_that_is_announced() {
 }
 
 #[test]
-fn another_server_is_asked_where_a_handshake_fails() {
+fn a_failed_handshake_is_retried_with_another_server() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let bad = secure(stranger.good(), |_, stream| serve(stream));
     let good = secure(authority.good(), |_, stream| serve(stream));
@@ -306,7 +306,7 @@ fn another_server_is_asked_where_a_handshake_fails() {
 }
 
 #[test]
-fn health_is_asked_over_tls() {
+fn health_checks_use_tls() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();

@@ -127,7 +127,7 @@ fn asked_ranges(asked: &Receiver<String>) -> Vec<String> {
 }
 
 #[test]
-fn any_range_is_what_the_file_has() {
+fn every_range_matches_the_file() {
     let (address, asked) = serving(File::new());
     let server = slicing(address);
     let file = text(7);
@@ -217,7 +217,7 @@ fn an_upstream_without_ranges_is_passed_by() {
 }
 
 #[test]
-fn what_cannot_be_told_from_a_later_version_is_not_stored_in_slices() {
+fn unsuitable_responses_are_not_stored_in_slices() {
     for lines in [
         "Cache-Control: max-age=60\r\n",
         "Cache-Control: max-age=60\r\nETag: W/\"1\"\r\n",
@@ -277,7 +277,7 @@ fn conditions_are_answered_from_slices() {
 }
 
 #[test]
-fn slices_go_with_what_they_are_of() {
+fn slices_are_removed_with_their_response() {
     let (address, asked) = serving(File::new());
     let server = slicing(address);
     let fill = || {

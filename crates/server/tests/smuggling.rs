@@ -189,7 +189,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_upstream_sees_what_was_understood(requests in proptest::collection::vec(sent(), 1..6)) {
+    fn upstreams_get_the_parsed_request(requests in proptest::collection::vec(sent(), 1..6)) {
         let (address, asked) = recording();
         let proxy = proxy_to(address);
         let bytes: Vec<u8> = requests.iter().flat_map(Sent::bytes).collect();

@@ -114,7 +114,7 @@ fn proxy_to(address: SocketAddr) -> Running {
 }
 
 #[test]
-fn fields_that_mean_something_else_in_http1_reach_nobody() {
+fn fields_with_another_meaning_in_http1_reach_no_upstream() {
     let (address, asked) = recording();
     let proxy = proxy_to(address);
     const SPLIT: &str = "x\r\n\r\nGET /hidden HTTP/1.1\r\nHost: t\r\n\r\n";

@@ -135,7 +135,7 @@ fn name_server(address: Arc<Mutex<Ipv4Addr>>, seconds: u32, asked: Arc<AtomicUsi
 }
 
 #[test]
-fn a_name_is_looked_up_again_when_its_time_has_passed() {
+fn names_are_resolved_again_after_their_ttl() {
     let port = named("first", well()).port();
     let second = std::net::TcpListener::bind(("127.0.0.2", port)).unwrap();
     std::thread::spawn(move || {
@@ -169,7 +169,7 @@ fn an_unknown_name_is_502() {
 }
 
 #[test]
-fn an_upstream_hears_whose_connection_it_is() {
+fn upstreams_get_the_proxy_protocol_header() {
     let (address, asked) = support::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let plan = Upstream { send_proxy_protocol: Some(ProxyProtocol::V1), ..support::one(address) };
     let proxy = Running::to(plan);
@@ -229,7 +229,7 @@ fn each_server_is_called_by_its_own_name() {
 }
 
 #[test]
-fn many_servers_without_an_address_are_not_asked_for_ever() {
+fn unresolved_servers_are_not_retried_forever() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = |at: usize| Server::new(Address::Name(format!("s{at}.test"), 80));
     let passive = Passive { failures_max: 0, window: Duration::ZERO, down_time: Duration::ZERO };

@@ -243,7 +243,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn tickets_are_good_for_their_lifetime_whatever_keys_come_after() {
+    fn tickets_survive_later_keys_for_their_lifetime() {
         let tickets = Tickets::new().unwrap();
         let start = SystemTime::now();
         let ticket = tickets.seal(b"session", b"", start).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_a_key_replaces_one_that_nobody_did() {
+    fn sealing_with_an_overdue_key_makes_a_new_one() {
         let tickets = Tickets::new().unwrap();
         tickets.seal(b"a", b"", SystemTime::now() + HOUR * 8).unwrap();
         assert_eq!(tickets.text().lines().count(), 3);

@@ -34,7 +34,7 @@ fn receive_all(channel: &mut Channel, piece: usize, into: &mut Vec<u8>) -> Moved
 }
 
 #[test]
-fn a_handshake_ends_with_what_both_can() {
+fn handshakes_agree_on_common_parameters() {
     let folder = Folder::new();
     let (server, client) = open(&folder);
     for channel in [&server, &client] {
@@ -60,7 +60,7 @@ fn a_second_connection_goes_on_from_the_first() {
 }
 
 #[test]
-fn bytes_come_as_they_were_sent_whatever_the_sizes() {
+fn bytes_of_any_size_arrive_unchanged() {
     let folder = Folder::new();
     let (mut server, mut client) = open(&folder);
     for count in [1, 1369, 1370, 1371, 5480, 5481, 16 << 10, (16 << 10) + 1, 300_000] {

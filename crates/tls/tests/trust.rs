@@ -174,7 +174,7 @@ fn sessions_are_kept_for_many_connections() {
 }
 
 #[test]
-fn a_client_offers_what_it_is_told_to() {
+fn clients_offer_only_the_configured_cipher() {
     let folder = Folder::new();
     let acceptor = folder.acceptor();
     for (cipher, version) in
@@ -292,7 +292,7 @@ fn sessions_go_on_elsewhere_with_the_same_keys_and_the_same_trust() {
 }
 
 #[test]
-fn a_certificate_knows_how_its_authority_calls_it() {
+fn certificates_have_a_renewal_identifier() {
     let folder = Folder::new();
     let serial = [0x87, 0x65, 0x43, 0x21];
     let named = folder.sign_with("named", &["a.test"], |params| {

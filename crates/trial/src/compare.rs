@@ -368,7 +368,7 @@ mod tests {
 
     /// One pair that was hit by other work.
     #[test]
-    fn what_lies_far_out_moves_nothing() {
+    fn outliers_have_no_effect() {
         let mut pairs: Vec<(f64, f64)> = (0..15).map(|at| (1.05 + 0.001 * f64::from(at), 1.0)).collect();
         pairs[4].0 = 0.2;
         let verdict = judge(&pairs, Level::ONE);

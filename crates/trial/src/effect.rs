@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_told_for_each_figure_that_is_there() {
+    fn each_measured_figure_has_a_gain() {
         let pairs: Vec<(Sample, Sample)> = [(110.0, 100.0), (121.0, 110.0), (132.0, 120.5), (109.0, 99.0)]
             .map(|(with, without)| {
                 let with = Sample { cpu_us_per_request: Some(4.0), ..sample(with, 0) };
@@ -294,7 +294,7 @@ mod tests {
     /// 1000 requests per second become 800, 5 µs become 6.25: a fifth of the requests is missing, a quarter of the
     /// CPU time is added.
     #[test]
-    fn a_cost_is_told_in_the_terms_of_its_figure() {
+    fn costs_have_the_unit_of_their_figure() {
         let gain = Estimate { gain: 0.25, low: 0.0, high: 1.0 };
         let cost = gain.as_cost(Objective::Throughput);
         assert!((cost.gain - 0.2).abs() < 1e-12 && cost.low == 0.0 && cost.high == 0.5, "{cost:?}");

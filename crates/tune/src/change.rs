@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_answers_is_known_as_what_was_written() {
+    fn reformatted_values_equal_the_written_ones() {
         let text = |text: &str| Content::Text(text.to_owned());
         assert!(text("4096\t131072\t6291456\n").means(&text("4096 131072 6291456")));
         assert!(text("always [madvise] never\n").means(&text("madvise")));

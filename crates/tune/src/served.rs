@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_tells_process_and_device() {
+    fn a_port_identifies_process_and_device() {
         let fake = machine();
         let host = fake.host();
         let served =

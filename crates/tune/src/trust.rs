@@ -69,7 +69,7 @@ mod tests {
     use crate::fake::Folder;
 
     #[test]
-    fn only_what_its_owner_alone_could_write_is_believed() {
+    fn only_files_writable_by_their_owner_alone_are_trusted() {
         let folder = Folder::new();
         let owner = fs::metadata(&folder.0).unwrap().uid();
         let state = folder.0.join("state");

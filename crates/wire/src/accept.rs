@@ -112,7 +112,7 @@ mod tests {
     const ALL: &[Coding] = &[Brotli, Zstd, Gzip, Identity];
 
     #[test]
-    fn the_heaviest_that_there_is() {
+    fn the_coding_with_the_highest_weight_is_chosen() {
         for (accept, expected) in [
             (None, Some(Identity)),
             (Some(""), Some(Identity)),

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_known() {
+    fn the_bytes_after_a_head_are_classified() {
         let plain = "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 27\r\n\r\n{";
         let answer = read(plain).unwrap().unwrap();
         assert_eq!((answer.status, answer.head_bytes), (Status::OK, plain.len() - 1));

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_end_nothing_is_taken() {
+    fn no_bytes_after_the_end_are_consumed() {
         let mut decoder = ChunkDecoder::new(ChunkLimits::default());
         assert_eq!(decoder.step(b"0\r\n\r\nmore"), Ok((5, ChunkEvent::End)));
         assert_eq!(decoder.step(b"more"), Ok((0, ChunkEvent::End)));
@@ -679,7 +679,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_chunks_can_be_parsed(
             chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..5),
         ) {
             let mut out = Vec::new();

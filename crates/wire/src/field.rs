@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eight_at_a_time_finds_what_one_at_a_time_finds() {
+    fn the_fast_and_the_simple_search_agree() {
         let mut text = [b'a'; 21];
         for at in 0..text.len() {
             for byte in 0..=255 {

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_inside_what_it_is_of() {
+    fn parts_are_within_the_representation() {
         for (value, expected) in [
             ("bytes 0-0/1", Some((0..1, 1))),
             ("Bytes 5-9/100", Some((5..10, 100))),

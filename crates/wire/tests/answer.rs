@@ -26,7 +26,7 @@ fn head() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_accepted_is_read_the_same(text in head()) {
+    fn accepted_responses_agree_with_the_oracle(text in head()) {
         let Ok(Some(found)) = answer::parse(text.as_bytes(), false, LIMIT) else { return Ok(()) };
         let mut fields = [httparse::EMPTY_HEADER; 64];
         let mut other = httparse::Response::new(&mut fields);

@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_served_is_allowed(origin in origin(), first in client(), second in client(), times in times()) {
+    fn every_served_response_is_allowed(origin in origin(), first in client(), second in client(), times in times()) {
         let fields = origin.fields(times.made / 1000);
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let request_ms = times.made + times.asked_after;
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn it_stands_in_only_where_it_may(origin in origin(), asks in client(), times in times(), cut_off in prop::option::of(0u32..100)) {
+    fn stale_responses_are_used_only_where_allowed(origin in origin(), asks in client(), times in times(), cut_off in prop::option::of(0u32..100)) {
         let fields = origin.fields(times.made / 1000);
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let response_ms = times.made + times.asked_after;

@@ -81,7 +81,7 @@ const REFUSED: [&str; 10] = [
 ];
 
 #[test]
-fn the_rest_is_judged_alike_but_for_known_exceptions() {
+fn other_requests_are_parsed_the_same_with_known_exceptions() {
     let requests = judged_requests();
     let sorted = |mut names: Vec<&'static str>| {
         names.sort();

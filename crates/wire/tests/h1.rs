@@ -365,7 +365,7 @@ fn the_client_follows_its_table() {
 }
 
 #[test]
-fn a_body_is_as_long_as_its_head_said() {
+fn wrong_body_lengths_are_errors() {
     for state in ["Both", "Responding"] {
         assert_eq!(server_in(state).data(3, &mut Vec::new()), Err(Misfit));
         let mut server = server_in(state);
@@ -489,7 +489,7 @@ fn interim_responses_end() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_told_from_one_that_breaks_off() {
+fn empty_and_truncated_responses_are_distinguished() {
     assert_eq!(client_in("Awaiting").finish(), Err(ClientFault::Silent));
     assert_eq!(client_in("Sending").finish(), Err(ClientFault::Silent));
     for bytes in [&OK[..1], HINTS] {
@@ -730,7 +730,7 @@ proptest! {
 }
 
 #[test]
-fn what_goes_by_unseen_is_counted() {
+fn bytes_relayed_without_parsing_are_counted() {
     let (mut machine, mut fields, mut trailers) = (Server::default(), Vec::new(), Vec::new());
     let head = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n";
     assert!(machine.head(head, &mut fields, &HeadLimits::default()).unwrap().is_some());

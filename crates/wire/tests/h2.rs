@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_side_receives_what_the_other_sends(script in vec(any::<u8>(), 0..400)) {
+    fn messages_arrive_unchanged_in_both_directions(script in vec(any::<u8>(), 0..400)) {
         pair::play(&script);
     }
 

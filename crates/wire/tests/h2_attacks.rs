@@ -215,7 +215,7 @@ fn changes_of_the_first_window_count_for_the_streams_that_they_go_over() {
 }
 
 #[test]
-fn budgets_fill_again_with_time_and_with_what_is_served() {
+fn budgets_refill_with_time_and_served_requests() {
     let mut server = Server::new(Application::Serves);
     let ping = frame(PING, 0, 0, &[0; 8]);
     for number in 0..20_000 {
@@ -544,7 +544,7 @@ fn nothing_is_smuggled() {
 
 /// A length that lies: shorter or longer content than it said resets the stream, and is not handed on.
 #[test]
-fn content_is_as_long_as_it_was_said() {
+fn content_must_match_content_length() {
     for (said, content, ends, events) in [
         ("5", &b"hello"[..], true, "data end"),
         ("5", b"hell", true, "reset"),

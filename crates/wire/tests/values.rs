@@ -37,7 +37,7 @@ proptest! {
 
     /// Byte by byte: everything that was requested and exists is sent, once.
     #[test]
-    fn ranges_are_the_union_of_what_was_asked((length, specs) in ranges(), gap in "[ \t]{0,2}") {
+    fn ranges_are_the_union_of_the_requested_ones((length, specs) in ranges(), gap in "[ \t]{0,2}") {
         let words: Vec<_> = specs.iter().map(|(word, _)| word.as_str()).collect();
         let value = format!("bytes={}", words.join(&format!("{gap},{gap}")));
         let asked_count = words.iter().filter(|word| !word.is_empty()).count();

@@ -55,7 +55,7 @@ fn quote(server: &Server) -> String {
 /// Messages that were acknowledged while the bus was away reach the other servers after an upgrade: each once, in order, with the latest
 /// values.
 #[test]
-fn an_upgrade_keeps_what_the_bus_has_not_carried() {
+fn an_upgrade_keeps_unsent_messages() {
     for has_history in [true, false] {
         let (folder, mut nats) = (Folder::new(), Nats::keeping());
         let history = if has_history { " history=\"1h\"" } else { "" };

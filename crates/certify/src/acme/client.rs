@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_https_is_asked() {
+    fn only_https_is_allowed() {
         let found = |text: &str| place(&text.parse().unwrap()).map_err(|error| error.to_string());
         assert_eq!(found("https://a.test/x"), Ok(("a.test".to_owned(), 443)));
         assert_eq!(found("https://[::1]:14000/dir"), Ok(("::1".to_owned(), 14000)));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
+    fn retry_after_is_limited() {
         for (value, expected) in [
             ("5", "5"),
             ("86400", "86400"),

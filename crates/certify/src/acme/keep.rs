@@ -150,8 +150,8 @@ async fn warn(shared: &Shared, domain: &str) {
     };
     if let Some(why) = why {
         (shared.say)(format_args!(
-            "{domain}: public CAs do not issue a certificate for it: {why}; for development use --tls local, for a private CA \
-             --acme-directory and --acme-ca"
+            "{domain}: public CAs do not issue a certificate for it: {why}; for development use the local CA, for a private CA \
+             its directory and its certificates"
         ));
     }
 }
@@ -215,8 +215,7 @@ async fn issue(
     let ways: Vec<Way> =
         shared.plan.ways.iter().copied().filter(|way| !is_wildcard || *way == Way::Dns).collect();
     let way = ways.get(failures as usize % ways.len().max(1)).copied();
-    let way =
-        way.ok_or_else(|| Fault::Here("a wildcard can only be proved by dns-01 (acme-dns-hook)".to_owned()))?;
+    let way = way.ok_or_else(|| Fault::Here("a wildcard can only be proved by dns-01".to_owned()))?;
     // The replacement may be why the CA refused.
     let had = had.filter(|_| failures == 0);
     let replaces = had.and_then(|had| had.issued_as.as_ref()).map(identifier);

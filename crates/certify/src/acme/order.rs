@@ -101,9 +101,7 @@ async fn prove(
             let name = format!("_acme-challenge.{}", wanted.domain.trim_start_matches("*."));
             let record = Record { name, value: expected.dns_value() };
             let Some(program) = &shared.plan.hook else {
-                return Err(Fault::Here(
-                    "dns-01 needs a program that sets records (acme-dns-hook)".to_owned(),
-                ));
+                return Err(Fault::Here("dns-01 needs a program that sets records".to_owned()));
             };
             // A program that fails may still have set the record.
             shown.records.push(record.clone());

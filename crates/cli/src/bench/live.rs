@@ -9,26 +9,26 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
 use signal_hook::consts::SIGINT;
 
-use super::course::Course;
+use super::progress::RunProgress;
 use super::view::draw;
 
 /// How often it is drawn.
 const DRAW_TIME: Duration = Duration::from_millis(200);
 
 /// The screen, if there is one.
-pub(crate) struct Screen {
+pub(crate) struct BenchScreen {
     terminal: Option<DefaultTerminal>,
-    course: Course,
+    progress: RunProgress,
     stop: Arc<AtomicBool>,
     drawn: Option<Instant>,
 }
 
-impl Screen {
+impl BenchScreen {
     /// A screen for a measurement of `url` by `plan`. Keys that end it set `stop`.
-    pub(crate) fn new(is_on: bool, url: &str, plan: &Plan, stop: Arc<AtomicBool>) -> Screen {
+    pub(crate) fn new(is_on: bool, url: &str, plan: &Plan, stop: Arc<AtomicBool>) -> BenchScreen {
         // A terminal that cannot be drawn on is no reason not to measure. A panic restores it too.
         let terminal = is_on.then(|| ratatui::try_init().ok()).flatten();
-        let mut screen = Screen { terminal, course: Course::new(url, plan), stop, drawn: None };
+        let mut screen = BenchScreen { terminal, progress: RunProgress::new(url, plan), stop, drawn: None };
         screen.draw();
         screen
     }
@@ -38,7 +38,7 @@ impl Screen {
         if self.terminal.is_none() {
             return;
         }
-        self.course.take(live);
+        self.progress.take(live);
         self.keys();
         if self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_TIME) {
             self.draw();
@@ -47,8 +47,8 @@ impl Screen {
 
     fn draw(&mut self) {
         let Some(terminal) = &mut self.terminal else { return };
-        let course = &self.course;
-        let is_drawn = terminal.draw(|frame| draw(frame, course));
+        let progress = &self.progress;
+        let is_drawn = terminal.draw(|frame| draw(frame, progress));
         self.drawn = Some(Instant::now());
         if is_drawn.is_err() {
             self.end();
@@ -80,7 +80,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for BenchScreen {
     fn drop(&mut self) {
         self.end();
     }

@@ -1,8 +1,8 @@
 //! `flatout bench URL`.
 
-mod course;
 mod live;
 mod options;
+mod progress;
 mod secure;
 mod settings;
 mod view;
@@ -17,8 +17,8 @@ use flatout_report::{Machine, Measured, Opponent, csv, hdr, html, json, text};
 use crate::command::{Command, with};
 use crate::setting::fill;
 use crate::{Failure, print, signals, terminal};
-use live::Screen;
-use options::Options;
+use live::BenchScreen;
+use options::BenchOptions;
 use settings::{GROUPS, SHORTS};
 
 pub(crate) const COMMAND: Command = Command {
@@ -51,7 +51,7 @@ pub(crate) const COMMAND: Command = Command {
 const URL: &str = "url";
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = BenchOptions::default();
     fill(matches, GROUPS, &mut options)?;
     let url = matches.get_one::<String>(URL).map_or("", String::as_str);
     flatout_load::raise_descriptor_limit();
@@ -66,12 +66,12 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Runs the requested measurement.
-fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
+fn measure(url: &str, options: &BenchOptions) -> Result<Measured, Failure> {
     let is_screen = !options.json && !options.csv && terminal::is_interactive();
     let mut plan = options.plan(url).map_err(Failure::Usage)?;
     plan.live = is_screen;
     let stop = signals::stop_or_end()?;
-    let mut screen = Screen::new(is_screen, &masked(url), &plan, stop.clone());
+    let mut screen = BenchScreen::new(is_screen, &masked(url), &plan, stop.clone());
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
     let outcome = if let Some(objective) = &options.find_max()? {
@@ -95,7 +95,7 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
 /// The two candidates of a comparison and the other one's name, if requested.
 fn candidates(
     plan: &flatout_load::Plan,
-    options: &Options,
+    options: &BenchOptions,
 ) -> Result<Option<(Candidate, Candidate, String)>, Failure> {
     match (&options.vs, options.vs_commands.as_slice()) {
         (None, []) => Ok(None),
@@ -121,7 +121,7 @@ fn candidates(
     }
 }
 
-fn write_files(measured: &Measured, options: &Options) -> Result<(), Failure> {
+fn write_files(measured: &Measured, options: &BenchOptions) -> Result<(), Failure> {
     let write = |path: &str, content: &str| {
         fs::write(path, content).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
     };

@@ -25,7 +25,7 @@ const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 const WEBSOCKETS: [(&str, &str); 2] = [("ws://", "http://"), ("wss://", "https://")];
 
 /// The values as given; `None` if not given.
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     pub(crate) loading: Loading,
     pub(crate) showing: Showing,
     pub(crate) connections: usize,
@@ -65,9 +65,9 @@ pub(crate) struct Options {
     pub(crate) hdr: Option<String>,
 }
 
-impl Default for Options {
+impl Default for BenchOptions {
     fn default() -> Self {
-        Options {
+        BenchOptions {
             loading: Loading::default(),
             showing: Showing::default(),
             connections: 10,
@@ -108,7 +108,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl BenchOptions {
     /// The objective of a search, if requested.
     pub(crate) fn find_max(&self) -> Result<Option<Slo>, Failure> {
         match (self.find_max, self.objective) {

@@ -1,10 +1,10 @@
 //! The flags of `bench` for TLS and HTTP/2.
 
-use super::options::Options;
+use super::options::BenchOptions;
 use crate::setting::Setting;
 use crate::value;
 
-pub(super) const SECURE: &[Setting<Options>] = &[
+pub(super) const SECURE: &[Setting<BenchOptions>] = &[
     Setting {
         name: "http2",
         value: "",

@@ -6,7 +6,7 @@ use flatout_load::find_max::Slo;
 use flatout_load::{Arrival, Transport};
 use flatout_trial::compare::PAIRS_MIN;
 
-use super::options::Options;
+use super::options::BenchOptions;
 use super::secure::SECURE;
 use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, header, pin, report, seed, threads};
@@ -25,7 +25,7 @@ pub(crate) const SHORTS: &[Short] = &[
     ('b', "body"),
 ];
 
-pub(crate) const GROUPS: &[Group<Options>] = &[
+pub(crate) const GROUPS: &[Group<BenchOptions>] = &[
     ("Load", LOAD),
     ("Open loop", RATE),
     ("Requests", REQUESTS),
@@ -41,19 +41,19 @@ const TRIALS_MAX: usize = 10_000;
 /// Addresses of a range: a /16.
 const SOURCES_MAX: u32 = 1 << 16;
 
-impl AsMut<Loading> for Options {
+impl AsMut<Loading> for BenchOptions {
     fn as_mut(&mut self) -> &mut Loading {
         &mut self.loading
     }
 }
 
-impl AsMut<Showing> for Options {
+impl AsMut<Showing> for BenchOptions {
     fn as_mut(&mut self) -> &mut Showing {
         &mut self.showing
     }
 }
 
-const LOAD: &[Setting<Options>] = &[
+const LOAD: &[Setting<BenchOptions>] = &[
     threads(),
     Setting {
         name: "connections",
@@ -171,7 +171,7 @@ const LOAD: &[Setting<Options>] = &[
     },
 ];
 
-const RATE: &[Setting<Options>] = &[
+const RATE: &[Setting<BenchOptions>] = &[
     Setting {
         name: "rate",
         value: "N",
@@ -218,7 +218,7 @@ const RATE: &[Setting<Options>] = &[
     },
 ];
 
-const REQUESTS: &[Setting<Options>] = &[
+const REQUESTS: &[Setting<BenchOptions>] = &[
     Setting {
         name: "method",
         value: "NAME",
@@ -274,7 +274,7 @@ const REQUESTS: &[Setting<Options>] = &[
     seed(),
 ];
 
-const LIMITS: &[Setting<Options>] = &[
+const LIMITS: &[Setting<BenchOptions>] = &[
     Setting {
         name: "timeout",
         value: "TIME",
@@ -317,7 +317,7 @@ const LIMITS: &[Setting<Options>] = &[
     },
 ];
 
-const COMPARISON: &[Setting<Options>] = &[
+const COMPARISON: &[Setting<BenchOptions>] = &[
     Setting {
         name: "vs",
         value: "URL",
@@ -350,7 +350,7 @@ const COMPARISON: &[Setting<Options>] = &[
     },
 ];
 
-const OUTPUT: &[Setting<Options>] = &[
+const OUTPUT: &[Setting<BenchOptions>] = &[
     Setting {
         name: "latency",
         value: "",
@@ -440,8 +440,8 @@ mod tests {
     use crate::bench::COMMAND;
     use crate::setting::fill;
 
-    fn set(arguments: &[&str]) -> Result<Options, String> {
-        let mut options = Options::default();
+    fn set(arguments: &[&str]) -> Result<BenchOptions, String> {
+        let mut options = BenchOptions::default();
         let words = std::iter::once("http://127.0.0.1/").chain(arguments.iter().copied());
         let matches = COMMAND.parse(words.map(str::to_owned));
         match matches.and_then(|matches| fill(&matches, GROUPS, &mut options)) {
@@ -511,18 +511,18 @@ mod tests {
     /// The defaults in the table are the real ones, if they can be written as a value.
     #[test]
     fn defaults_match_the_help() {
-        let told = |options: &Options| {
+        let told = |options: &BenchOptions| {
             let rest = (options.trials, options.pairs, options.errors_max);
             format!("{:?} {rest:?}", options.plan("http://127.0.0.1:1/"))
         };
-        let fresh = told(&Options::default());
+        let fresh = told(&BenchOptions::default());
         let mut compared = 0;
         for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
             let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
                 || setting.name == "arrival";
             // Streams exist only in HTTP/2.
             if is_value && !["expect-status", "streams"].contains(&setting.name) {
-                let mut options = Options::default();
+                let mut options = BenchOptions::default();
                 (setting.set)(&mut options, setting.default).unwrap();
                 assert_eq!(told(&options), fresh, "--{} {}", setting.name, setting.default);
                 compared += 1;

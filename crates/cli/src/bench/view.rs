@@ -11,7 +11,7 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph, Sparkline};
 
-use super::course::Course;
+use super::progress::RunProgress;
 
 /// Rows of the head, of the figures, and the minimum for the plots.
 const HEAD_ROWS: u16 = 3;
@@ -27,7 +27,7 @@ const HISTOGRAM_COLUMNS: u16 = 17;
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
 /// Draws the screen. What does not fit is left out from the bottom.
-pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
+pub(super) fn draw(frame: &mut Frame<'_>, progress: &RunProgress) {
     let [head, figures, plots, counts] = Layout::vertical([
         Constraint::Length(HEAD_ROWS),
         Constraint::Length(FIGURE_ROWS),
@@ -38,63 +38,64 @@ pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
     let halves = |area: Rect| -> [Rect; 2] {
         Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(area)
     };
-    draw_head(frame, head, course);
+    draw_head(frame, head, progress);
     let [left, right] = halves(figures);
-    draw_rate(frame, left, course);
-    draw_latency(frame, right, course);
+    draw_rate(frame, left, progress);
+    draw_latency(frame, right, progress);
     let [left, right] = halves(plots);
-    draw_course(frame, left, course);
-    draw_histogram(frame, right, course);
+    draw_course(frame, left, progress);
+    draw_histogram(frame, right, progress);
     let [left, right] = halves(counts);
-    draw_statuses(frame, left, course);
-    draw_errors(frame, right, course);
+    draw_statuses(frame, left, progress);
+    draw_errors(frame, right, progress);
 }
 
 fn framed(title: &str) -> Block<'_> {
     Block::bordered().title(Line::from(format!(" {title} ")).bold()).border_style(Style::new().dim())
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+fn draw_head(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
     let [title, setup, bar] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Length(1)]).areas(area);
     let stop = Line::from("q stops ").right_aligned().dim();
     frame.render_widget(
-        Line::from(vec![" flatout bench ".dim(), Span::from(course.url.clone()).bold()]),
+        Line::from(vec![" flatout bench ".dim(), Span::from(progress.url.clone()).bold()]),
         title,
     );
     frame.render_widget(stop, title);
-    let run = if course.run > 1 { format!("  run {} ", course.run) } else { String::new() };
-    frame.render_widget(Line::from(format!(" {}{run}", course.setup)), setup);
-    let label = match course.elapsed {
+    let run = if progress.run > 1 { format!("  run {} ", progress.run) } else { String::new() };
+    frame.render_widget(Line::from(format!(" {}{run}", progress.setup)), setup);
+    let label = match progress.elapsed {
         None => "warming up".to_owned(),
-        Some(elapsed) => format!("{} s, {} s left", elapsed.as_secs(), course.left().as_secs_f64().ceil()),
+        Some(elapsed) => format!("{} s, {} s left", elapsed.as_secs(), progress.left().as_secs_f64().ceil()),
     };
     let gauge = Gauge::default().gauge_style(Style::new().fg(Color::Green)).use_unicode(true);
-    let gauge = gauge.ratio(course.share()).label(label);
+    let gauge = gauge.ratio(progress.share()).label(label);
     let [_, bar, _] =
         Layout::horizontal([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)]).areas(bar);
     frame.render_widget(gauge, bar);
 }
 
-fn draw_rate(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+fn draw_rate(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
     let block = framed("Requests/s");
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let [figures, plot] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(inner);
-    let now = course.seconds.last().map_or_else(|| course.mean_per_s(), |second| second.requests_per_s);
+    let now = progress.seconds.last().map_or_else(|| progress.mean_per_s(), |second| second.requests_per_s);
     let lines = vec![
         Line::from(vec![" last second ".into(), right(&count(now as u64), 14).bold().fg(Color::Green)]),
-        Line::from(vec![" mean        ".into(), right(&count(course.mean_per_s() as u64), 14)]),
+        Line::from(vec![" mean        ".into(), right(&count(progress.mean_per_s() as u64), 14)]),
     ];
     frame.render_widget(Paragraph::new(lines), figures);
-    let from = course.seconds.len().saturating_sub(usize::from(plot.width));
-    let values: Vec<u64> = course.seconds[from..].iter().map(|second| second.requests_per_s as u64).collect();
+    let from = progress.seconds.len().saturating_sub(usize::from(plot.width));
+    let values: Vec<u64> =
+        progress.seconds[from..].iter().map(|second| second.requests_per_s as u64).collect();
     frame.render_widget(Sparkline::default().data(values).style(Style::new().fg(Color::Green)), plot);
 }
 
-fn draw_latency(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+fn draw_latency(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
     let block = framed("Latency");
-    let Some(latency) = course.detail.as_ref().map(|detail| &detail.latency).filter(|all| all.count() > 0)
+    let Some(latency) = progress.detail.as_ref().map(|detail| &detail.latency).filter(|all| all.count() > 0)
     else {
         return frame.render_widget(Paragraph::new(" no response yet".dim()).block(block), area);
     };
@@ -110,12 +111,12 @@ fn draw_latency(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn draw_course(frame: &mut Frame<'_>, area: Rect, course: &Course) {
-    let from = course.seconds.len().saturating_sub(usize::from(area.width).max(2));
-    let shown = &course.seconds[from..];
+fn draw_course(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
+    let from = progress.seconds.len().saturating_sub(usize::from(area.width).max(2));
+    let shown = &progress.seconds[from..];
     // Logarithmic, in microseconds: p99 may be a hundred times the median.
     let scale = |ns: u64| (ns.max(1_000) as f64).log10();
-    let points = |of: fn(&super::course::Second) -> u64| -> Vec<(f64, f64)> {
+    let points = |of: fn(&super::progress::Second) -> u64| -> Vec<(f64, f64)> {
         shown.iter().enumerate().map(|(at, second)| (at as f64, scale(of(second)))).collect()
     };
     let (p50, p99) = (points(|second| second.p50_ns), points(|second| second.p99_ns));
@@ -138,11 +139,11 @@ fn draw_course(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     frame.render_widget(chart, area);
 }
 
-fn draw_histogram(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+fn draw_histogram(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
     let block = framed("Latency histogram");
     let inner = block.inner(area);
     let empty = Latency::new();
-    let latency = course.detail.as_ref().map_or(&empty, |detail| &detail.latency);
+    let latency = progress.detail.as_ref().map_or(&empty, |detail| &detail.latency);
     let rows = rows(latency, usize::from(inner.height));
     let most = rows.iter().map(|row| row.count).max().unwrap_or(1).max(1) as f64;
     let room = f64::from(inner.width.saturating_sub(HISTOGRAM_COLUMNS));
@@ -158,8 +159,8 @@ fn draw_histogram(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn draw_statuses(frame: &mut Frame<'_>, area: Rect, course: &Course) {
-    let statuses = course.detail.iter().flat_map(|detail| detail.statuses.iter());
+fn draw_statuses(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
+    let statuses = progress.detail.iter().flat_map(|detail| detail.statuses.iter());
     let lines: Vec<Line<'_>> = statuses
         .map(|(status, times)| {
             let colour = match status {
@@ -173,8 +174,8 @@ fn draw_statuses(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     frame.render_widget(Paragraph::new(lines).block(framed("Status codes")), area);
 }
 
-fn draw_errors(frame: &mut Frame<'_>, area: Rect, course: &Course) {
-    let errors = course.detail.as_ref().map(|detail| detail.errors).unwrap_or_default();
+fn draw_errors(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
+    let errors = progress.detail.as_ref().map(|detail| detail.errors).unwrap_or_default();
     let kinds = ErrorKind::ALL.into_iter().filter(|kind| errors.of(*kind) > 0);
     let mut lines: Vec<Line<'_>> = kinds
         .map(|kind| {
@@ -211,9 +212,9 @@ mod tests {
     use super::*;
 
     /// The screen at this size, as text.
-    fn drawn(course: &Course, width: u16, height: u16) -> String {
+    fn drawn(progress: &RunProgress, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, course)).unwrap();
+        terminal.draw(|frame| draw(frame, progress)).unwrap();
         terminal.backend().to_string()
     }
 
@@ -242,21 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_is_shown_while_it_goes() {
+    fn a_running_measurement_is_shown() {
         let plan = served();
-        let mut course = Course::new("http://a/", &plan);
-        assert!(drawn(&course, 80, 24).contains("warming up"));
-        run(&plan, &AtomicBool::new(false), &mut |live| course.take(live)).unwrap();
-        let text = drawn(&course, 80, 24);
+        let mut progress = RunProgress::new("http://a/", &plan);
+        assert!(drawn(&progress, 80, 24).contains("warming up"));
+        run(&plan, &AtomicBool::new(false), &mut |live| progress.take(live)).unwrap();
+        let text = drawn(&progress, 80, 24);
         for expected in
             ["flatout bench http://a/", "s left", "p99.9", "Latency histogram", "404", "bad status", "≤"]
         {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        assert_eq!(course.seconds.len(), 1, "{text}");
-        assert!(course.seconds[0].p50_ns > 0 && course.share() > 0.6);
+        assert_eq!(progress.seconds.len(), 1, "{text}");
+        assert!(progress.seconds[0].p50_ns > 0 && progress.share() > 0.6);
         for (width, height) in [(1, 1), (20, 5), (40, 10), (300, 90)] {
-            drawn(&course, width, height);
+            drawn(&progress, width, height);
         }
     }
 }

@@ -10,14 +10,14 @@ use flatout_report::climb::text::finished_line;
 use crate::terminal;
 
 /// What was written, and where.
-pub(crate) struct Screen {
+pub(crate) struct ClimbScreen {
     is_terminal: bool,
     course: Course,
 }
 
-impl Screen {
-    pub(crate) fn new(is_terminal: bool) -> Screen {
-        Screen { is_terminal, course: Course::default() }
+impl ClimbScreen {
+    pub(crate) fn new(is_terminal: bool) -> ClimbScreen {
+        ClimbScreen { is_terminal, course: Course::default() }
     }
 
     /// Updates the screen before and after a run.

@@ -23,8 +23,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::command::{Command, with};
 use crate::setting::{fill, given, words};
 use crate::{Failure, print, value};
-use live::Screen;
-use options::Options;
+use live::ClimbScreen;
+use options::ClimbOptions;
 use settings::{GROUPS, SHORTS};
 
 pub(crate) const COMMAND: Command = Command {
@@ -92,7 +92,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Reports changes that earlier runs have left in effect, before anything is measured on top of them.
-fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
+fn tell_left_over(host: &Host, options: &ClimbOptions) -> Result<(), Failure> {
     let state = options.state_folder(host);
     if host.holds(&state) {
         return Err(Failure::Usage(crate::tune::within(&state)));
@@ -118,22 +118,22 @@ fn watched(
 ) -> Result<Outcome, Failure> {
     flatout_load::raise_descriptor_limit();
     let stop = stop_at_signals()?;
-    let mut screen = Screen::new(std::io::stderr().is_terminal());
+    let mut screen = ClimbScreen::new(std::io::stderr().is_terminal());
     let outcome = climb(&stop, &mut |live| screen.show(live)).map_err(failure);
     screen.end();
     outcome
 }
 
 /// Writes the result to all requested places.
-fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
+fn show(climbed: &Climb, options: &ClimbOptions) -> Result<(), Failure> {
     write(options.json.as_deref(), || json::json(climbed))?;
     write(options.showing.report.as_deref(), || html::html(climbed))?;
     print(&text::text(climbed))
 }
 
 /// The options of the flags, which override those of the plan file; and the tunings that were named.
-fn options(matches: &ArgMatches) -> Result<(Options, Vec<String>), Failure> {
-    let mut flags = Options::default();
+fn options(matches: &ArgMatches) -> Result<(ClimbOptions, Vec<String>), Failure> {
+    let mut flags = ClimbOptions::default();
     fill(matches, GROUPS, &mut flags)?;
     let names = words(matches, NAMES.1);
     let Some(path) = &flags.plan_file else { return Ok((flags, names)) };

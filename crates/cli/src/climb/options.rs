@@ -28,7 +28,7 @@ const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_
 const CONGESTION_CHEAPEST: &str = "reno";
 
 /// The values as given; `None` if not given.
-pub(crate) struct Options {
+pub(crate) struct ClimbOptions {
     pub(crate) loading: Loading,
     pub(crate) showing: Showing,
     pub(crate) server_command: Option<String>,
@@ -65,9 +65,9 @@ pub(crate) struct Options {
     pub(crate) today: Today,
 }
 
-impl Default for Options {
+impl Default for ClimbOptions {
     fn default() -> Self {
-        Options {
+        ClimbOptions {
             loading: Loading::default(),
             showing: Showing::default(),
             server_command: None,
@@ -104,7 +104,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ClimbOptions {
     /// The variant that the flags after `--variant` apply to.
     pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
         match self.rungs.last_mut().map(|rung| &mut rung.change) {
@@ -249,7 +249,7 @@ impl Options {
 
     /// These options from a file, prepared for `flags` named `given` to be read over them: anything named on the
     /// command line replaces everything of its kind.
-    pub(crate) fn under(mut self, flags: &Options, names: &[String], given: &[&str]) -> Options {
+    pub(crate) fn under(mut self, flags: &ClimbOptions, names: &[String], given: &[&str]) -> ClimbOptions {
         if flags.server_command.is_some() || flags.pid.is_some() {
             (self.server_command, self.pid) = (None, None);
         }

@@ -6,7 +6,7 @@ use flatout_climb::{Attempt, Needs, Rung, Variant};
 use flatout_config::{Mistake, PLAN, Source, Takes, Word, Words, read as read_plan};
 use flatout_tune::TUNINGS;
 
-use super::options::Options;
+use super::options::ClimbOptions;
 use super::settings::{GROUPS, OF_VARIANTS, of_files};
 use crate::setting::Setting;
 use crate::value;
@@ -15,13 +15,13 @@ use crate::value;
 ///
 /// # Errors
 /// The file cannot be read; or its first mistake, with file, line and column.
-pub(super) fn read(path: &Path) -> Result<Options, String> {
+pub(super) fn read(path: &Path) -> Result<ClimbOptions, String> {
     let name = path.display().to_string();
     let bytes = value::contents(path, PLAN.bytes_max as u64).map_err(|error| format!("--plan: {error}"))?;
     parse(&name, bytes).map_err(|mistake| mistake.to_string())
 }
 
-fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
+fn parse(name: &str, bytes: Vec<u8>) -> Result<ClimbOptions, Mistake> {
     let source = Source::new(name, bytes, &PLAN)?;
     let settings: Vec<Word<'_>> = of_files().map(|setting| word(setting.name, setting)).collect();
     let of_variant = |(name, flag): &(&'static str, &str)| find(flag).map(|setting| word(name, setting));
@@ -33,13 +33,13 @@ fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
         flags.filter(|name| !is_of_files(name) && !is_of_variants(name) && *name != "variant").collect();
     let tunings: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
     let words = Words { settings: &settings, variant: &variant, by_hand: &by_hand, tunings: &tunings };
-    let mut filled = Filled(Options::default());
+    let mut filled = Filled(ClimbOptions::default());
     let places = read_plan(source, &words, &mut filled)?;
-    Ok(Options { places: Some(places), ..filled.0 })
+    Ok(ClimbOptions { places: Some(places), ..filled.0 })
 }
 
-/// Options that are being filled from a file.
-struct Filled(Options);
+/// ClimbOptions that are being filled from a file.
+struct Filled(ClimbOptions);
 
 impl Filled {
     fn rung(&mut self, name: &str, change: Attempt) {
@@ -75,15 +75,15 @@ impl flatout_config::Plan for Filled {
     }
 }
 
-fn all() -> impl Iterator<Item = &'static Setting<Options>> {
+fn all() -> impl Iterator<Item = &'static Setting<ClimbOptions>> {
     GROUPS.iter().flat_map(|(_, settings)| settings.iter())
 }
 
-fn find(flag: &str) -> Option<&'static Setting<Options>> {
+fn find(flag: &str) -> Option<&'static Setting<ClimbOptions>> {
     all().find(|setting| setting.name == flag)
 }
 
-fn word(name: &'static str, setting: &Setting<Options>) -> Word<'static> {
+fn word(name: &'static str, setting: &Setting<ClimbOptions>) -> Word<'static> {
     let takes = match setting.value {
         "" => Takes::Nothing,
         "N" | "PID" => Takes::Number,
@@ -113,11 +113,11 @@ mod tests {
     /// The plan of a file with these flags.
     fn plan(text: &str, flags: &[&str]) -> Result<Plan, String> {
         let Ok(matches) = COMMAND.parse(flags.iter().map(ToString::to_string)) else { panic!("{flags:?}") };
-        let read = |mut options: Options| match fill(&matches, GROUPS, &mut options) {
+        let read = |mut options: ClimbOptions| match fill(&matches, GROUPS, &mut options) {
             Ok(()) => options,
             Err(failure) => panic!("{failure}"),
         };
-        let (flags, names) = (read(Options::default()), words(&matches, NAMES.1));
+        let (flags, names) = (read(ClimbOptions::default()), words(&matches, NAMES.1));
         let file = parse("a.kdl", text.as_bytes().to_vec()).map_err(|mistake| mistake.to_string())?;
         read(file.under(&flags, &names, &given(&matches, GROUPS))).plan(names, &Host::live())
     }
@@ -167,7 +167,7 @@ skip "xps" reason="it has one queue"
     }
 
     #[test]
-    fn flags_go_before_the_file() {
+    fn flags_override_the_file() {
         let one = plan(WHOLE, &["--port", "9", "--pid", "7", "--for", "cpu", "gro"]).unwrap();
         assert_eq!((one.url.as_str(), one.server), ("http://127.0.0.1:9/", ServerPlan::Running(Some(7))));
         assert_eq!((one.objective, one.width_max), (Objective::Cpu, 0.02));
@@ -186,7 +186,7 @@ skip "xps" reason="it has one queue"
     }
 
     #[test]
-    fn values_are_refused_where_they_stand() {
+    fn refused_values_have_a_position() {
         for (text, expected) in [
             (
                 "for fun",
@@ -235,7 +235,7 @@ skip "xps" reason="it has one queue"
 
     /// Mistakes that only the whole plan shows have a position too, and say what to do.
     #[test]
-    fn plans_that_cannot_be_are_shown_where_they_cannot() {
+    fn invalid_plans_have_a_position() {
         let rungs: String = (0..101).map(|at| format!("variant v{at} {{ set x; unset y }}\n")).collect();
         for (text, expected) in [
             (
@@ -304,14 +304,14 @@ skip "xps" reason="it has one queue"
 
     /// Every word of a file has a flag with the same meaning.
     #[test]
-    fn words_of_files_are_flags() {
+    fn settings_of_variants_have_flags() {
         for (_, flag) in OF_VARIANTS {
             assert!(find(flag).is_some(), "{flag}");
         }
     }
 
     #[test]
-    fn shipped_plans_are_good() {
+    fn shipped_plans_are_valid() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../climbs"));
         let mut count = 0;
         for entry in std::fs::read_dir(folder).unwrap() {

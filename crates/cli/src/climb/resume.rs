@@ -3,18 +3,18 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use flatout_climb::{Attempt, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
+use flatout_climb::{Attempt, Error, Needs, Outcome, Plan, State, Tuned, resume};
 use flatout_report::climb::{Climb, from_json, json};
 use flatout_tune::{Host, Session, quote};
 
-use super::options::Options;
+use super::options::ClimbOptions;
 use super::settings::GROUPS;
 use super::{COMMAND, NAMES, failure, judge, read_old, show, watched};
 use crate::Failure;
 use crate::setting::{given, words};
 
 /// Checks whether a rung that needs a reboot can wait for one; the reason why not is shown in its result.
-pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &Options) {
+pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &ClimbOptions) {
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
         Attempt::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
         Attempt::Variant(_) => rung.needs == Needs::Reboot,
@@ -47,7 +47,12 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
 }
 
 /// Stores a climb with a rung that waits for a reboot.
-pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Options) -> Result<(), Failure> {
+pub(super) fn wait(
+    climbed: &mut Climb,
+    plan: &Plan,
+    host: &Host,
+    options: &ClimbOptions,
+) -> Result<(), Failure> {
     let Some(waiting) = climbed.outcome.waiting.clone() else { return Ok(()) };
     let folder = std::env::current_dir()
         .map_err(|error| Failure::Run(format!("cannot find the current folder: {error}")))?;
@@ -69,7 +74,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
 }
 
 /// Continues after the reboot.
-pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run(typed: &ClimbOptions, matches: &ArgMatches) -> Result<(), Failure> {
     check_alone(matches)?;
     let folder = typed.state.clone().unwrap_or_else(|| Host::live().state_default());
     let folder = std::path::absolute(&folder)
@@ -117,10 +122,16 @@ pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> 
 
 /// The options of the command line before the reboot. Low-risk tunings are now named; holders to stop have ended with
 /// their boot, and process ids have changed.
-fn as_typed(state: &State, folder: &Path) -> Result<Options, Failure> {
+fn as_typed(state: &State, folder: &Path) -> Result<ClimbOptions, Failure> {
     let matches = COMMAND.parse(state.arguments.iter().cloned())?;
     let (options, _) = super::options(&matches)?;
-    Ok(Options { low_risk: false, stops: Vec::new(), pid: None, state: Some(folder.to_owned()), ..options })
+    Ok(ClimbOptions {
+        low_risk: false,
+        stops: Vec::new(),
+        pid: None,
+        state: Some(folder.to_owned()),
+        ..options
+    })
 }
 
 /// Checks that `--resume` is used alone, except for the flag that says where the climb is stored.
@@ -136,7 +147,7 @@ fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The command to use after the reboot.
-fn command(options: &Options) -> String {
+fn command(options: &ClimbOptions) -> String {
     let state = options.state.as_ref().or(options.root.as_ref());
     let folder = state.map(|_| options.state_folder(&options.host()));
     let folder = folder.and_then(|folder| std::path::absolute(folder).ok());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use flatout_climb::{Attempt, LoadRate, Needs, Objective, Rung, Variant};
 
-use super::options::Options;
+use super::options::ClimbOptions;
 use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, compare, header, pin, report, seed, threads};
 use crate::value;
@@ -13,7 +13,7 @@ use crate::value;
 pub(crate) const SHORTS: &[Short] =
     &[('t', "threads"), ('c', "connections"), ('d', "duration"), ('H', "header")];
 
-pub(crate) const GROUPS: &[Group<Options>] = &[
+pub(crate) const GROUPS: &[Group<ClimbOptions>] = &[
     ("Server", SERVER),
     ("Load", LOAD),
     ("Tunings", TUNINGS),
@@ -23,7 +23,7 @@ pub(crate) const GROUPS: &[Group<Options>] = &[
 ];
 
 /// Settings that a plan file may have, by the same names.
-pub(super) fn of_files() -> impl Iterator<Item = &'static Setting<Options>> {
+pub(super) fn of_files() -> impl Iterator<Item = &'static Setting<ClimbOptions>> {
     let groups = [SERVER, LOAD, METHOD].into_iter().flatten();
     groups.filter(|setting| setting.name != PLAN)
 }
@@ -42,19 +42,19 @@ pub(super) const OF_VARIANTS: &[(&str, &str)] = &[
 /// The flag that names a plan file.
 const PLAN: &str = "plan";
 
-impl AsMut<Loading> for Options {
+impl AsMut<Loading> for ClimbOptions {
     fn as_mut(&mut self) -> &mut Loading {
         &mut self.loading
     }
 }
 
-impl AsMut<Showing> for Options {
+impl AsMut<Showing> for ClimbOptions {
     fn as_mut(&mut self) -> &mut Showing {
         &mut self.showing
     }
 }
 
-const SERVER: &[Setting<Options>] = &[
+const SERVER: &[Setting<ClimbOptions>] = &[
     Setting {
         name: PLAN,
         value: "FILE",
@@ -129,7 +129,7 @@ const SERVER: &[Setting<Options>] = &[
     },
 ];
 
-const LOAD: &[Setting<Options>] = &[
+const LOAD: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "bench",
         value: "CMD",
@@ -177,7 +177,7 @@ const LOAD: &[Setting<Options>] = &[
     header(),
 ];
 
-const VARIANTS: &[Setting<Options>] = &[
+const VARIANTS: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "variant",
         value: "NAME",
@@ -269,7 +269,7 @@ const VARIANTS: &[Setting<Options>] = &[
     },
 ];
 
-const TUNINGS: &[Setting<Options>] = &[
+const TUNINGS: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "low-risk",
         value: "",
@@ -338,7 +338,7 @@ const TUNINGS: &[Setting<Options>] = &[
     },
 ];
 
-const METHOD: &[Setting<Options>] = &[
+const METHOD: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "for",
         value: "throughput|p99|cpu",
@@ -428,7 +428,7 @@ const METHOD: &[Setting<Options>] = &[
     seed(),
 ];
 
-const RESULT: &[Setting<Options>] = &[
+const RESULT: &[Setting<ClimbOptions>] = &[
     Setting {
         name: "keep",
         value: "",
@@ -480,7 +480,7 @@ mod tests {
     use crate::setting::{fill, words};
 
     fn plan(arguments: &[&str]) -> Result<flatout_climb::Plan, String> {
-        let mut options = Options::default();
+        let mut options = ClimbOptions::default();
         let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
         let matches = matches.map_err(|failure| failure.to_string())?;
         fill(&matches, GROUPS, &mut options).map_err(|failure| failure.to_string())?;

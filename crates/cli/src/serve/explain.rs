@@ -64,7 +64,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let checked = built.check().map_err(Failure::Usage)?;
     let sites = &checked.plan().sites;
     let explained = explain(sites, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
-    print(&told(&built, sites, &explained))
+    print(&lines_of(&built, sites, &explained))
 }
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
@@ -91,50 +91,50 @@ fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Qu
 
 /// Lines of a name and what it is.
 #[derive(Default)]
-struct Told(String);
+struct Lines(String);
 
-impl Told {
+impl Lines {
     fn line(&mut self, name: &str, text: impl AsRef<str>) {
         let _ = writeln!(self.0, "{name:<10} {}", text.as_ref());
     }
 }
 
-fn told(built: &Built, plan: &Plan, explained: &Explained) -> String {
-    let mut told = Told::default();
+fn lines_of(built: &Built, plan: &Plan, explained: &Explained) -> String {
+    let mut lines = Lines::default();
     let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
     if let Some((at, site)) = site {
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
-        told.line("site", format!("{}, line {line}", site.name));
+        lines.line("site", format!("{}, line {line}", site.name));
     }
     match (&explained.route, site) {
         (Ok(at), Some((site_at, site))) if site.routes.get(*at).is_some() => {
             let route = &site.routes[*at];
             let place = built.places.routes.get(site_at).and_then(|routes| routes.get(*at));
             let line = place.map_or(0, |at| built.tree.line(at));
-            told.line("route", format!("{}, line {line}", route.name));
-            told.line("because", why(route));
-            told.line("path", &explained.path);
-            of_action(&mut told, plan, route, explained);
-            of_rules(&mut told, plan, &route.rules);
+            lines.line("route", format!("{}, line {line}", route.name));
+            lines.line("because", why(route));
+            lines.line("path", &explained.path);
+            of_action(&mut lines, plan, route, explained);
+            of_rules(&mut lines, plan, &route.rules);
         }
         (Err(refused), _) => {
-            told.line("response", format!("{}: {}", refused.status, refused.reason));
+            lines.line("response", format!("{}: {}", refused.status, refused.reason));
             if let Some((site_at, site)) = site {
                 let route = refused.route.and_then(|at| Some((at, site.routes.get(at)?)));
                 if let Some((at, route)) = route {
                     let place = built.places.routes.get(site_at).and_then(|routes| routes.get(at));
                     let line = place.map_or(0, |at| built.tree.line(at));
-                    told.line("rules", format!("of route {}, line {line}, apply first", route.name));
+                    lines.line("rules", format!("of route {}, line {line}, apply first", route.name));
                 }
-                of_rules(&mut told, plan, route.map_or(&site.rules, |(_, route)| &route.rules));
+                of_rules(&mut lines, plan, route.map_or(&site.rules, |(_, route)| &route.rules));
             }
         }
         _ => {}
     }
     if let Some(client) = explained.client {
-        told.line("client", client.to_string());
+        lines.line("client", client.to_string());
     }
-    told.0
+    lines.0
 }
 
 fn why(route: &Route) -> String {
@@ -150,20 +150,20 @@ fn why(route: &Route) -> String {
     }
 }
 
-fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained) {
+fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explained) {
     let folder =
         |at: usize| plan.folders.get(at).map(|folder| folder.root.display().to_string()).unwrap_or_default();
     if let Some(at) = route.try_files {
-        told.line("first", format!("a file in {}", folder(at)));
+        lines.line("first", format!("a file in {}", folder(at)));
     }
     match &route.action {
-        Action::Files(at) => told.line("files", folder(*at)),
+        Action::Files(at) => lines.line("files", folder(*at)),
         Action::Proxy(forward) => {
             if let Some(upstream) = plan.upstreams.get(forward.upstream) {
-                told.line("upstream", of_upstream(upstream));
-                told.line("balance", spoken::balance(&upstream.balance));
+                lines.line("upstream", of_upstream(upstream));
+                lines.line("balance", spoken::balance(&upstream.balance));
                 let whole = upstream.request_time_max.map(|time| format!(", request {}", spoken::time(time)));
-                told.line(
+                lines.line(
                     "times",
                     format!(
                         "connect {}, send {}, read {}{}; {} retries",
@@ -175,29 +175,29 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
                     ),
                 );
             }
-            told.line("asked for", &explained.target);
+            lines.line("asked for", &explained.target);
         }
         Action::Push(push) => {
             let kind = match push.history.kind {
                 Kind::Log => "a log",
                 Kind::Latest => "latest values",
             };
-            told.line("channels", format!("{kind}; {} messages or keys are kept", push.history.count));
-            told.line("push group", &push.group);
+            lines.line("channels", format!("{kind}; {} messages or keys are kept", push.history.count));
+            lines.line("push group", &push.group);
         }
         Action::Redirect { status, to } => {
-            told.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
+            lines.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
         }
-        Action::Close => told.line("response", "none: the connection is closed"),
+        Action::Close => lines.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
-            told.line("response", format!("{status}, {content_type}"))
+            lines.line("response", format!("{status}, {content_type}"))
         }
     }
     let paths = match route.paths {
         PathPolicy::Strict => "strict: dot segments, %2F and backslashes get 400",
         PathPolicy::Forward => "forward: resolved for matching",
     };
-    told.line("paths", paths);
+    lines.line("paths", paths);
 }
 
 fn of_upstream(upstream: &Upstream) -> String {
@@ -214,16 +214,16 @@ fn of_upstream(upstream: &Upstream) -> String {
     format!("{}: {}", upstream.name, servers.collect::<Vec<_>>().join(", "))
 }
 
-fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
+fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
     if let Some(closed) = &rules.maintenance {
-        told.line("closed", format!("503, except for {} networks", closed.except.len()));
+        lines.line("closed", format!("503, except for {} networks", closed.except.len()));
     }
     if !rules.access.is_empty() {
-        told.line("access", rules.access.iter().map(spoken::access).collect::<Vec<_>>().join(", "));
+        lines.line("access", rules.access.iter().map(spoken::access).collect::<Vec<_>>().join(", "));
     }
     for used in &rules.rates {
         let Some(rate) = plan.rates.get(used.rate) else { continue };
-        told.line(
+        lines.line(
             "rate",
             format!(
                 "{} in {} with a burst of {}, for {} ({}); more get {}{}",
@@ -240,17 +240,17 @@ fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
         );
     }
     if let Some(auth) = &rules.basic_auth {
-        told.line("password", &auth.realm);
+        lines.line("password", &auth.realm);
     }
     if let Some(auth) = &rules.forward_auth {
-        told.line("authority", plan.upstreams.get(auth.upstream).map(of_upstream).unwrap_or_default());
+        lines.line("authority", plan.upstreams.get(auth.upstream).map(of_upstream).unwrap_or_default());
     }
     if let Some(bytes) = rules.body.bytes_max {
-        told.line("body", format!("at most {bytes} bytes"));
+        lines.line("body", format!("at most {bytes} bytes"));
     }
     for at in &rules.concurrency {
         let Some(limit) = plan.concurrency.get(*at) else { continue };
-        told.line(
+        lines.line(
             "at once",
             format!(
                 "{} for {}, {} more wait up to {} ({})",
@@ -265,10 +265,10 @@ fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
     for (name, fields) in [("asked with", &rules.request_fields), ("answered", &rules.response_fields)] {
         if !fields.is_empty() {
             let names: Vec<&str> = fields.iter().map(|rule| rule.name.as_str()).collect();
-            told.line(name, format!("changed fields: {}", names.join(", ")));
+            lines.line(name, format!("changed fields: {}", names.join(", ")));
         }
     }
     for page in &rules.error_pages {
-        told.line("page", format!("for {}", spoken::statuses(&page.statuses)));
+        lines.line("page", format!("for {}", spoken::statuses(&page.statuses)));
     }
 }

@@ -3,7 +3,7 @@
 use flatout_config::{Grammar, Scope, SiteWord};
 
 use super::blocks::{BLOCKS, ROUTE, SCOPES, SITE, TOP, UPSTREAM};
-use super::setting::{Key, Stands};
+use super::setting::{Key, SettingScope};
 use super::settings::all;
 
 /// The grammar of site files.
@@ -18,12 +18,12 @@ pub(super) fn grammar() -> Grammar<'static> {
 }
 
 /// The scopes that allow a setting.
-pub(super) fn scopes_of(stands: Stands) -> &'static [usize] {
+pub(super) fn scopes_of(stands: SettingScope) -> &'static [usize] {
     match stands {
-        Stands::Top => &[TOP],
-        Stands::Site => &[TOP, SITE],
-        Stands::Route => &[TOP, SITE, ROUTE],
-        Stands::Upstream => &[TOP, UPSTREAM],
+        SettingScope::Top => &[TOP],
+        SettingScope::Site => &[TOP, SITE],
+        SettingScope::Route => &[TOP, SITE, ROUTE],
+        SettingScope::Upstream => &[TOP, UPSTREAM],
     }
 }
 

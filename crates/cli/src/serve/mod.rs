@@ -9,7 +9,6 @@ mod blocks;
 mod channels;
 pub(crate) mod check;
 pub(crate) mod explain;
-mod given;
 mod grammar;
 mod manual;
 mod options;
@@ -25,6 +24,7 @@ pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 pub(crate) mod upgrade;
+mod values;
 mod welcome;
 mod words;
 
@@ -32,10 +32,10 @@ use std::io::IsTerminal;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
-use given::Given;
-use setting::Setting;
+use setting::ServeSetting;
 use settings::GROUPS;
 use site::Flag;
+use values::Values;
 
 use crate::command::{Command, VERSION};
 use crate::setting::{Shape, flag};
@@ -104,7 +104,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// A setting as a flag.
-fn argument(setting: &Setting) -> Arg {
+fn argument(setting: &ServeSetting) -> Arg {
     let optional = parts(setting.value).next().filter(|part| part.is_optional && part.kind() == Kind::Choice);
     let is_switch = optional.is_some() && setting.keys.is_empty();
     let is_single = setting.is_single();
@@ -150,8 +150,8 @@ fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
         for values in values.chunks(count) {
             let Some((index, text)) = values.first().copied() else { continue };
             let given = match count {
-                1 => Given::of_flag(setting, text),
-                _ => Given::of_arguments(setting, values.iter().map(|(_, text)| (*text).clone()).collect()),
+                1 => Values::of_flag(setting, text),
+                _ => Values::of_arguments(setting, values.iter().map(|(_, text)| (*text).clone()).collect()),
             };
             let given = given.map_err(|message| Failure::Usage(format!("--{}: {message}", setting.name)))?;
             found.push((index, (setting, given)));

@@ -23,7 +23,7 @@ use flatout_site::plan::{
 
 /// The options of one level: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
-pub(super) struct Options {
+pub(super) struct ServeOptions {
     /// The level.
     pub(super) level: Level,
     pub(super) server: Plan,
@@ -134,10 +134,10 @@ pub(super) struct Shared {
     pub(super) known: Vec<String>,
 }
 
-impl Options {
+impl ServeOptions {
     /// The defaults. File names are relative to `base`.
-    pub(super) fn new(base: &Path) -> Options {
-        Options {
+    pub(super) fn new(base: &Path) -> ServeOptions {
+        ServeOptions {
             level: Level::Top,
             server: Plan::default(),
             secure: ServerPlan::default(),
@@ -176,7 +176,7 @@ impl Options {
     }
 
     /// The initial options of a nested level.
-    pub(super) fn within(&self, level: Level) -> Options {
+    pub(super) fn within(&self, level: Level) -> ServeOptions {
         let mut within = self.clone();
         within.level = level;
         within.begun.clear();

@@ -10,10 +10,10 @@ use flatout_site::plan::{Action, PathMatch, Plan, Route, Site};
 
 use super::blocks::ACTIONS;
 use super::channels;
-use super::given::{Given, place};
-use super::options::{Level, Options};
+use super::options::{Level, ServeOptions};
 use super::parse;
 use super::site::{Places, Reader};
+use super::values::{Values, place};
 
 /// Sites so far.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Sites {
         reader: Reader<'_>,
         hosts: Hosts,
         nodes: &[Node],
-        options: &Options,
+        options: &ServeOptions,
     ) -> Result<(), Mistake> {
         let name = hosts.names.first().map(|(name, _)| name.clone()).unwrap_or_default();
         let mut site = Site {
@@ -103,7 +103,7 @@ impl Sites {
         Ok(())
     }
 
-    fn route(&mut self, reader: Reader<'_>, node: &Node, site: &Options) -> Result<Route, Mistake> {
+    fn route(&mut self, reader: Reader<'_>, node: &Node, site: &ServeOptions) -> Result<Route, Mistake> {
         let path = path(node).map_err(|message| reader.tree.mistake(node.value_at(), message))?;
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = site.within(Level::Route);
@@ -115,7 +115,7 @@ impl Sites {
         Ok(self.route_of(path, action, options))
     }
 
-    fn route_of(&mut self, path: PathMatch, action: Action, options: Options) -> Route {
+    fn route_of(&mut self, path: PathMatch, action: Action, options: ServeOptions) -> Route {
         let mut route = Route::new(path, action);
         if let Action::Push(plan) = &mut route.action {
             plan.prefix = route.path.text().to_owned();
@@ -141,7 +141,7 @@ impl Sites {
         &mut self,
         reader: Reader<'_>,
         nodes: &[Node],
-        options: &Options,
+        options: &ServeOptions,
     ) -> Result<Option<(Action, Range<usize>)>, Mistake> {
         let mut actions = nodes.iter().filter(|node| ACTIONS.contains(&node.name.as_str()));
         let Some(node) = actions.next() else { return Ok(None) };
@@ -150,7 +150,7 @@ impl Sites {
             let message = format!("there is `{}` on line {line} already; use one of them", node.name);
             return Err(reader.tree.mistake(&other.at, message));
         }
-        let given = Given::of_node(node);
+        let given = Values::of_node(node);
         let at = |message: String| reader.tree.mistake(node.value_at(), message);
         let action = match node.name.as_str() {
             "files" => {
@@ -166,7 +166,7 @@ impl Sites {
                 let status = given.read("status", |text| parse::status(text, 301..=308));
                 let status = status.and_then(|status| match status.unwrap_or(302) {
                     status @ (301 | 302 | 303 | 307 | 308) => Ok(status),
-                    other => Err(super::given::Refused {
+                    other => Err(super::values::Refused {
                         key: Some("status"),
                         message: format!("got {other}, need 301, 302, 303, 307 or 308"),
                     }),

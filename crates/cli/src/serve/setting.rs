@@ -4,11 +4,11 @@
 use flatout_config::parts;
 use flatout_server::Plan;
 
-use super::given::{Given, Refused};
-use super::options::Options;
+use super::options::ServeOptions;
+use super::values::{Refused, Values};
 
 /// A setting.
-pub(crate) struct Setting {
+pub(crate) struct ServeSetting {
     /// The flag without dashes, and the word in a file.
     pub(super) name: &'static str,
     /// Its values, in the notation of [`flatout_config::parts`].
@@ -20,13 +20,13 @@ pub(crate) struct Setting {
     /// Its description. The part before the first semicolon is the short help, and must make sense alone.
     pub(super) help: &'static str,
     /// Where it is allowed in a file.
-    pub(super) stands: Stands,
+    pub(super) stands: SettingScope,
     /// Whether it may be repeated at one level.
     pub(super) is_list: bool,
     /// Whether each of its values is a separate argument of the flag, as a shell needs it for file names.
     pub(super) is_spread: bool,
     /// Parses the given values into the options.
-    pub(super) set: fn(&mut Options, &Given) -> Result<(), Refused>,
+    pub(super) set: fn(&mut ServeOptions, &Values) -> Result<(), Refused>,
     /// What a reload does with a change of it.
     pub(super) change: Change,
 }
@@ -73,7 +73,7 @@ pub(super) struct Key {
 
 /// Where a setting is allowed in a file. At the top it is the default for everything inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stands {
+pub(super) enum SettingScope {
     /// Only at the top: it belongs to the server.
     Top,
     /// At the top, in a site.
@@ -85,13 +85,13 @@ pub(super) enum Stands {
 }
 
 /// Defaults for a setting of the server.
-pub(super) const SERVERS: Setting = Setting {
+pub(super) const SERVERS: ServeSetting = ServeSetting {
     name: "",
     value: "",
     keys: &[],
     default: "",
     help: "",
-    stands: Stands::Top,
+    stands: SettingScope::Top,
     is_list: false,
     is_spread: false,
     set: |_, _| Ok(()),
@@ -99,21 +99,21 @@ pub(super) const SERVERS: Setting = Setting {
 };
 
 /// Defaults for a setting of sites, and of the server for its sites.
-pub(super) const SITES: Setting = Setting { stands: Stands::Site, ..SERVERS };
+pub(super) const SITES: ServeSetting = ServeSetting { stands: SettingScope::Site, ..SERVERS };
 
 /// Defaults for a setting of routes, and of sites and the server for their routes.
-pub(super) const ROUTES: Setting = Setting { stands: Stands::Route, ..SERVERS };
+pub(super) const ROUTES: ServeSetting = ServeSetting { stands: SettingScope::Route, ..SERVERS };
 
 /// Defaults for a setting of upstreams.
-pub(super) const UPSTREAMS: Setting = Setting { stands: Stands::Upstream, ..SERVERS };
+pub(super) const UPSTREAMS: ServeSetting = ServeSetting { stands: SettingScope::Upstream, ..SERVERS };
 
 /// Defaults for a key.
 pub(super) const KEY: Key = Key { name: "", value: "TEXT", default: "", help: "" };
 
 /// Related settings, under one heading.
-pub(super) type Group = (&'static str, &'static [Setting]);
+pub(super) type ServeGroup = (&'static str, &'static [ServeSetting]);
 
-impl Setting {
+impl ServeSetting {
     /// Whether the setting takes exactly one value.
     pub(super) fn is_single(&self) -> bool {
         self.keys.is_empty()
@@ -134,14 +134,14 @@ impl Setting {
     }
 }
 
-impl Stands {
+impl SettingScope {
     /// The allowed levels, in words.
     pub(super) fn names(self) -> &'static str {
         match self {
-            Stands::Top => "top",
-            Stands::Site => "top, site",
-            Stands::Route => "top, site, route",
-            Stands::Upstream => "top, upstream",
+            SettingScope::Top => "top",
+            SettingScope::Site => "top, site",
+            SettingScope::Route => "top, site, route",
+            SettingScope::Upstream => "top, upstream",
         }
     }
 }

@@ -5,19 +5,17 @@ use std::ops::Range;
 use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree};
 use flatout_observe::log;
-use flatout_server::Checked;
-use flatout_server::Invalid;
-use flatout_server::Plan;
+use flatout_server::{AcmePart, Checked, Invalid, Plan, SecurePart};
 use flatout_site::plan::Map;
 use flatout_site::{Fault, Place};
 
 use super::blocks::ACTIONS;
-use super::given::{Given, place};
-use super::options::{Level, Options};
+use super::options::{Level, ServeOptions};
 use super::parse;
 use super::routes::{Hosts, Sites};
-use super::setting::{Setting, Stands};
+use super::setting::{ServeSetting, SettingScope};
 use super::settings::{all, find};
+use super::values::{Values, place};
 
 /// The plan from a site file, or from flags alone, and where its parts are in the file.
 pub(super) struct Built {
@@ -42,7 +40,18 @@ impl Built {
     pub(super) fn check(&mut self) -> Result<Checked, String> {
         std::mem::take(&mut self.plan).check().map_err(|invalid| match invalid {
             Invalid::Sites(fault) => self.fault(&fault),
-            Invalid::Setting(message) => message,
+            Invalid::Value(message) => message,
+            Invalid::Admin(message) => format!("admin: {message} (admin-public)"),
+            Invalid::NoDomain(part) => {
+                format!("{}: there is no domain; name one: domain example.org", acme_setting(part))
+            }
+            Invalid::NoDnsHook(wildcard) => {
+                let name = wildcard.as_deref().unwrap_or("acme-challenge dns-01");
+                format!("{name}: needs a program that sets DNS records: acme-dns-hook FILE")
+            }
+            Invalid::NoCertificate(part) => {
+                format!("{}: there is no certificate; give one: tls CERT KEY", secure_setting(part))
+            }
         })
     }
 
@@ -68,7 +77,7 @@ impl Built {
 }
 
 /// A setting given by a flag.
-pub(super) type Flag = (&'static Setting, Given);
+pub(super) type Flag = (&'static ServeSetting, Values);
 
 /// Builds plans from a tree. Flags override the same settings at the top of the file.
 ///
@@ -76,13 +85,13 @@ pub(super) type Flag = (&'static Setting, Given);
 /// The first mistake in the file; a mistake in a flag has no position.
 pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
     let shown = |mistake: Mistake| mistake.to_string();
-    let mut top = Options::new(base);
+    let mut top = ServeOptions::new(base);
     let reader = Reader { tree: &tree };
     reader.maps(&top).map_err(shown)?;
     reader.groups(&tree.nodes, &top);
-    let is_flag = |setting: &Setting| flags.iter().any(|(flag, _)| flag.name == setting.name);
+    let is_flag = |setting: &ServeSetting| flags.iter().any(|(flag, _)| flag.name == setting.name);
     for of_upstreams in [true, false] {
-        let now = |setting: &Setting| (setting.stands == Stands::Upstream) == of_upstreams;
+        let now = |setting: &ServeSetting| (setting.stands == SettingScope::Upstream) == of_upstreams;
         reader.settings(&tree.nodes, &mut top, |setting| now(setting) && !is_flag(setting)).map_err(shown)?;
         top.base = std::path::PathBuf::new();
         for (setting, given) in flags.iter().filter(|(setting, _)| now(setting)) {
@@ -118,7 +127,7 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
     finish(top, sites, logs, tree)
 }
 
-fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
+fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
     let Sites { plan: mut sites, places } = sites;
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
@@ -143,10 +152,31 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Resul
         is_constant: false,
         restart: Vec::new(),
     };
-    plan.complete()?;
+    plan.complete().map_err(|message| format!("state: {message}; name a folder with the setting `state`"))?;
     plan.restart =
         all().filter_map(|setting| Some((setting.name, (setting.change.needs_restart()?)(&plan)))).collect();
     Ok(Built { plan, tree, places })
+}
+
+/// The setting that makes a part of a plan.
+fn acme_setting(part: AcmePart) -> &'static str {
+    match part {
+        AcmePart::Contact => "acme-contact",
+        AcmePart::Authorities => "acme-ca",
+        AcmePart::Challenge => "acme-challenge",
+        AcmePart::DnsHook => "acme-dns-hook",
+        AcmePart::Profile => "acme-profile",
+    }
+}
+
+/// The setting that makes a part of a plan.
+fn secure_setting(part: SecurePart) -> &'static str {
+    match part {
+        SecurePart::PlainListeners => "listen-plain",
+        SecurePart::HttpsRedirect => "https-redirect",
+        SecurePart::ClientAuthorities => "tls-client-ca",
+        SecurePart::EarlyData => "early-data",
+    }
 }
 
 /// Reads nodes of a tree.
@@ -160,25 +190,25 @@ impl Reader<'_> {
     pub(super) fn settings(
         self,
         nodes: &[Node],
-        options: &mut Options,
-        wanted: impl Fn(&Setting) -> bool,
+        options: &mut ServeOptions,
+        wanted: impl Fn(&ServeSetting) -> bool,
     ) -> Result<(), Mistake> {
         for node in nodes {
             let Some(setting) = find(&node.name).filter(|setting| wanted(setting)) else { continue };
-            let given = Given::of_node(node);
+            let given = Values::of_node(node);
             (setting.set)(options, &given).map_err(|refused| {
                 let named = refused.key.map_or_else(|| setting.name.to_owned(), |key| format!("{key}="));
                 self.tree.mistake(place(node, &refused), format!("{named}: {}", refused.message))
             })?;
             // If the server's plan is invalid, the setting that was read last is to blame.
-            if setting.stands == Stands::Top {
+            if setting.stands == SettingScope::Top {
                 options.server.check().map_err(|message| self.tree.mistake(node.value_at(), message))?;
             }
         }
         Ok(())
     }
 
-    fn maps(self, top: &Options) -> Result<(), Mistake> {
+    fn maps(self, top: &ServeOptions) -> Result<(), Mistake> {
         for node in self.tree.nodes.iter().filter(|node| node.name == "map") {
             let (name, text) = (&node.values[0], &node.values[1]);
             let is_name = !name.text.is_empty()
@@ -203,7 +233,7 @@ impl Reader<'_> {
     }
 
     /// Collects the named groups of all regular expressions: texts may use them.
-    fn groups(self, nodes: &[Node], top: &Options) {
+    fn groups(self, nodes: &[Node], top: &ServeOptions) {
         for node in nodes {
             let is_pattern =
                 node.name == "rewrite" || node.key("match").is_some_and(|how| how.text.starts_with("regex"));
@@ -216,7 +246,7 @@ impl Reader<'_> {
         }
     }
 
-    fn upstreams(self, top: &Options) -> Result<(), Mistake> {
+    fn upstreams(self, top: &ServeOptions) -> Result<(), Mistake> {
         for node in self.tree.nodes.iter().filter(|node| node.name == "upstream") {
             let name = &node.values[0];
             if name.text.contains([':', '/']) || name.text.is_empty() {
@@ -236,7 +266,7 @@ impl Reader<'_> {
                 let at = |message| self.tree.mistake(server.value_at(), message);
                 let (address, is_tls) = parse::server(&server.values[0].text).map_err(at)?;
                 let mut found = options.server_at(address, is_tls);
-                let given = Given::of_node(server);
+                let given = Values::of_node(server);
                 let weight = given.read("weight", parse::at_least_one);
                 found.weight =
                     weight.map_err(|bad| self.tree.mistake(place(server, &bad), bad.message))?.unwrap_or(1);
@@ -262,7 +292,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn site(self, node: &Node, top: &Options, sites: &mut Sites) -> Result<Options, Mistake> {
+    fn site(self, node: &Node, top: &ServeOptions, sites: &mut Sites) -> Result<ServeOptions, Mistake> {
         let names = node.values.iter().map(|value| (value.text.clone(), value.at.clone())).collect();
         let hosts = Hosts { at: node.at.clone(), names };
         let inner = node.inner.as_deref().unwrap_or_default();

@@ -7,7 +7,7 @@ use flatout_engine::ProxyProtocol;
 use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy};
 
 use super::grammar::grammar;
-use super::options::Options;
+use super::options::ServeOptions;
 use super::settings::{GROUPS, all};
 use super::site::{Built, build};
 use super::{COMMAND, given, source};
@@ -94,7 +94,7 @@ fn flags_are_a_short_file() {
 }
 
 #[test]
-fn flags_go_before_the_file() {
+fn flags_override_the_file() {
     let folder = std::env::temp_dir().join(format!("flatout-site-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("site.kdl");
@@ -163,11 +163,11 @@ fn defaults_match_the_help() {
         if setting.name == "listen" {
             continue;
         }
-        let (fresh, mut options) = (Options::new(Path::new("")), Options::new(Path::new("")));
-        let given = super::given::Given::of_flag(setting, setting.default).unwrap();
+        let (fresh, mut options) = (ServeOptions::new(Path::new("")), ServeOptions::new(Path::new("")));
+        let given = super::values::Values::of_flag(setting, setting.default).unwrap();
         (setting.set)(&mut options, &given)
             .unwrap_or_else(|refused| panic!("{}: {}", setting.name, refused.message));
-        let told = |options: &Options| {
+        let told = |options: &ServeOptions| {
             format!(
                 "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
                 options.server,
@@ -190,7 +190,7 @@ fn defaults_match_the_help() {
 }
 
 #[test]
-fn listeners_expect_the_proxy_protocol_where_it_is_said() {
+fn listeners_expect_the_proxy_protocol_if_configured() {
     let address = |text: &str| text.parse::<flatout_engine::Address>().unwrap();
     let both = "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\nlisten \":82\"\ntrusted-proxies all\nfiles x\n";
     for (text, expected) in [
@@ -217,7 +217,7 @@ fn listeners_expect_the_proxy_protocol_where_it_is_said() {
 
 /// No two settings have the same name, and no setting has the name of a block.
 #[test]
-fn names_are_names_of_one_thing() {
+fn setting_names_are_unique() {
     let mut names: Vec<&str> = all().map(|setting| setting.name).collect();
     names.extend(super::blocks::BLOCKS.iter().map(|block| block.name));
     let count = names.len();
@@ -228,7 +228,7 @@ fn names_are_names_of_one_thing() {
 }
 
 #[test]
-fn mistakes_are_shown_where_they_are() {
+fn mistakes_have_a_position() {
     let site = |inner: &str| format!("site a {{ {inner}; files x }}");
     let upstream = |inner: &str| format!("upstream u {{ {inner} }}\nproxy u");
     let mut wrong = Vec::new();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_written_as_they_are_read() {
+    fn parsed_templates_are_printed_unchanged() {
         let plan = Plan::default();
         for text in
             ["$host-$http_x_api_key", "a$$b$1", "$remote_addr$uri$is_args$args$cookie_id$arg_q$request_uri"]

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use flatout_admin::Event as Told;
+use flatout_admin::Event as AdminEvent;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
 
-use super::course::Course;
+use super::history::History;
 use super::view::draw;
 use crate::Failure;
 
@@ -18,27 +18,27 @@ use crate::Failure;
 const KEY_TIME: Duration = Duration::from_millis(100);
 
 /// The screen.
-pub(super) struct Screen {
+pub(super) struct TopScreen {
     terminal: DefaultTerminal,
-    course: Course,
+    history: History,
     stop: Arc<AtomicBool>,
 }
 
-impl Screen {
-    pub(super) fn new(address: &str, stop: Arc<AtomicBool>) -> Result<Screen, Failure> {
+impl TopScreen {
+    pub(super) fn new(address: &str, stop: Arc<AtomicBool>) -> Result<TopScreen, Failure> {
         // A panic restores the terminal too.
         let terminal = ratatui::try_init()
             .map_err(|error| Failure::Run(format!("cannot draw on this terminal: {error}")))?;
-        Ok(Screen { terminal, course: Course::new(address), stop })
+        Ok(TopScreen { terminal, history: History::new(address), stop })
     }
 
     /// Shows events until the user quits or the server ends.
-    pub(super) fn run(&mut self, events: &Receiver<io::Result<Told>>) -> io::Result<()> {
+    pub(super) fn run(&mut self, events: &Receiver<io::Result<AdminEvent>>) -> io::Result<()> {
         let mut is_new = true;
         loop {
             match events.try_recv() {
                 Ok(event) => {
-                    self.course.take(event?);
+                    self.history.take(event?);
                     is_new = true;
                     continue;
                 }
@@ -46,8 +46,8 @@ impl Screen {
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
             if is_new {
-                let course = &self.course;
-                self.terminal.draw(|frame| draw(frame, course))?;
+                let history = &self.history;
+                self.terminal.draw(|frame| draw(frame, history))?;
                 is_new = false;
             }
             if self.stop.load(Ordering::Relaxed) {
@@ -70,7 +70,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TopScreen {
     fn drop(&mut self) {
         ratatui::restore();
     }

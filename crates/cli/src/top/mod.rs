@@ -1,6 +1,6 @@
 //! `flatout top [ADDRESS]`.
 
-mod course;
+mod history;
 mod live;
 mod view;
 
@@ -13,8 +13,8 @@ use flatout_engine::Address;
 use crate::command::{Command, with};
 use crate::setting::{Group, Setting, fill};
 use crate::{Failure, print, signals, terminal, value};
-use course::Course;
-use live::Screen;
+use history::History;
+use live::TopScreen;
 
 pub(crate) const COMMAND: Command = Command {
     name: "top",
@@ -42,14 +42,14 @@ const ADDRESS_DEFAULT: &str = "unix:/run/flatout.sock";
 
 /// The options.
 #[derive(Default)]
-struct Options {
+struct TopOptions {
     json: bool,
     count: Option<u64>,
 }
 
-const GROUPS: &[Group<Options>] = &[("Output", OUTPUT)];
+const GROUPS: &[Group<TopOptions>] = &[("Output", OUTPUT)];
 
-const OUTPUT: &[Setting<Options>] = &[
+const OUTPUT: &[Setting<TopOptions>] = &[
     Setting {
         name: "json",
         value: "",
@@ -73,7 +73,7 @@ const OUTPUT: &[Setting<Options>] = &[
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = TopOptions::default();
     fill(matches, GROUPS, &mut options)?;
     let text = matches.get_one::<String>(ADDRESS).map_or(ADDRESS_DEFAULT, String::as_str);
     let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
@@ -101,7 +101,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// On a terminal, until the user quits.
 fn show(mut watch: Watch, address: &str) -> Result<(), Failure> {
     let stop = signals::stop_or_end()?;
-    let mut screen = Screen::new(address, stop)?;
+    let mut screen = TopScreen::new(address, stop)?;
     // Events come from a separate thread, so that keys do not wait for them.
     let (tell, events) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -117,7 +117,7 @@ fn show(mut watch: Watch, address: &str) -> Result<(), Failure> {
 }
 
 /// A line for each second.
-fn list(mut watch: Watch, options: &Options) -> Result<(), Failure> {
+fn list(mut watch: Watch, options: &TopOptions) -> Result<(), Failure> {
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut lines = 0u64;
     while left > 0 {
@@ -130,9 +130,9 @@ fn list(mut watch: Watch, options: &Options) -> Result<(), Failure> {
             }
             false => {
                 if lines.is_multiple_of(HEADING_LINES) {
-                    print(&Course::heading())?;
+                    print(&History::heading())?;
                 }
-                print(&Course::line(&frame))?;
+                print(&History::line(&frame))?;
                 lines += 1;
             }
         }

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
-use super::course::{Course, latency};
+use super::history::{History, latency};
 
 /// Rows of the head and of each row of boxes.
 const HEAD_ROWS: u16 = 2;
@@ -36,8 +36,8 @@ const CLASSES: [(&str, Color); 5] = [
 ];
 
 /// Draws the screen. What does not fit is left out from the bottom.
-pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
-    let push = course.last().and_then(|last| last.push.as_ref());
+pub(super) fn draw(frame: &mut Frame<'_>, history: &History) {
+    let push = history.last().and_then(|last| last.push.as_ref());
     let rows = [
         Constraint::Length(HEAD_ROWS + u16::from(push.is_some())),
         Constraint::Length(BOX_ROWS),
@@ -45,21 +45,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
         Constraint::Min(4),
     ];
     let [head, first, second, rest] = Layout::vertical(rows).areas(frame.area());
-    draw_head(frame, head, course);
-    let Some(last) = course.last() else {
+    draw_head(frame, head, history);
+    let Some(last) = history.last() else {
         return frame.render_widget(Line::from(" waiting for the first second").dim(), first);
     };
     let thirds = |area: Rect| -> [Rect; 3] { Layout::horizontal([Constraint::Fill(1); 3]).areas(area) };
     let [rate, times, errors] = thirds(first);
-    draw_plot(frame, rate, "Requests/s", Color::Green, rate_lines(last), course, |second| {
+    draw_plot(frame, rate, "Requests/s", Color::Green, rate_lines(last), history, |second| {
         second.requests_per_s
     });
-    draw_plot(frame, times, "Latency", Color::Yellow, latency_lines(last), course, |second| {
+    draw_plot(frame, times, "Latency", Color::Yellow, latency_lines(last), history, |second| {
         second.p99_us.unwrap_or(0.0)
     });
-    draw_plot(frame, errors, "Errors/s", Color::Red, error_lines(last), course, |second| second.errors_per_s);
+    draw_plot(frame, errors, "Errors/s", Color::Red, error_lines(last), history, |second| {
+        second.errors_per_s
+    });
     let [cost, connections, statuses] = thirds(second);
-    draw_plot(frame, cost, "CPU", Color::Cyan, cpu_lines(last), course, |second| second.cpus * 1e3);
+    draw_plot(frame, cost, "CPU", Color::Cyan, cpu_lines(last), history, |second| second.cpus * 1e3);
     draw_counts(frame, connections, "Connections", STATES.iter().zip(last.states.map(|count| count as f64)));
     draw_counts(frame, statuses, "Responses/s", CLASSES.iter().zip(last.statuses_per_s));
     let servers: usize = last.upstreams.iter().map(|upstream| upstream.servers.len()).sum();
@@ -80,27 +82,27 @@ fn framed(title: &str) -> Block<'_> {
     Block::bordered().title(Line::from(format!(" {title} ")).bold()).border_style(Style::new().dim())
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+fn draw_head(frame: &mut Frame<'_>, area: Rect, history: &History) {
     let [title, facts, online] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
-    let state = course.last().map_or("connecting", |last| last.state.as_str());
+    let state = history.last().map_or("connecting", |last| last.state.as_str());
     let colour = if state == "serving" { Color::Green } else { Color::Yellow };
     let line = vec![
         " flatout top ".dim(),
-        Span::from(course.about.listen.join(" ")).bold(),
+        Span::from(history.about.listen.join(" ")).bold(),
         Span::from(format!(" {state}")).fg(colour),
     ];
-    let bus = course.last().and_then(|last| last.bus.as_ref()).map(bus_span);
+    let bus = history.last().and_then(|last| last.bus.as_ref()).map(bus_span);
     frame.render_widget(Line::from_iter(line.into_iter().chain(bus)), title);
     frame.render_widget(Line::from("q ends ").right_aligned().dim(), title);
-    let Some(last) = course.last() else { return };
+    let Some(last) = history.last() else { return };
     let facts_of = format!(
         " {} · up {} · {} in memory · {} of {} descriptors · {}",
-        course.about.version,
-        uptime(last.at.saturating_sub(course.about.started_at)),
+        history.about.version,
+        uptime(last.at.saturating_sub(history.about.started_at)),
         bytes(last.memory_bytes as f64),
         count(last.descriptors),
         count(last.descriptors_max),
-        course.address,
+        history.address,
     );
     frame.render_widget(Line::from(facts_of).dim(), facts);
     if let Some(push) = &last.push {
@@ -176,7 +178,7 @@ fn draw_plot(
     title: &str,
     colour: Color,
     lines: Vec<Line<'static>>,
-    course: &Course,
+    history: &History,
     of: fn(&Second) -> f64,
 ) {
     let block = framed(title);
@@ -187,7 +189,7 @@ fn draw_plot(
     frame.render_widget(Paragraph::new(lines), figures);
     // In tenths, so that less than one per second is visible too.
     let values: Vec<u64> =
-        course.latest(usize::from(plot.width)).map(|second| (10.0 * of(second)) as u64).collect();
+        history.latest(usize::from(plot.width)).map(|second| (10.0 * of(second)) as u64).collect();
     frame.render_widget(Sparkline::default().data(values).style(Style::new().fg(colour)), plot);
 }
 
@@ -275,16 +277,16 @@ mod tests {
     use super::*;
 
     /// The screen at this size, as text.
-    fn drawn(course: &Course, width: u16, height: u16) -> String {
+    fn drawn(history: &History, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, course)).unwrap();
+        terminal.draw(|frame| draw(frame, history)).unwrap();
         terminal.backend().to_string()
     }
 
     #[test]
     fn a_server_is_shown() {
-        let mut course = Course::new("unix:/run/a.sock");
-        assert!(drawn(&course, 100, 30).contains("waiting for the first second"));
+        let mut history = History::new("unix:/run/a.sock");
+        assert!(drawn(&history, 100, 30).contains("waiting for the first second"));
         let about = About {
             version: "1.2.3".to_owned(),
             started_at: 1000,
@@ -326,8 +328,8 @@ mod tests {
             }),
             ..Second::default()
         };
-        course.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
-        let text = drawn(&course, 100, 30);
+        history.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
+        let text = drawn(&history, 100, 30);
         for expected in [
             "http://127.0.0.1:80 serving · bus away, 1,234 queued, 0 dropped",
             "1.2.3 · up 5 h 2 min",
@@ -349,7 +351,7 @@ mod tests {
         }
         assert!(!text.contains("reading"), "states without connections are left out: {text}");
         for (width, height) in [(1, 1), (20, 5), (40, 10), (300, 90)] {
-            drawn(&course, width, height);
+            drawn(&history, width, height);
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) const NAMES: (&str, &str) = ("tune", "names");
 
 /// The options.
 #[derive(Default)]
-struct Options {
+struct TuneOptions {
     asked: ServerSelector,
     json: bool,
     all: bool,
@@ -65,9 +65,10 @@ struct Options {
     root: Option<PathBuf>,
 }
 
-const GROUPS: &[Group<Options>] = &[("Server", SERVED), ("List", SHOWN), ("Apply", APPLY), ("Place", WHERE)];
+const GROUPS: &[Group<TuneOptions>] =
+    &[("Server", SERVED), ("List", SHOWN), ("Apply", APPLY), ("Place", WHERE)];
 
-const SERVED: &[Setting<Options>] = &[
+const SERVED: &[Setting<TuneOptions>] = &[
     Setting {
         name: "port",
         value: "N",
@@ -100,7 +101,7 @@ const SERVED: &[Setting<Options>] = &[
     },
 ];
 
-const SHOWN: &[Setting<Options>] = &[
+const SHOWN: &[Setting<TuneOptions>] = &[
     Setting {
         name: "all",
         value: "",
@@ -134,7 +135,7 @@ const SHOWN: &[Setting<Options>] = &[
     },
 ];
 
-const APPLY: &[Setting<Options>] = &[
+const APPLY: &[Setting<TuneOptions>] = &[
     Setting {
         name: "low-risk",
         value: "",
@@ -167,7 +168,7 @@ const APPLY: &[Setting<Options>] = &[
     },
 ];
 
-const WHERE: &[Setting<Options>] = &[
+const WHERE: &[Setting<TuneOptions>] = &[
     Setting {
         name: "state",
         value: "DIR",
@@ -198,11 +199,11 @@ struct Tune {
     host: Host,
     served: Served,
     state: PathBuf,
-    options: Options,
+    options: TuneOptions,
 }
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut options = Options::default();
+    let mut options = TuneOptions::default();
     fill(matches, GROUPS, &mut options)?;
     let verb = matches.get_one::<String>(ACTION).map_or("", String::as_str);
     let names = &words(matches, NAMES.1)[..];
@@ -241,7 +242,7 @@ pub(crate) fn within(state: &Path) -> String {
 const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
 
 /// The error for flags that this subcommand would ignore.
-fn misplaced(verb: &str, options: &Options) -> Option<String> {
+fn misplaced(verb: &str, options: &TuneOptions) -> Option<String> {
     let flags = [
         ("all", options.all, ""),
         ("json", options.json, ""),
@@ -290,7 +291,7 @@ impl Tune {
 
     /// The flags to repeat in suggested commands.
     fn flags(&self) -> page::Flags {
-        let Options { asked, state, root, .. } = &self.options;
+        let TuneOptions { asked, state, root, .. } = &self.options;
         let served =
             [flag("port", asked.port), flag("pid", asked.pid), flag("interface", asked.device.as_ref())];
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -306,7 +307,7 @@ impl Tune {
         let about = tuning.about();
         let advice = tuning.advice(&self.host, &self.served);
         let effect = tuning.effect(&self.host, &self.served);
-        let stands = page::Stands {
+        let stands = page::TuningText {
             value: page::or_why(tuning.probe(&self.host, &self.served)),
             advice: page::or_why(
                 advice.map(|advice| advice.text().unwrap_or("nothing; it is fine").to_owned()),

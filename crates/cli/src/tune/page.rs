@@ -126,7 +126,7 @@ fn low_risk(advised: usize, possible: usize) -> String {
 /// A tuning's manual page.
 pub(super) fn manual(
     about: &About,
-    stands: &Stands,
+    stands: &TuningText,
     planned: Option<&Planned>,
     width: usize,
     flags: &Flags,
@@ -179,7 +179,7 @@ pub(super) struct Flags {
 }
 
 /// The state of a tuning, in words.
-pub(super) struct Stands {
+pub(super) struct TuningText {
     pub(super) value: String,
     pub(super) advice: String,
     pub(super) effect: String,
@@ -349,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn changes_without_evidence_are_counted_apart() {
+    fn changes_without_evidence_are_counted_separately() {
         assert_eq!(low_risk(0, 0), "make all low-risk changes: none here");
         assert_eq!(low_risk(2, 0), "make all low-risk changes: 2");
         assert_eq!(low_risk(2, 9), "make all 11 low-risk changes (9 merely possible)");
     }
 
     #[test]
-    fn of_a_setting_the_value_is_not_cut() {
+    fn values_of_settings_are_not_truncated() {
         assert_eq!(fitted("net.core.somaxconn = 32768", 17), "…omaxconn = 32768");
         assert_eq!(fitted("packets of each queue", 10), "packets o…");
         assert_eq!(fitted("whole", 5), "whole");

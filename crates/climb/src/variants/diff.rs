@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_told_as_patch_wants_them() {
+    fn differences_have_the_format_of_patch() {
         let old: String = (1..=20).map(|line| format!("{line}\n")).collect();
         let new = old.replace("2\n3\n", "2\nb\n3\n").replace("17\n", "").replace("\n9\n", "\nnine\n");
         let told = unified("/x", &old, &new);

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_not_proposed_again() {
+    fn existing_settings_are_not_proposed() {
         let told = |command: &str| {
             let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
             proposals(&words, 2)

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_taken_apart() {
+    fn commands_are_parsed() {
         assert_eq!(words("a  'b c' d\"e f\"g \\h ''"), ["a", "b c", "de fg", "h", ""]);
         let words = words("x -w 2 --workers=3 -w4");
         assert_eq!((flag(&words, &["-w", "--workers"]), flag(&words, &["--threads"])), (Some("4"), None));

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_stays() {
+    fn existing_settings_are_not_changed() {
         let set = "worker_processes 8;\nevents {}\nhttp { sendfile off; root /a; keepalive_requests 1000000; open_file_cache off;\n access_log \
                    /var/log/$host.log; access_log syslog:server=a; access_log off; access_log b main buffer=1k;\n upstream u { server a; \
                    keepalive 2; }\n server { listen 80 reuseport backlog=10; location / { proxy_pass http://u; } }\n server { listen 80; \

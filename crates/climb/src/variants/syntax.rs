@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_something_else_is_none() {
+    fn incomplete_and_foreign_files_are_refused() {
         let whole = "events { a b; }\nhttp { server { listen 80; x \"y\\\"z\"; } }\n";
         for end in 1..whole.len() - 1 {
             if whole.is_char_boundary(end) && !whole[..end].trim_end().ends_with('}') {

@@ -4,7 +4,7 @@
 //! Methods whose arguments implement a trait of ours are here, beside the type, so that compiler messages name
 //! `App::with`.
 
-mod serving;
+mod start;
 mod surroundings;
 
 use std::sync::Arc;

@@ -1,5 +1,8 @@
 //! Middleware. [`App::with`](crate::App::with) takes these and your own types that implement [`Middleware`];
 //! [`App::around`](crate::App::around) takes async functions, [`App::layer`](crate::App::layer) any `tower::Layer`.
+//! There are three because each does what the others cannot: only `with` costs no copy and no allocation where the handler
+//! responds at once, only `around` can await before and after the handler without a type of your own, and only `layer` takes
+//! the middleware that exists for tower. All three become a [`Middleware`] in one chain.
 //!
 //! ```text
 //! request ──> with, around, layer ──> before ──> nested application: the same ──> handler

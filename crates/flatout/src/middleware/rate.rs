@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_lets_new_clients_in_and_forgets_old_ones() {
+    fn a_full_table_replaces_old_clients_with_new_ones() {
         let limit = RateLimit::per_second(1.0);
         let client = |number: usize| (number * SHARDS) as u64;
         for number in 0..CLIENTS_PER_SHARD_MAX {

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_is_given_up() {
+    async fn a_peer_that_does_not_read_times_out() {
         let (taken, _peer) = taken(b"");
         let (mut socket, _owner) = Socket::new(taken).unwrap();
         let began = tokio::time::Instant::now();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_made_the_first_of_those_that_are_wanted_alike() {
+    fn the_first_of_equally_preferred_types_is_chosen() {
         let chosen = |value: &str| {
             let mut response = Response::new();
             accept(value).choose().or("text/a", || "a").or("text/b", || "b").respond(&mut response);

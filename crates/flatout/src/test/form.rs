@@ -6,7 +6,7 @@ use std::fmt::Write;
 ///
 /// ```
 /// # #[cfg(feature = "multipart")] {
-/// use flatout::{App, Multipart, Problem, test::{Client, Form}};
+/// use flatout::{App, Multipart, Problem, test::{Client, MultipartForm}};
 ///
 /// async fn upload(mut form: Multipart) -> Result<String, Problem> {
 ///     let mut seen = String::new();
@@ -15,30 +15,36 @@ use std::fmt::Write;
 ///     }
 ///     Ok(seen)
 /// }
-/// let form = Form::new().text("who", "ada").file("what", "a.txt", "text/plain", "contents");
+/// let form = MultipartForm::new().text("who", "ada").file("what", "a.txt", "text/plain", "contents");
 /// let client = Client::new(App::new().post("/", upload)).unwrap();
 /// assert_eq!(client.post("/").form(&form).send().text(), "Some(\"who\") Some(\"what\") ");
 /// # }
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Form(Vec<u8>);
+pub struct MultipartForm(Vec<u8>);
 
 /// Does not occur in what tests send.
 const BOUNDARY: &str = "flatout-test-boundary-0x9d1b";
 
-impl Form {
+impl MultipartForm {
     /// A form without parts.
-    pub fn new() -> Form {
-        Form::default()
+    pub fn new() -> MultipartForm {
+        MultipartForm::default()
     }
 
     /// Adds a text.
-    pub fn text(self, name: &str, value: &str) -> Form {
+    pub fn text(self, name: &str, value: &str) -> MultipartForm {
         self.part(&format!("name=\"{}\"", quoted(name)), "", value.as_bytes())
     }
 
     /// Adds a file.
-    pub fn file(self, name: &str, file_name: &str, content_type: &str, bytes: impl AsRef<[u8]>) -> Form {
+    pub fn file(
+        self,
+        name: &str,
+        file_name: &str,
+        content_type: &str,
+        bytes: impl AsRef<[u8]>,
+    ) -> MultipartForm {
         let names = format!("name=\"{}\"; filename=\"{}\"", quoted(name), quoted(file_name));
         self.part(&names, content_type, bytes.as_ref())
     }
@@ -51,7 +57,7 @@ impl Form {
         [&self.0, format!("--{BOUNDARY}--\r\n").as_bytes()].concat()
     }
 
-    fn part(mut self, names: &str, content_type: &str, bytes: &[u8]) -> Form {
+    fn part(mut self, names: &str, content_type: &str, bytes: &[u8]) -> MultipartForm {
         let mut head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; {names}\r\n");
         if !content_type.is_empty() {
             // Writing to a `String` cannot fail.

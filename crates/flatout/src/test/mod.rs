@@ -32,7 +32,7 @@ use events::EventReader;
 use socket::TestServer;
 
 pub use events::ServerEvent;
-pub use form::Form;
+pub use form::MultipartForm;
 pub use websocket::{ServerMessage, WebSocket};
 
 /// Calls an application: one worker in this thread, whose state is kept from call to call, or a server over a socket.
@@ -242,14 +242,14 @@ impl<'c> Call<'c> {
     ///
     /// ```
     /// use flatout::App;
-    /// use flatout::test::{Client, Form};
+    /// use flatout::test::{Client, MultipartForm};
     ///
     /// let client = Client::new(App::new().post("/", |body: String| body))?;
-    /// let answer = client.post("/").form(&Form::new().text("who", "ada")).send();
+    /// let answer = client.post("/").form(&MultipartForm::new().text("who", "ada")).send();
     /// assert!(answer.text().contains("name=\"who\"\r\n\r\nada\r\n"));
     /// # Ok::<(), flatout::Error>(())
     /// ```
-    pub fn form(self, form: &Form) -> Self {
+    pub fn form(self, form: &MultipartForm) -> Self {
         self.header("Content-Type", &form.content_type()).body(form.body())
     }
 

@@ -87,7 +87,7 @@ fn differences_are_found() {
 }
 
 #[test]
-fn it_is_bounded_and_changes_nothing() {
+fn the_comparison_is_bounded_and_read_only() {
     let same = "HTTP/1.1 204 No Content\r\n\r\n";
     let (one, other) = (server(same, 2), server(same, 2));
     let post = Ask { method: "POST".to_owned(), ..get("/") };

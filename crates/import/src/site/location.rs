@@ -5,7 +5,7 @@ use crate::nginx::Directive;
 use super::chain::Chain;
 use super::out::{Lines, text, value};
 use super::pattern::{self, Pattern};
-use super::{Import, closing};
+use super::{Import, closed};
 
 /// The paths of a location.
 pub(super) enum Path {
@@ -164,7 +164,7 @@ impl<'d> Import<'d> {
         let why = "look-around and back-references are not supported";
         match pattern::read(&pattern) {
             Some(Pattern::Same(pattern)) => Some(Path::Regex { pattern, ignore_case }),
-            Some(Pattern::Wider(pattern)) if closing::only_refuses(location) => {
+            Some(Pattern::Wider(pattern)) if closed::only_refuses(location) => {
                 Some(Path::Regex { pattern, ignore_case })
             }
             Some(Pattern::Wider(pattern)) => {
@@ -213,7 +213,7 @@ impl<'d> Import<'d> {
             self.nested_patterns(within, &levels, named, site);
             let Some(Path::Regex { pattern, ignore_case }) = Path::of(within) else { continue };
             // Without it the outer location does the same, or is closed.
-            if !closing::matters(within) || before_patterns {
+            if !closed::matters(within) || before_patterns {
                 continue;
             }
             let is_alone = !has_longer(&prefix, chain.server());
@@ -223,7 +223,7 @@ impl<'d> Import<'d> {
                 None => continue,
             };
             let path = Path::Regex { pattern: below(&prefix, &pattern), ignore_case };
-            if closing::only_refuses(within) || (is_alone && is_same) {
+            if closed::only_refuses(within) || (is_alone && is_same) {
                 self.location(within, &path, &levels, named, site);
             } else {
                 let why = "an expression inside a location is supported only where no longer prefix is";
@@ -377,7 +377,7 @@ fn lost_inside(location: &Directive, path: &Path) -> Option<String> {
         let is_pattern = !matches!(Path::of(within), Some(Path::Exact(_) | Path::Prefix { .. }));
         let is_lost = (is_pattern && is_before_patterns) || matches!(path, Path::Regex { .. });
         let place = format!("{}:{}", within.file, within.line);
-        (is_lost && closing::matters(within))
+        (is_lost && closed::matters(within))
             .then(|| format!("{within} ({place}): it is inside another location, and not converted"))
     })
 }

@@ -8,7 +8,7 @@
 mod answers;
 mod cache;
 mod chain;
-mod closing;
+mod closed;
 mod compress;
 mod hidden;
 mod lists;

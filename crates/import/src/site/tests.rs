@@ -149,7 +149,7 @@ fn lists_are_written_where_they_hold() {
 }
 
 #[test]
-fn proxy_protocol_is_believed_where_somebody_is_trusted() {
+fn proxy_protocol_needs_trusted_addresses() {
     let with = |more: &str| {
         let server = "server { listen 80 proxy_protocol; listen 81; return 204; }";
         imported(&format!("http {{ {more} {server} }}")).text
@@ -295,7 +295,7 @@ fn tls_is_converted() {
 
 /// Each of these servers has one place that nginx would have handled or checked in a way that is not converted.
 #[test]
-fn what_is_not_converted_closes_its_place() {
+fn unconverted_directives_close_their_location() {
     let open = "location / { root /r; }";
     for (closed, text) in [
         (1, "location / { fastcgi_pass a:1; }"),

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_holds_what_a_set_holds() {
+    fn the_table_agrees_with_a_set() {
         let mut random = flatout_trial::Random::new(3);
         let (mut table, mut set) = (Table::new(100), BTreeSet::new());
         // Ids as a connection assigns them.

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_held_against_its_key() {
+    fn the_accept_key_of_a_handshake_is_checked() {
         let heard = ReceivedMessages::new(Transport::WebSocket, 1);
         let head = format!("HTTP/1.1 101 x\r\nSEC-WebSocket-Accept: {}\r\n\r\n", accept_key(KEY.as_bytes()));
         assert!(heard.is_accepted(head.as_bytes()));

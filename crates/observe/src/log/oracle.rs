@@ -140,7 +140,7 @@ impl Random {
 }
 
 #[test]
-fn the_fast_version_writes_what_the_simple_one_writes() {
+fn the_fast_and_the_simple_version_agree() {
     let path = std::env::temp_dir().join(format!("flatout-oracle-{}", std::process::id()));
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for round in 0..150 {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_line_is_taken_back() {
+    fn a_partly_written_line_is_removed() {
         let folder = std::env::temp_dir().join(format!("flatout-sink-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("log");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_taken_apart() {
+    fn templates_are_parsed() {
         let format = Format::parse("a $request_method${status}b${host}c").unwrap();
         let texts: Vec<Text> = format.parts.iter().map(|part| part.text.clone()).collect();
         assert_eq!(texts, ["a ", "", "b", "c\n"].map(|text| Text::new(text.as_bytes())));

@@ -109,7 +109,7 @@ impl Drop for Logged {
 }
 
 #[test]
-fn a_line_has_what_nginx_has() {
+fn a_line_equals_the_one_of_nginx() {
     let logged = Logged::new(|_| ());
     logged
         .get("/a%20b?x=1", "Referer: http://r/\r\nUser-Agent: me/1\r\nAuthorization: Basic dXNlcjpwYXNz\r\n");

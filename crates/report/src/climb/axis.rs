@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_holds_what_is_drawn() {
+    fn the_axis_covers_all_values() {
         let wide = Estimate { gain: 0.1, low: -0.9, high: 90.0 };
         let axis = Axis::of(&[0.1, -0.1], &[wide]);
         assert!(axis.share(-0.1) > 0.0 && axis.share(0.1) < 1.0);

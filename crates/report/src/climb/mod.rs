@@ -1,11 +1,11 @@
 //! A climb's result for people and programs.
 
 mod axis;
+mod cost;
 mod course;
 mod fall;
 pub mod html;
 pub mod json;
-mod meaning;
 mod old;
 mod picture;
 mod read;
@@ -18,8 +18,8 @@ use flatout_climb::{End, Error, Figures, Objective, Outcome};
 use crate::Machine;
 use crate::secret::masked;
 
+pub use cost::{Meaning, Today};
 pub use course::Course;
-pub use meaning::{Meaning, Today};
 pub use old::Old;
 pub use picture::svg;
 pub use read::from_json;

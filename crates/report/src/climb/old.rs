@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_if_its_interval_and_the_noise_leave_it() {
+    fn changes_beyond_interval_and_noise_are_reported() {
         let at = "/before/means/throughput";
         for (then, word) in [
             (mean(101_234.0, 1.01), "no significant difference"),

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waterfall_ends_at_what_was_measured_after() {
+    fn the_waterfall_ends_at_the_last_measurement() {
         let text = text(&super::super::scripted::climb());
         let after = text.lines().find(|line| line.starts_with("  after ")).unwrap();
         assert!(after.contains(" 204,567/s █"), "{text}");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_hold_what_is_below_them() {
+    fn nodes_contain_their_descendants() {
         let profile = scripted::profile(None, 1_000_000);
         let tree = Tree::of(&[("", &profile, 1.0)]);
         let value = |name: &str| {

@@ -76,7 +76,7 @@ mod tests {
     use crate::flame::scripted;
 
     #[test]
-    fn it_has_what_the_schema_asks_for() {
+    fn the_output_matches_the_schema() {
         let text = speedscope(&scripted::profile(None, 5));
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();
         let profile = &file["profiles"][0];

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use flatout_bus::{Identity, Parcel, Topic, is_place};
-use flatout_lane::passing::DESCRIPTORS_MAX;
+use flatout_lane::descriptors::DESCRIPTORS_MAX;
 use flatout_push::{
     self, About, GROUP_BYTES_MAX, History, Kind, Mark, Message, Publication, REST_BYTES_MAX, Refused, Tip,
     is_name, is_sound,

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use flatout_lane::passing::{PACKET_BYTES_MAX, Passing};
+use flatout_lane::descriptors::{PACKET_BYTES_MAX, SeqpacketSocket};
 
 use super::format::{Malformed, NOTE_BYTES_MAX, Note};
 
@@ -18,7 +18,7 @@ const STOP_LOOK: Duration = Duration::from_millis(50);
 
 /// One end of the connection.
 pub(super) struct Link {
-    passing: Passing,
+    passing: SeqpacketSocket,
     buffer: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl From<io::Error> for LinkError {
 }
 
 impl Link {
-    pub(super) fn new(passing: Passing) -> Link {
+    pub(super) fn new(passing: SeqpacketSocket) -> Link {
         Link { passing, buffer: vec![0; PACKET_BYTES_MAX] }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flatout_engine::{Address, Handle, Inherited};
-use flatout_lane::passing::{DESCRIPTORS_MAX, Passing};
+use flatout_lane::descriptors::{DESCRIPTORS_MAX, SeqpacketSocket};
 use flatout_lane::process::{Ending, notify_replaced_by, signal_process};
 
 use super::VARIABLE;
@@ -123,7 +123,7 @@ pub fn replace(
 }
 
 fn start(mut command: Command) -> io::Result<SuccessorProcess> {
-    let (ours, theirs) = Passing::pair()?;
+    let (ours, theirs) = SeqpacketSocket::pair()?;
     command.env(VARIABLE, FORMAT.to_string()).stdin(Stdio::from(OwnedFd::from(theirs)));
     // The command holds the other end too, and is dropped here, so that a close by the new process is noticed.
     Ok(SuccessorProcess::new(command.spawn()?, ours))
@@ -200,7 +200,7 @@ fn as_configured(address: &Address) -> String {
 }
 
 impl SuccessorProcess {
-    pub(super) fn new(child: Child, passing: Passing) -> SuccessorProcess {
+    pub(super) fn new(child: Child, passing: SeqpacketSocket) -> SuccessorProcess {
         let link = Link::new(passing);
         SuccessorProcess { child, link, takes_invalidated: false, has_succeeded: false, is_committed: false }
     }

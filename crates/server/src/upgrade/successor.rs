@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use flatout_engine::{Address, Inherited, say};
-use flatout_lane::passing::Passing;
+use flatout_lane::descriptors::SeqpacketSocket;
 
 use super::VARIABLE;
 use super::format::{FORMAT, Note, PUSH_FORMAT, Refusal, Unsent};
@@ -55,12 +55,13 @@ impl Successor {
     /// The old process misbehaved, or this one was started incorrectly; in words.
     pub fn from_environment() -> Result<Option<Successor>, String> {
         let Some(format) = std::env::var_os(VARIABLE) else { return Ok(None) };
-        let passing = Passing::from_stdin().map_err(|error| format!("{VARIABLE} is set, but {error}"))?;
+        let passing =
+            SeqpacketSocket::from_stdin().map_err(|error| format!("{VARIABLE} is set, but {error}"))?;
         Successor::of(passing, &format).map(Some)
     }
 
     /// The successor of the process at the other end, which uses this format.
-    pub(super) fn of(passing: Passing, format: &OsStr) -> Result<Successor, String> {
+    pub(super) fn of(passing: SeqpacketSocket, format: &OsStr) -> Result<Successor, String> {
         let mut successor = Successor { link: Link::new(passing), listeners: Vec::new(), takes_push: false };
         let lost = |lost: LinkError| format!("the process to be replaced: {lost}");
         successor.link.set_patience(Some(STEP_TIME_MAX)).map_err(lost)?;

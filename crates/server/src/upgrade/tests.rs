@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use flatout_cache::{Cache, KeyBuf};
 use flatout_engine::{Address, Server, bind_inherited};
-use flatout_lane::passing::Passing;
+use flatout_lane::descriptors::SeqpacketSocket;
 use flatout_proxy::{Proxy, Resolver, Watch};
 use flatout_push::{About, Carry, ChannelName, History, Hub, Limits, Mark, Plan, Publication};
 use flatout_site as site;
@@ -173,7 +173,7 @@ impl Reader {
 
 /// Replaces this server by another.
 fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) {
-    let (ours, theirs) = Passing::pair().unwrap();
+    let (ours, theirs) = SeqpacketSocket::pair().unwrap();
     // A placeholder for the new process, which does nothing.
     let child = Command::new("true").spawn().unwrap();
     let former = running.former();
@@ -191,7 +191,7 @@ fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) 
 
 /// Uses a scripted peer as the new process.
 fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Result<String, String> {
-    let (ours, theirs) = Passing::pair().unwrap();
+    let (ours, theirs) = SeqpacketSocket::pair().unwrap();
     let child = Command::new("true").spawn().unwrap();
     let former = running.former();
     thread::scope(|scope| {
@@ -277,7 +277,7 @@ fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
 }
 
 #[test]
-fn subscribers_not_yet_taken_survive_the_death_of_the_successor() {
+fn unfetched_subscribers_survive_the_death_of_the_successor() {
     let former = Running::start(None);
     let mut readers: Vec<Reader> = (0..3 * PARCELS_MAX).map(|_| former.subscribe("/live/a", "")).collect();
     former.has("a", readers.len() as u32);
@@ -369,7 +369,7 @@ fn other_formats_are_a_restart() {
 
 #[test]
 fn notes_come_with_their_descriptors_and_nothing_else_is_a_note() {
-    let (one, other) = Passing::pair().unwrap();
+    let (one, other) = SeqpacketSocket::pair().unwrap();
     let (here, _there) = UnixStream::pair().unwrap();
     let (link, mut end) = (Link::new(one), Link::new(other));
     let long = Note::Refused("x".repeat(300_000).into());

@@ -184,7 +184,7 @@ fn the_chance_to_err_is_that_of_all_rungs_together() {
 
 /// The verdict on a rung matches its interval: it is on one side of zero, or there is no significant difference.
 #[test]
-fn the_interval_that_is_told_decides() {
+fn the_reported_interval_decides() {
     let speed = |on: &[bool]| {
         on.iter().zip([1.0, 1.02, 1.04, 0.97, 1.06]).filter(|(is_on, _)| **is_on).map(|(_, by)| by).product()
     };
@@ -286,7 +286,7 @@ fn of_two_that_do_the_same_each_has_half() {
 /// The first rung's 15 % are within the second's 40 %. Forward keeps both; leaving one out shows that the first adds
 /// nothing.
 #[test]
-fn what_a_later_rung_makes_useless_is_taken_back() {
+fn rungs_made_useless_by_later_ones_are_undone() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
         (_, true) => 1.4,
         (true, false) => 1.15,
@@ -310,7 +310,7 @@ fn what_a_later_rung_makes_useless_is_taken_back() {
 
 /// The first rung gains 5 % alone and 25 % with the second: forward reports 5 %, leaving it out 25 %.
 #[test]
-fn what_needs_another_is_worth_more_among_all() {
+fn rungs_that_need_each_other_gain_together() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
         (true, true) => 1.5,
         (false, true) => 1.2,
@@ -326,7 +326,7 @@ fn what_needs_another_is_worth_more_among_all() {
 
 /// Good alone, bad together with a later one.
 #[test]
-fn what_harms_the_others_is_taken_back() {
+fn rungs_that_harm_others_are_undone() {
     let speed = |on: &[bool]| match (on[0], on[1]) {
         (true, true) => 1.3,
         (false, true) => 1.5,
@@ -348,7 +348,7 @@ fn nothing_is_kept_at_the_price_of_errors() {
 }
 
 #[test]
-fn a_failure_anywhere_takes_everything_back() {
+fn any_failure_undoes_everything() {
     let speed = |on: &[bool]| 1.0 + 0.2 * on.iter().filter(|is_on| **is_on).count() as f64;
     for fails_at in 1.. {
         let mut subject = Simulated { fails_at, noise: 0.01, ..simulated(3, 17, speed) };
@@ -366,7 +366,7 @@ fn a_failure_anywhere_takes_everything_back() {
 }
 
 #[test]
-fn an_interrupt_keeps_what_is_known() {
+fn an_interrupted_climb_has_partial_results() {
     let mut subject = simulated(2, 19, |on| if on[0] { 1.5 } else { 1.0 });
     subject.go = |_, progress| match progress.stage {
         Stage::Forward(1) if progress.pairs == 2 => Go::Interrupted,
@@ -379,7 +379,7 @@ fn an_interrupt_keeps_what_is_known() {
 
 /// An undecided rung gets a second look in the remaining time, and its earlier runs count.
 #[test]
-fn what_is_undecided_has_a_second_look() {
+fn undecided_rungs_are_measured_again() {
     let mut subject = simulated(2, 41, |on| if on[1] { 1.02 } else { 1.0 });
     subject.noise = 0.02;
     subject.go = |_, progress| match progress.stage {
@@ -415,7 +415,7 @@ fn a_budget_is_not_exceeded() {
 }
 
 #[test]
-fn what_cannot_be_is_told_and_the_rest_is_measured() {
+fn impossible_rungs_are_reported_and_the_rest_measured() {
     let mut subject = simulated(4, 29, |on| if on[1] { 1.5 } else { 1.0 });
     (subject.refused, subject.obstacle, subject.omission) = (Some(0), Some(2), Some(3));
     let climbed = climb(&mut subject, &Plan { orders: 4, ..plan(4) });
@@ -509,7 +509,7 @@ fn block(noise: f64, seed: u64) -> Block {
 }
 
 #[test]
-fn two_boots_that_are_alike_are_called_none() {
+fn equal_boots_show_no_difference() {
     for noise in [0.005, 0.03, 0.10] {
         let none = (0..200).filter(|&seed| {
             let found = rebooted(&block(noise, seed), 1.0, noise, seed + 1000).0.found.unwrap();
@@ -521,7 +521,7 @@ fn two_boots_that_are_alike_are_called_none() {
 }
 
 #[test]
-fn what_a_reboot_brings_is_found() {
+fn the_effect_of_a_reboot_is_found() {
     for (times, status, stays) in [(1.2, Status::Kept, true), (0.8, Status::Worse, false)] {
         let before = block(0.02, 5);
         let (resumed, on) = rebooted(&before, times, 0.02, 6);
@@ -572,7 +572,7 @@ fn the_subject_is_notified_of_comparisons() {
 }
 
 #[test]
-fn what_is_left_counts_down() {
+fn remaining_time_counts_down() {
     let mut subject = simulated(3, 31, |on| if on[0] { 1.5 } else { 1.0 });
     subject.go = |runs, progress| {
         assert!(progress.left > 0 && (runs > 0 || progress.left == 1 + 3 + 2 + 1 + 3), "{progress:?}");

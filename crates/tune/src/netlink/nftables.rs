@@ -187,7 +187,7 @@ mod tests {
 
     /// A connection limit may be inside an expression that adds to a set.
     #[test]
-    fn what_is_not_known_to_be_plain_may_ask_for_connections() {
+    fn unknown_expressions_may_need_connection_tracking() {
         let asks = |name: &[u8]| is_of_connections(&[(EXPRESSION_NAME, name)]).unwrap();
         assert!(asks(b"dynset\0") && asks(b"ct\0") && asks(b"synproxy\0"));
         assert!(!asks(b"payload\0") && !asks(b"counter\0"));

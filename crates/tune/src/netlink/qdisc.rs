@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_correction_is_returned_as_it_is() {
+    fn exact_values_are_returned_unchanged() {
         assert_eq!(returned("pfifo", &[77, 0, 0, 0]), Ok(vec![77, 0, 0, 0]));
         assert!(returned("fq_codel", &[77, 0, 0, 0]).is_err());
         let options = Attributes::new().with_number(8, 64).with_number(9, 64).into_bytes();

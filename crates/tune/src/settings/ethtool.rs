@@ -442,7 +442,7 @@ mod tests {
 
     /// Several features that are one to the program: each is restored, by the program or by netlink.
     #[test]
-    fn features_that_are_told_as_one() {
+    fn grouped_features_are_parsed() {
         let fake = Fake::new();
         fake.answer(
             "ethtool -k eth0",

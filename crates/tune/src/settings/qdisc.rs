@@ -232,7 +232,7 @@ mod tests {
     use crate::fake::Fake;
 
     #[test]
-    fn what_can_be_brought_back_is_known() {
+    fn restorable_qdiscs_are_recognized() {
         for (text, can) in [
             ("qdisc pfifo_fast 0: root options 03000000", true),
             ("qdisc fq_codel 0: root options 00", false),

@@ -233,7 +233,7 @@ fn advice(host: &Host, tuning: &dyn Tuning) -> Advice {
 }
 
 #[test]
-fn each_planted_burden_is_found_and_taken_back() {
+fn each_planted_burden_is_found_and_undone() {
     for (name, text, planted, relief) in BURDENS {
         let tuning = find(name).unwrap();
         let (fake, state) = (machine(text, planted), Folder::new());

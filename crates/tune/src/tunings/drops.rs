@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn allowances_say_what_helps() {
+    fn drops_of_allowances_have_advice() {
         let driver = |counters: [u64; 5]| {
             let names = ["bw_in", "bw_out", "pps", "conntrack", "linklocal"];
             let lines = names
@@ -270,7 +270,7 @@ mod tests {
     /// An overflow since boot is no reason today: while counters are watched, only those that increase count, as a
     /// rate.
     #[test]
-    fn evidence_is_what_moves_while_it_is_watched() {
+    fn only_counters_that_change_are_evidence() {
         let fake = machine("     rx_drops: 100\n     pps_allowance_exceeded: 50\n");
         let host = fake.host();
         let served = served(&host);

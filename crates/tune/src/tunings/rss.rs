@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reported_is_unknown() {
+    fn unreported_values_are_unknown() {
         let fake = machine(2);
         for (said, expected) in [
             ("", "does not report"),

@@ -432,7 +432,7 @@ fn read_netlink(host: &Host) {
 
 /// Changes of files are made with their persistent files and undone, on each machine.
 #[test]
-fn every_change_of_files_is_taken_back() {
+fn every_change_of_files_is_undone() {
     for text in [VIRTIO, ENA, TWO_NODES] {
         let (fake, host, served) = machine(text, Some(8080));
         let (state, before) = (Folder::new(), fake.snapshot());

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_are_found_between_what_is_malformed() {
+    fn directives_are_found_between_malformed_ones() {
         let read = |line: &'static str| -> Vec<(String, Argument<'static>)> {
             let name = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
             directives(line.as_bytes()).map(|it| (name(it.name), it.argument)).collect()
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_permits_has_to_be_well_formed() {
+    fn permitting_directives_must_be_well_formed() {
         let said = control(&["public=1, must-understand=x, no-store=1, stale-if-error=x, must-revalidate=9"]);
         assert!(!said.public && !said.must_understand && said.no_store && said.must_revalidate);
         assert_eq!(said.stale_if_error, Some(0));

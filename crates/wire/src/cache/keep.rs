@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lifetime_is_what_is_said_most_specifically() {
+    fn the_most_specific_lifetime_counts() {
         let cc = |value| ("Cache-Control", value);
         for (lines, expected) in [
             (vec![cc("max-age=60")], Ok(60)),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_fresh_until_its_lifetime() {
+    fn responses_are_fresh_until_their_lifetime_ends() {
         let asks = Asks::default();
         assert_eq!(POLICY.judge(&asks, at(0), false), Verdict::Fresh);
         assert_eq!(POLICY.judge(&asks, at(7), false), Verdict::Fresh);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_stale_while_it_is_validated_for_a_while() {
+    fn stale_while_revalidate_is_limited() {
         let policy = Policy { stale_while_revalidate: 5, ..POLICY };
         let asks = Asks::default();
         assert_eq!(policy.judge(&asks, at(8), false), Verdict::Refresh);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_in_for_errors_where_that_was_said() {
+    fn stale_if_error_is_honoured() {
         let asks = Asks::default();
         assert!(!POLICY.stands_in(&asks, at(9), None));
         assert!(POLICY.stands_in(&asks, at(9), Some(5)) && !POLICY.stands_in(&asks, at(14), Some(5)));

@@ -192,7 +192,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_table_holds_what_a_set_holds() {
+    fn the_table_agrees_with_a_set() {
         let (mut table, mut set, mut seed) = (Streams::default(), BTreeSet::new(), 1u64);
         let mut next = 1;
         for _ in 0..100_000 {

@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn what_is_written_is_read(
+    fn written_headers_can_be_parsed(
         ip: Option<IpAddr>,
         port: u16,
         is_text: bool,

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_window_bounds_what_is_compressed() {
+    fn a_narrow_window_limits_compression() {
         let of = |value: &str| Deflate::accept([value.as_bytes()].into_iter()).unwrap().message_bytes_max();
         assert_eq!(of("permessage-deflate; server_max_window_bits=8"), 256);
         assert_eq!(of("permessage-deflate; server_max_window_bits=15"), usize::MAX);

@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_a_byte_at_a_time_makes() {
+    fn the_fast_and_the_simple_mask_agree() {
         let bytes: Vec<u8> = (0..100).collect();
         for from in 0..9 {
             for to in from..bytes.len() {

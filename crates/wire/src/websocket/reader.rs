@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_reads_what_is_not_masked() {
+    fn clients_read_unmasked_frames() {
         let mut reader = Reader::new(Role::Client, false);
         let mut out = Vec::new();
         write_frame(Opcode::Text, false, b"hi", None, &mut out);

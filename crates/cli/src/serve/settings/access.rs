@@ -4,10 +4,10 @@ use flatout_site::plan::{
     Access, BasicAuth, Concurrency, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User, Verdict,
 };
 
-use crate::serve::given::{Given, Refused};
-use crate::serve::options::Options;
+use crate::serve::options::ServeOptions;
 use crate::serve::parse;
-use crate::serve::setting::{KEY, Key, ROUTES, Setting};
+use crate::serve::setting::{KEY, Key, ROUTES, ServeSetting};
+use crate::serve::values::{Refused, Values};
 use crate::value;
 
 /// Default number of keys of a limit: one MiB.
@@ -30,8 +30,8 @@ const LIMIT_NAME: Key =
 const LIMIT_KEYS_MAX: Key =
     Key { name: "keys", value: "N", default: "65536", help: "maximum number of keys to remember" };
 
-pub(in crate::serve) const ACCESS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
+    ServeSetting {
         name: "allow",
         value: "PEER…",
         default: "everyone",
@@ -40,7 +40,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "deny",
         value: "PEER…",
         help: "respond to these clients with 403; values as for allow; clients that match neither are allowed",
@@ -48,7 +48,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "rate-limit",
         value: "RATE",
         keys: &[
@@ -81,7 +81,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "request-limit",
         value: "N",
         keys: &[
@@ -102,7 +102,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "basic-auth",
         value: "REALM",
         keys: &[Key {
@@ -124,7 +124,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "auth-user",
         value: "NAME HASH",
         help: "a user of the preceding basic-auth, and a password hash: bcrypt ($2y$…) or argon2 ($argon2id$…)",
@@ -148,7 +148,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "forward-auth",
         value: "UPSTREAM",
         keys: &[
@@ -185,7 +185,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cors",
         value: "ORIGIN…",
         keys: &[
@@ -212,7 +212,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
     },
 ];
 
-fn access(options: &mut Options, given: &Given, verdict: Verdict) -> Result<(), Refused> {
+fn access(options: &mut ServeOptions, given: &Values, verdict: Verdict) -> Result<(), Refused> {
     let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
     if options.begins("access") {
         options.rules.access.clear();
@@ -221,7 +221,7 @@ fn access(options: &mut Options, given: &Given, verdict: Verdict) -> Result<(), 
     Ok(())
 }
 
-fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn rate_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let begins = options.begins("rate-limit");
     if given.text() == "off" && begins {
         options.rules.rates.clear();
@@ -253,7 +253,7 @@ fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
     Ok(())
 }
 
-fn request_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn request_limit(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let requests_max = parse::at_least_one(given.text())?;
     let key = given.read("key", |text| options.limited(text))?.unwrap_or(Limited::Client { ipv6_bits: 64 });
     let keys_max = given.read("keys", parse::at_least_one::<u32>)?.map_or(LIMIT_KEYS, |keys| keys as usize);
@@ -278,7 +278,7 @@ fn request_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
     Ok(())
 }
 
-fn cors(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn cors(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let origins: Vec<&str> = given.values().collect();
     let is_origin = |origin: &&str| {
         origin.starts_with("http://") || origin.starts_with("https://") || origin.contains("://")

@@ -3,10 +3,10 @@
 use flatout_certify::acme::{self, Way};
 
 use crate::serve::parse;
-use crate::serve::setting::{Change, SERVERS, Setting};
+use crate::serve::setting::{Change, SERVERS, ServeSetting};
 
-pub(in crate::serve) const ACME: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const ACME: &[ServeSetting] = &[
+    ServeSetting {
         name: "domain",
         value: "DOMAIN",
         default: "none",
@@ -26,7 +26,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         change: Change::NotFirstNorLast(|plan| format!("{:?}", plan.state.is_some())),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-directory",
         value: "URL",
         default: acme::DIRECTORY_DEFAULT,
@@ -41,7 +41,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-contact",
         value: "EMAIL",
         default: "none",
@@ -62,7 +62,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         is_list: true,
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-ca",
         value: "FILE",
         default: "the system's",
@@ -73,7 +73,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-challenge",
         value: "http-01|tls-alpn-01|dns-01",
         default: "http-01 where a listener has no TLS, then tls-alpn-01; dns-01 with acme-dns-hook",
@@ -92,7 +92,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         is_list: true,
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-dns-hook",
         value: "FILE",
         default: "none",
@@ -104,7 +104,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "acme-profile",
         value: "NAME",
         default: "the CA's",
@@ -115,7 +115,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "state",
         value: "DIR",
         default: "systemd's StateDirectory; with domain or tls local /var/lib/flatout/serve for root, else \

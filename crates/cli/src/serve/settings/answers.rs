@@ -5,10 +5,10 @@ use flatout_site::plan::{
     When,
 };
 
-use crate::serve::given::{Given, Refused};
-use crate::serve::options::Options;
+use crate::serve::options::ServeOptions;
 use crate::serve::parse;
-use crate::serve::setting::{KEY, Key, ROUTES, Setting};
+use crate::serve::setting::{KEY, Key, ROUTES, ServeSetting};
+use crate::serve::values::{Refused, Values};
 use crate::value;
 
 const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "file of the page", ..KEY };
@@ -16,8 +16,8 @@ const PAGE_TEXT: Key = Key { name: "text", help: "text of the page", ..KEY };
 const PAGE_TYPE: Key =
     Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
 
-pub(in crate::serve) const ANSWERS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
+    ServeSetting {
         name: "encode",
         value: "CODING…",
         default: "off",
@@ -32,7 +32,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "encode-types",
         value: "TYPE…",
         default: "text/* application/json application/*+json application/javascript application/wasm application/xml application/*+xml image/svg+xml application/x-ndjson application/vnd.ms-fontobject font/ttf",
@@ -43,7 +43,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "encode-min",
         value: "BYTES",
         default: "1KiB",
@@ -54,7 +54,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "methods",
         value: "METHOD…",
         default: "all",
@@ -65,7 +65,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "paths",
         value: "strict|forward",
         default: "strict for files, forward for proxied routes",
@@ -78,7 +78,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "rewrite",
         value: "REGEX TO",
         keys: &[
@@ -101,7 +101,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "rewrite-prefix",
         value: "FROM TO",
         keys: &[Key {
@@ -115,7 +115,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "request-header",
         value: "set|add|default|remove NAME [VALUE]",
         help: "change a header field of requests to upstreams; the value may contain variables such as $host",
@@ -127,7 +127,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "response-header",
         value: "set|add|default|remove NAME [VALUE]",
         keys: &[Key {
@@ -146,7 +146,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "error-page",
         value: "STATUSES…",
         keys: &[
@@ -181,7 +181,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "maintenance",
         value: "[on|off]",
         keys: &[
@@ -213,7 +213,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "try-files",
         value: "DIR",
         default: "off",
@@ -226,7 +226,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
     },
 ];
 
-fn rewrite(options: &mut Options, given: &Given, from: RewriteFrom) -> Result<(), Refused> {
+fn rewrite(options: &mut ServeOptions, given: &Values, from: RewriteFrom) -> Result<(), Refused> {
     let then = match given.key("then") {
         Some("stop") => Then::Stop,
         Some("route") => Then::Route,
@@ -237,7 +237,7 @@ fn rewrite(options: &mut Options, given: &Given, from: RewriteFrom) -> Result<()
     Ok(())
 }
 
-fn field(options: &Options, given: &Given) -> Result<FieldRule, Refused> {
+fn field(options: &ServeOptions, given: &Values) -> Result<FieldRule, Refused> {
     let name = parse::field_name(given.value(1).unwrap_or_default())?;
     let value = given.value(2).map(|text| options.template(parse::field_value(text)?)).transpose()?;
     let change = match (given.text(), value) {
@@ -251,7 +251,7 @@ fn field(options: &Options, given: &Given) -> Result<FieldRule, Refused> {
     Ok(FieldRule { change, name, when: When::Always })
 }
 
-fn page(options: &Options, given: &Given) -> Result<Option<Page>, Refused> {
+fn page(options: &ServeOptions, given: &Values) -> Result<Option<Page>, Refused> {
     let source = match (given.key("file"), given.key("text")) {
         (Some(_), Some(_)) => return Err("give file= or text=, not both".into()),
         (Some(file), None) => PageSource::File(options.path(file)),

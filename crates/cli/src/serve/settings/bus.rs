@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatout_bus as bus;
 
-use crate::serve::setting::{Change, Key, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, ServeSetting};
 use crate::value;
 
 /// JetStream refuses a retention time below its window for duplicates.
@@ -14,7 +14,7 @@ const HISTORY_MIN: Duration = Duration::from_secs(1);
 /// Maximum size of a file with credentials.
 const CREDENTIALS_BYTES_MAX: u64 = 4 << 10;
 
-pub(in crate::serve) const BUS: &[Setting] = &[Setting {
+pub(in crate::serve) const BUS: &[ServeSetting] = &[ServeSetting {
     name: "bus",
     value: "URL",
     keys: &[

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use flatout_cache::{Validity, is_never_stored};
 
-use crate::serve::given::{Given, Refused};
-use crate::serve::options::Options;
+use crate::serve::options::ServeOptions;
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, SERVERS, Setting};
+use crate::serve::setting::{ROUTES, SERVERS, ServeSetting};
+use crate::serve::values::{Refused, Values};
 use crate::value;
 
 /// A smaller cache is useless.
@@ -23,8 +23,8 @@ const SLICE_BYTES_MIN: u64 = 4 << 10;
 /// Times of last use are stored in seconds.
 const INACTIVE_MIN: Duration = Duration::from_secs(1);
 
-pub(in crate::serve) const CACHING: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const CACHING: &[ServeSetting] = &[
+    ServeSetting {
         name: "cache",
         value: "TIME",
         default: "off",
@@ -38,7 +38,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-valid",
         value: "TIME STATUSES…",
         help: "how long responses with these statuses are fresh if they do not state it, such as 1m 404 302 500-599",
@@ -63,7 +63,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-key",
         value: "TEXT",
         default: "scheme, host, path and query",
@@ -75,7 +75,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-bypass",
         value: "TEXT…",
         help: "do not use the cache if any of these texts is neither empty nor 0, such as $cookie_session",
@@ -86,7 +86,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-no-store",
         value: "TEXT…",
         help: "do not store the response if any of these texts is neither empty nor 0",
@@ -97,7 +97,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-min-uses",
         value: "N",
         default: "1",
@@ -109,14 +109,14 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-ignore",
         value: "FIELD…",
         help: "fields to ignore: cache-control, expires, set-cookie or vary of responses; request ignores Cache-Control and Pragma of requests",
         set: ignore,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-stale",
         value: "TIME",
         default: "60s",
@@ -128,7 +128,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-slice",
         value: "BYTES",
         default: "off",
@@ -147,7 +147,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-status",
         value: "on|off",
         default: "on",
@@ -159,7 +159,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-memory",
         value: "BYTES",
         default: "256MiB",
@@ -174,7 +174,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "cache-inactive",
         value: "TIME",
         default: "off",
@@ -191,7 +191,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "cache-dir",
         value: "DIR",
         default: "off",
@@ -202,7 +202,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "cache-size",
         value: "BYTES",
         default: "10GiB",
@@ -219,7 +219,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
     },
 ];
 
-fn ignore(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn ignore(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let rules = &mut options.caching.rules;
     for name in given.values() {
         match name.to_ascii_lowercase().as_str() {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use flatout_files::{NamePattern, Watch};
 
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, Setting};
+use crate::serve::setting::{ROUTES, ServeSetting};
 use crate::value;
 
 /// Sweeping more often would leave no time for anything else.
 const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
 
-pub(in crate::serve) const FILES: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const FILES: &[ServeSetting] = &[
+    ServeSetting {
         name: "index",
         value: "NAME",
         default: "index.html",
@@ -24,7 +24,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "spa",
         value: "[on|off]",
         default: "off",
@@ -35,7 +35,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "listing",
         value: "[on|off]",
         default: "off",
@@ -46,7 +46,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "hide",
         value: "NAME…",
         default: "off",
@@ -62,7 +62,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "compress",
         value: "on|off",
         default: "on",
@@ -73,7 +73,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "cache-control",
         value: "TEXT",
         default: "",
@@ -85,7 +85,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "small-bytes",
         value: "BYTES",
         default: "256KiB",
@@ -96,7 +96,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "memory-bytes",
         value: "BYTES",
         default: "256MiB",
@@ -107,7 +107,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "changes",
         value: "HOW",
         default: "inotify",
@@ -118,7 +118,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "ranges",
         value: "N",
         default: "16",

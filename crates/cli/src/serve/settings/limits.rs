@@ -1,11 +1,11 @@
 //! Limits.
 
 use crate::serve::options::Level;
-use crate::serve::setting::{Change, ROUTES, SERVERS, Setting};
+use crate::serve::setting::{Change, ROUTES, SERVERS, ServeSetting};
 use crate::value;
 
-pub(in crate::serve) const LIMITS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const LIMITS: &[ServeSetting] = &[
+    ServeSetting {
         name: "head-bytes",
         value: "BYTES",
         default: "16KiB",
@@ -16,7 +16,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "uri-bytes",
         value: "BYTES",
         default: "8KiB",
@@ -27,7 +27,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "headers",
         value: "N",
         default: "100",
@@ -38,7 +38,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "body-bytes",
         value: "BYTES",
         default: "8MiB",
@@ -53,7 +53,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "bodies-memory",
         value: "BYTES",
         default: "256MiB",
@@ -64,7 +64,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "half-close",
         value: "on|off",
         default: "off",
@@ -75,7 +75,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "head-time",
         value: "TIME",
         default: "10s",
@@ -86,7 +86,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "idle-time",
         value: "TIME",
         default: "60s",
@@ -97,7 +97,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "min-rate",
         value: "BYTES",
         default: "256",
@@ -109,7 +109,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "min-rate-window",
         value: "TIME",
         default: "10s",
@@ -120,7 +120,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "connections",
         value: "N",
         default: "as the descriptor limit allows",
@@ -131,7 +131,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "connections-per-address",
         value: "N",
         default: "no limit",
@@ -143,7 +143,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.limits.connections_per_address_max)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "requests-per-connection",
         value: "N",
         default: "no limit",
@@ -154,7 +154,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "http2",
         value: "on|off",
         default: "on",
@@ -168,7 +168,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "streams",
         value: "N",
         default: "128",

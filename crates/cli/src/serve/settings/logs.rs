@@ -5,11 +5,11 @@ use flatout_server::Plan;
 
 use crate::serve::options::AccessLog;
 use crate::serve::parse;
-use crate::serve::setting::{Change, KEY, Key, SERVERS, SITES, Setting};
+use crate::serve::setting::{Change, KEY, Key, SERVERS, SITES, ServeSetting};
 use crate::value;
 
-pub(in crate::serve) const LOGS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const LOGS: &[ServeSetting] = &[
+    ServeSetting {
         name: "access-log",
         value: "FILE",
         keys: &[
@@ -43,7 +43,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |_| String::new())),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "log-format",
         value: "TEXT",
         default: "combined",
@@ -55,7 +55,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.format))),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "log-buffer",
         value: "BYTES",
         default: "256KiB",
@@ -67,7 +67,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.buffer_bytes))),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "log-flush",
         value: "TIME",
         default: "10s",
@@ -79,7 +79,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.flush))),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "log-only",
         value: "CONDITION",
         help: "log only matching requests, such as status>=500 or time>=1s; can be repeated, then all must match",
@@ -91,7 +91,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.only))),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "log-sample",
         value: "N",
         default: "1",
@@ -103,7 +103,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.sample))),
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "admin",
         value: "ADDR",
         help: "where to serve metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
@@ -115,7 +115,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.admin)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "admin-public",
         value: "[on|off]",
         default: "off",

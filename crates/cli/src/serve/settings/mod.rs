@@ -7,7 +7,7 @@ mod bus;
 mod cache;
 mod files;
 mod limits;
-mod listening;
+mod listeners;
 mod logs;
 mod proxy;
 mod push;
@@ -15,11 +15,11 @@ mod sockets;
 mod tls;
 mod upstream;
 
-use super::setting::{Group, Setting};
+use super::setting::{ServeGroup, ServeSetting};
 
 /// The tables, in the order of the help text and the reference page.
-pub(super) const GROUPS: &[Group] = &[
-    ("Listening", listening::LISTENING),
+pub(super) const GROUPS: &[ServeGroup] = &[
+    ("Listening", listeners::LISTENERS),
     ("TLS", tls::TLS),
     ("Automatic certificates", acme::ACME),
     ("Files", files::FILES),
@@ -36,11 +36,11 @@ pub(super) const GROUPS: &[Group] = &[
 ];
 
 /// Every setting.
-pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
+pub(super) fn all() -> impl Iterator<Item = &'static ServeSetting> {
     GROUPS.iter().flat_map(|(_, settings)| settings.iter())
 }
 
 /// The setting with this name.
-pub(super) fn find(name: &str) -> Option<&'static Setting> {
+pub(super) fn find(name: &str) -> Option<&'static ServeSetting> {
     all().find(|setting| setting.name == name)
 }

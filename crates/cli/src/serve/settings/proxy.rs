@@ -3,7 +3,7 @@
 use flatout_proxy::{Host, may_be_trailer};
 
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, Setting};
+use crate::serve::setting::{ROUTES, ServeSetting};
 use crate::value;
 
 /// The name of a trailer field that may be passed on.
@@ -18,8 +18,8 @@ fn trailer(name: &str) -> Result<String, String> {
     }
 }
 
-pub(in crate::serve) const FORWARDING: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
+    ServeSetting {
         name: "proxy-host",
         value: "HOST",
         default: "kept",
@@ -34,7 +34,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "x-forwarded",
         value: "on|off",
         default: "on",
@@ -45,7 +45,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "forwarded",
         value: "on|off",
         default: "off",
@@ -56,7 +56,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "via",
         value: "NAME",
         default: "off",
@@ -68,7 +68,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "buffer-requests",
         value: "[on|off]",
         default: "off",
@@ -79,7 +79,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "request-trailers",
         value: "NAME…",
         default: "off",
@@ -91,7 +91,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "forward-path",
         value: "sent|normal",
         default: "sent",
@@ -102,7 +102,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "upgrade",
         value: "PROTOCOL…",
         default: "websocket",
@@ -118,7 +118,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "underscore-headers",
         value: "on|off",
         default: "off",

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use flatout_push::{Kind, Line};
 
-use crate::serve::setting::{Change, Key, ROUTES, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, ROUTES, SERVERS, ServeSetting};
 use crate::serve::{channels, parse};
 use crate::value;
 
 /// The precision of deadlines.
 const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
 
-pub(in crate::serve) const PUSH: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const PUSH: &[ServeSetting] = &[
+    ServeSetting {
         name: "push-token",
         value: "TOKEN",
         help: "the token that publishers send as Authorization: Bearer TOKEN; without it, publishing over HTTP is disabled",
@@ -23,7 +23,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-secret",
         value: "SECRET",
         help: "subscribers need a token signed with SECRET; it is a JWT (HS256) whose claim channels lists names, or the \
@@ -34,7 +34,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-group",
         value: "NAME",
         help: "give all routes with the same NAME the same channels, in all sites; without it, a route has channels of its own",
@@ -44,7 +44,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-kind",
         value: "log|latest",
         default: "log",
@@ -56,7 +56,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-history",
         value: "N",
         keys: &[Key {
@@ -76,7 +76,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-message-bytes",
         value: "BYTES",
         default: "64KiB",
@@ -87,7 +87,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-lag",
         value: "N",
         default: "1000",
@@ -98,7 +98,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-heartbeat",
         value: "TIME",
         default: "25s",
@@ -113,7 +113,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-retry",
         value: "TIME",
         default: "2s",
@@ -124,7 +124,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-poll-time",
         value: "TIME",
         default: "25s",
@@ -135,7 +135,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-keys-line",
         value: "TEMPLATE",
         keys: &[Key {
@@ -153,7 +153,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-origin",
         value: "ORIGIN",
         help: "an origin whose pages may subscribe, such as https://www.example.org, or * for all; pages of the server's \
@@ -168,7 +168,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         is_list: true,
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-subscribers",
         value: "N",
         default: "no limit",
@@ -179,7 +179,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-per-address",
         value: "N",
         default: "no limit",
@@ -190,7 +190,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         },
         ..ROUTES
     },
-    Setting {
+    ServeSetting {
         name: "push-channels",
         value: "N",
         default: "100000",
@@ -202,7 +202,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.push.channels_max)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "push-memory",
         value: "BYTES",
         default: "256MiB",

@@ -1,12 +1,12 @@
-//! Options of the listening sockets.
+//! ServeOptions of the listening sockets.
 
 use flatout_engine::Locality;
 
-use crate::serve::setting::{Change, SERVERS, Setting};
+use crate::serve::setting::{Change, SERVERS, ServeSetting};
 use crate::value;
 
-pub(in crate::serve) const SOCKETS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const SOCKETS: &[ServeSetting] = &[
+    ServeSetting {
         name: "backlog",
         value: "N",
         default: "4096",
@@ -18,7 +18,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.backlog)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "nodelay",
         value: "on|off",
         default: "on",
@@ -30,7 +30,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.nodelay)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "tcp-keepalive",
         value: "TIME",
         default: "60s",
@@ -42,7 +42,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.keepalive)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "defer-accept",
         value: "TIME",
         default: "",
@@ -54,7 +54,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.defer_accept)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "congestion",
         value: "NAME",
         default: "the system's",
@@ -66,7 +66,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.congestion)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "share-port",
         value: "[on|off]",
         default: "off",
@@ -78,7 +78,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.socket.share_port)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "locality",
         value: "auto|on|off",
         default: "auto",

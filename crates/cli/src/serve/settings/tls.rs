@@ -3,11 +3,11 @@
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
 use flatout_site::plan::Hsts;
 
-use crate::serve::setting::{Change, Key, SERVERS, SITES, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
 use crate::value;
 
-pub(in crate::serve) const TLS: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const TLS: &[ServeSetting] = &[
+    ServeSetting {
         name: "tls",
         value: "CERT [KEY]",
         default: "none",
@@ -30,7 +30,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         change: Change::NotFirstNorLast(|plan| format!("{:?}", plan.is_secure())),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "listen-plain",
         value: "ADDR",
         default: "none",
@@ -42,7 +42,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         is_list: true,
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "https-redirect",
         value: "on|off",
         default: "on with domain, else off",
@@ -54,7 +54,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.https_redirect)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "hsts",
         value: "TIME",
         keys: &[
@@ -83,7 +83,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         },
         ..SITES
     },
-    Setting {
+    ServeSetting {
         name: "tls-min-version",
         value: "1.2|1.3",
         default: "1.2",
@@ -97,7 +97,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "tls-client-ca",
         value: "FILE",
         keys: &[Key {
@@ -116,7 +116,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "early-data",
         value: "on|off",
         default: "off",
@@ -129,7 +129,7 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.secure.early_data)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "tls-handshake-time",
         value: "TIME",
         default: "10s",

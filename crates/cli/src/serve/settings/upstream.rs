@@ -5,14 +5,14 @@ use std::time::Duration;
 use flatout_engine::tls::Identity;
 use flatout_proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol};
 
-use crate::serve::given::{Given, Refused};
-use crate::serve::options::Options;
+use crate::serve::options::ServeOptions;
 use crate::serve::parse;
-use crate::serve::setting::{KEY, Key, Setting, UPSTREAMS};
+use crate::serve::setting::{KEY, Key, ServeSetting, UPSTREAMS};
+use crate::serve::values::{Refused, Values};
 use crate::value;
 
-pub(in crate::serve) const UPSTREAM: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
+    ServeSetting {
         name: "balance",
         value: "round-robin|least-connections|two-choices|hash|sticky",
         keys: &[
@@ -34,7 +34,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         set: balance,
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "protocol",
         value: "http/1.1|h2c|h2",
         keys: &[Key {
@@ -48,7 +48,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         set: protocol,
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "pool",
         value: "N",
         default: "256",
@@ -59,7 +59,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "pool-time",
         value: "TIME",
         default: "60s",
@@ -70,7 +70,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "upstream-connections",
         value: "N",
         default: "4096",
@@ -81,7 +81,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "queue",
         value: "N",
         default: "4096",
@@ -92,7 +92,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "queue-time",
         value: "TIME",
         default: "10s",
@@ -103,7 +103,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "connect-time",
         value: "TIME",
         default: "5s",
@@ -114,7 +114,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "send-time",
         value: "TIME",
         default: "30s",
@@ -125,7 +125,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "read-time",
         value: "TIME",
         default: "60s",
@@ -136,7 +136,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "request-time",
         value: "TIME",
         default: "off",
@@ -150,7 +150,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "retries",
         value: "N",
         default: "2",
@@ -161,7 +161,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "retry-budget",
         value: "SHARE",
         default: "20%",
@@ -173,7 +173,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "failures",
         value: "N",
         keys: &[
@@ -198,7 +198,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "health-check",
         value: "PATH",
         keys: &[
@@ -228,7 +228,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         set: health_check,
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "slow-start",
         value: "TIME",
         default: "0s",
@@ -239,7 +239,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "send-proxy",
         value: "off|v1|v2",
         default: "off",
@@ -254,7 +254,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "upstream-name",
         value: "HOST",
         default: "the server's",
@@ -265,7 +265,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "upstream-ca",
         value: "FILE",
         default: "the system's",
@@ -276,7 +276,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         },
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "upstream-certificate",
         value: "CERT KEY",
         default: "",
@@ -291,7 +291,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         is_spread: true,
         ..UPSTREAMS
     },
-    Setting {
+    ServeSetting {
         name: "upstream-verify",
         value: "on|off",
         default: "on",
@@ -304,7 +304,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
     },
 ];
 
-fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn balance(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let of = |key: &'static str, only: &str| match given.key(key) {
         Some(_) if given.text() != only => {
             Err(Refused { key: Some(key), message: format!("`{key}=` is for {only} only") })
@@ -323,7 +323,7 @@ fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
     Ok(())
 }
 
-fn protocol(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let refused = |message| Refused { key: Some("streams"), message };
     let streams = given.read("streams", parse::at_least_one::<u32>)?;
     if given.text() == "http/1.1" && streams.is_some() {
@@ -352,7 +352,7 @@ fn hash_key(text: &str) -> Result<HashKey, String> {
     })
 }
 
-fn health_check(options: &mut Options, given: &Given) -> Result<(), Refused> {
+fn health_check(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let path = given.text();
     if path == "off" {
         options.upstream.active = None;

@@ -1,9 +1,9 @@
 //! The server's side of a connection.
 
-mod reading;
-mod writing;
+mod request;
+mod response;
 
-pub use writing::write_status_line;
+pub use response::write_status_line;
 
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;

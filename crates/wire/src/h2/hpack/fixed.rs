@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_what_their_names_say() {
+    fn entries_match_their_names() {
         for index in 1..=FIXED_COUNT {
             let line = fixed(index).unwrap();
             assert_eq!(FieldKind::of(line.name()), line.kind, "{index}");

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_no_part_of_it() {
+    fn written_integers_can_be_parsed_and_prefixes_cannot() {
         for value in (0..300).chain([16_383, 16_384, 1 << 20, (1 << 28) - 1]) {
             for prefix in 1..=8 {
                 let mut out = Vec::new();

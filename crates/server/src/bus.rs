@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_bus::{Bus, BusState, Member, Nats, Outcome, Plan, Relay};
+use flatout_bus::{Bus, BusState, Nats, Outcome, Plan, Relay};
 use flatout_cache::Purge;
 use flatout_engine::say;
 use flatout_push::Hub;
@@ -23,15 +23,15 @@ const END_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Shares messages and purges with other servers. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Sharing {
+pub(crate) struct BusRuntime {
     pub(crate) relay: Arc<Relay>,
     nats: Arc<Nats>,
     live: Live,
 }
 
-impl Sharing {
+impl BusRuntime {
     /// Joins the bus in the background, and retries if it cannot be reached.
-    pub(crate) fn begin(plan: Plan, hub: &Hub, live: &Live) -> Result<Sharing, Failure> {
+    pub(crate) fn begin(plan: Plan, hub: &Hub, live: &Live) -> Result<BusRuntime, Failure> {
         let purged = live.clone();
         // This also runs on the thread of the bus, which must not wait for the disk.
         let purging =
@@ -39,10 +39,9 @@ impl Sharing {
         let relay = Relay::new(hub, Box::new(purging));
         let nats = Nats::new(plan);
         relay.connect(nats.clone());
-        let member: Arc<dyn Member> = relay.clone();
-        let started = nats.start(Arc::downgrade(&member));
+        let started = nats.start(Arc::downgrade(&relay));
         started.map_err(|error| Failure::Run(format!("cannot start the thread of the bus: {error}")))?;
-        Ok(Sharing { relay, nats, live: live.clone() })
+        Ok(BusRuntime { relay, nats, live: live.clone() })
     }
 
     /// Waits until it has joined, for a limited time.
@@ -59,8 +58,8 @@ impl Sharing {
         if let Some(cache) = &self.live.opened().cache {
             cache.wait_for_purges();
         }
-        let here =
-            count.map_or_else(|| "no responses are stored here".to_owned(), |count| said(purge, count));
+        let here = count
+            .map_or_else(|| "no responses are stored here".to_owned(), |count| purge_message(purge, count));
         let outcome = self.nats.wait_carried(receipt, PURGE_TIME_MAX);
         let is_joined = self.nats.counted().state == BusState::Joined;
         let there = match outcome {
@@ -91,7 +90,7 @@ impl Sharing {
 }
 
 /// Closes when it is dropped, so that a process that fails to start also announces its end.
-pub(crate) struct Closing(pub(super) Sharing);
+pub(crate) struct Closing(pub(super) BusRuntime);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -100,6 +99,6 @@ impl Drop for Closing {
 }
 
 /// A message with the number of responses purged here.
-pub(crate) fn said(purge: &Purge, count: usize) -> String {
+pub(crate) fn purge_message(purge: &Purge, count: usize) -> String {
     format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" })
 }

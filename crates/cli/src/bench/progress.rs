@@ -9,7 +9,7 @@ use flatout_report::text::{how, several};
 const SECONDS_MAX: usize = 1000;
 
 /// The progress of a measurement.
-pub(super) struct Course {
+pub(super) struct RunProgress {
     pub(super) url: String,
     pub(super) setup: String,
     duration: Duration,
@@ -35,9 +35,9 @@ pub(super) struct Second {
     pub(super) p99_ns: u64,
 }
 
-impl Course {
-    pub(super) fn new(url: &str, plan: &Plan) -> Course {
-        Course {
+impl RunProgress {
+    pub(super) fn new(url: &str, plan: &Plan) -> RunProgress {
+        RunProgress {
             url: url.to_owned(),
             setup: [several(plan.connections, "connection"), several(plan.threads, "thread"), how(plan)]
                 .join(", "),

@@ -10,16 +10,16 @@ const SECONDS_MAX: usize = 1000;
 
 /// The history of a server.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct History {
     pub(super) address: String,
     pub(super) about: About,
     /// The oldest first.
     pub(super) seconds: VecDeque<Frame>,
 }
 
-impl Course {
-    pub(super) fn new(address: &str) -> Course {
-        Course { address: address.to_owned(), ..Course::default() }
+impl History {
+    pub(super) fn new(address: &str) -> History {
+        History { address: address.to_owned(), ..History::default() }
     }
 
     pub(super) fn take(&mut self, event: Event) {
@@ -45,7 +45,7 @@ impl Course {
         self.seconds.iter().skip(self.seconds.len().saturating_sub(seconds))
     }
 
-    /// The heading of the lines of [`Course::line`].
+    /// The heading of the lines of [`History::line`].
     pub(super) fn heading() -> String {
         let columns =
             ["requests/s", "p50", "p99", "errors/s", "connections", "CPU/request", "CPUs", "out/s", "memory"];
@@ -81,19 +81,19 @@ mod tests {
 
     #[test]
     fn seconds_are_kept_within_their_limit() {
-        let mut course = Course::new("unix:/a");
+        let mut history = History::new("unix:/a");
         let frame = |at| Frame { at, ..Frame::default() };
         let start = Start { about: About::default(), frames: (0..300).map(frame).collect() };
-        course.take(Event::Start(Box::new(start)));
-        (300..1500).for_each(|at| course.take(Event::Frame(Box::new(frame(at)))));
-        assert_eq!((course.seconds.len(), course.seconds[0].at), (SECONDS_MAX, 500));
-        assert_eq!(course.latest(2).map(|frame| frame.at).collect::<Vec<_>>(), [1498, 1499]);
+        history.take(Event::Start(Box::new(start)));
+        (300..1500).for_each(|at| history.take(Event::Frame(Box::new(frame(at)))));
+        assert_eq!((history.seconds.len(), history.seconds[0].at), (SECONDS_MAX, 500));
+        assert_eq!(history.latest(2).map(|frame| frame.at).collect::<Vec<_>>(), [1498, 1499]);
     }
 
     #[test]
     fn a_line_has_its_columns() {
         let frame = Frame { requests_per_s: 12345.6, p50_us: Some(250.0), ..Frame::default() };
-        let (heading, line) = (Course::heading(), Course::line(&frame));
+        let (heading, line) = (History::heading(), History::line(&frame));
         assert_eq!(heading.chars().count(), line.chars().count());
         assert!(line.contains("12,345") && line.contains("250"), "{line}");
     }

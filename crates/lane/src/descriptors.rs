@@ -32,29 +32,29 @@ const SEND_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// One end of a pair.
 #[derive(Debug)]
-pub struct Passing(OwnedFd);
+pub struct SeqpacketSocket(OwnedFd);
 
-impl Passing {
+impl SeqpacketSocket {
     /// Creates a pair; each end belongs to one process.
     ///
     /// # Errors
     /// The kernel's: no descriptors, no memory.
-    pub fn pair() -> io::Result<(Passing, Passing)> {
+    pub fn pair() -> io::Result<(SeqpacketSocket, SeqpacketSocket)> {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Passing(one), Passing(other)))
+        Ok((SeqpacketSocket(one), SeqpacketSocket(other)))
     }
 
     /// The end that this process got as its standard input.
     ///
     /// # Errors
     /// `InvalidInput` if the standard input is something else.
-    pub fn from_stdin() -> io::Result<Passing> {
+    pub fn from_stdin() -> io::Result<SeqpacketSocket> {
         let socket = io::stdin().as_fd().try_clone_to_owned()?;
         let is_ours = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
         match is_ours {
-            true => Ok(Passing(socket)),
+            true => Ok(SeqpacketSocket(socket)),
             false => Err(io::Error::new(ErrorKind::InvalidInput, "the standard input is not such a socket")),
         }
     }
@@ -139,15 +139,15 @@ impl Passing {
     }
 }
 
-impl From<Passing> for OwnedFd {
-    fn from(passing: Passing) -> OwnedFd {
+impl From<SeqpacketSocket> for OwnedFd {
+    fn from(passing: SeqpacketSocket) -> OwnedFd {
         passing.0
     }
 }
 
-impl From<OwnedFd> for Passing {
-    fn from(socket: OwnedFd) -> Passing {
-        Passing(socket)
+impl From<OwnedFd> for SeqpacketSocket {
+    fn from(socket: OwnedFd) -> SeqpacketSocket {
+        SeqpacketSocket(socket)
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn descriptors_arrive_with_their_packet() {
-        let (one, other) = Passing::pair().unwrap();
+        let (one, other) = SeqpacketSocket::pair().unwrap();
         let pairs: Vec<_> = (0..DESCRIPTORS_MAX).map(|_| UnixStream::pair().unwrap()).collect();
         let descriptors: Vec<_> = pairs.iter().map(|(here, _)| here.as_fd()).collect();
         one.send(b"first", &descriptors).unwrap();
@@ -179,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error_and_nobody_waits_for_ever() {
-        let (one, other) = Passing::pair().unwrap();
+    fn oversized_packets_are_errors_and_waits_are_limited() {
+        let (one, other) = SeqpacketSocket::pair().unwrap();
         assert!(one.send(b"", &[]).is_err());
         assert!(one.send(&vec![0; PACKET_BYTES_MAX + 1], &[]).is_err());
         one.send(b"longer", &[]).unwrap();

@@ -5,11 +5,11 @@ use flatout_server::LISTEN_DEFAULT;
 use flatout_site::plan::AddressFrom;
 
 use crate::serve::parse;
-use crate::serve::setting::{Change, Key, SERVERS, Setting};
+use crate::serve::setting::{Change, Key, SERVERS, ServeSetting};
 use crate::value;
 
-pub(in crate::serve) const LISTENING: &[Setting] = &[
-    Setting {
+pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
+    ServeSetting {
         name: "listen",
         value: "ADDR",
         keys: &[Key {
@@ -34,7 +34,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         is_list: true,
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "workers",
         value: "N",
         default: "one for each CPU",
@@ -46,7 +46,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.workers)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "user",
         value: "NAME",
         default: "",
@@ -58,7 +58,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         change: Change::Restart(|plan| format!("{:?}", plan.server.user)),
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "server-name",
         value: "TEXT",
         default: "flatout",
@@ -69,7 +69,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "drain-time",
         value: "TIME",
         default: "30s",
@@ -80,7 +80,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         },
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "trusted-proxies",
         value: "PEER…",
         default: "none",
@@ -94,7 +94,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         is_list: true,
         ..SERVERS
     },
-    Setting {
+    ServeSetting {
         name: "client-address",
         value: "FROM",
         default: "x-forwarded-for",

@@ -80,7 +80,7 @@ impl Issue {
             None => {
                 let of = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
                 let home = of("XDG_STATE_HOME").or_else(|| Some(of("HOME")?.join(".local/state")));
-                let home = home.ok_or("state: there is no home folder; name one with the setting `state`")?;
+                let home = home.ok_or("there is no home folder")?;
                 Ok(Some(State::at(home.join("flatout"))))
             }
         }

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use flatout_config::{Kind, Node, Value, parts};
 
-use super::setting::Setting;
+use super::setting::ServeSetting;
 
 /// The values of a setting, and its `name=value` pairs.
 #[derive(Debug, Default)]
-pub(super) struct Given {
+pub(super) struct Values {
     values: Vec<String>,
     keys: Vec<(String, String)>,
 }
@@ -32,29 +32,29 @@ impl From<&str> for Refused {
     }
 }
 
-impl Given {
+impl Values {
     /// From a file.
-    pub(super) fn of_node(node: &Node) -> Given {
+    pub(super) fn of_node(node: &Node) -> Values {
         let text = |value: &Value| value.text.clone();
-        Given {
+        Values {
             values: node.values.iter().map(text).collect(),
             keys: node.keys.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
         }
     }
 
     /// From a flag with one argument per value.
-    pub(super) fn of_arguments(setting: &Setting, arguments: Vec<String>) -> Result<Given, String> {
-        let given = Given { values: arguments, keys: Vec::new() };
+    pub(super) fn of_arguments(setting: &ServeSetting, arguments: Vec<String>) -> Result<Values, String> {
+        let given = Values { values: arguments, keys: Vec::new() };
         given.check(setting)?;
         Ok(given)
     }
 
     /// From a flag with the same syntax as in a file, in one text; quotes keep blanks together.
-    pub(super) fn of_flag(setting: &Setting, text: &str) -> Result<Given, String> {
+    pub(super) fn of_flag(setting: &ServeSetting, text: &str) -> Result<Values, String> {
         if setting.is_single() {
-            return Ok(Given { values: vec![text.to_owned()], keys: Vec::new() });
+            return Ok(Values { values: vec![text.to_owned()], keys: Vec::new() });
         }
-        let mut given = Given::default();
+        let mut given = Values::default();
         for word in words(text)? {
             match word.split_once('=').filter(|(name, _)| setting.keys.iter().any(|key| key.name == *name)) {
                 Some((name, value)) => given.keys.push((name.to_owned(), value.to_owned())),
@@ -66,7 +66,7 @@ impl Given {
     }
 
     /// Checks the number of values, and that choices are valid.
-    fn check(&self, setting: &Setting) -> Result<(), String> {
+    fn check(&self, setting: &ServeSetting) -> Result<(), String> {
         let need = || format!("got {} values, need `{}`", self.values.len(), setting.notation());
         let wanted: Vec<_> = parts(setting.value).collect();
         let least = wanted.iter().filter(|part| !part.is_optional).count();

@@ -18,7 +18,7 @@ use crate::secure::HttpChallenges;
 const LOCAL_LOOK: Duration = Duration::from_secs(3600);
 
 /// What keeps certificates and keys up to date.
-pub(crate) struct Issuing {
+pub(crate) struct AcmeRuntime {
     state: State,
     acceptor: Acceptor,
     challenges: HttpChallenges,
@@ -53,15 +53,15 @@ pub(crate) fn examine(plan: &Plan) -> Result<(), String> {
     acme::examine(state, &plan.issue.directory, &plan.issue.domains, say)
 }
 
-impl Issuing {
+impl AcmeRuntime {
     /// Opens the state folder, as the user who serves. No certificate is kept up to date yet.
     pub(crate) fn open(
         state: &State,
         acceptor: &Acceptor,
         challenges: &HttpChallenges,
-    ) -> Result<Issuing, Failure> {
+    ) -> Result<AcmeRuntime, Failure> {
         state.open().map_err(Failure::Run)?;
-        Ok(Issuing {
+        Ok(AcmeRuntime {
             state: state.clone(),
             acceptor: acceptor.clone(),
             challenges: challenges.clone(),
