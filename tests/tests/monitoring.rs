@@ -36,7 +36,9 @@ fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     );
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
-    let _server = Server::start(command);
+    let server = Server::start(command);
+    let counted = authority.curl("localhost", server.secure_port.unwrap(), "/live/a?presence=1", &[]);
+    assert_eq!(counted.as_deref(), Ok("{\"a\":0}"));
     let mut stream = UnixStream::connect(&admin).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! Checks names over all crates: a type name is used once in a crate and is a noun of the field, modules are not named by
 //! participles, and tests are plain statements. Sources are read as text, so a type must be defined at the start of a line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ const NOUNS: &[(&str, &str)] = &[
     ("setting", "an entry of a file or a flag"),
     ("string", "not a participle"),
     ("timing", "the field's term"),
+    ("serving", "the state with which a worker serves its connections, the type `Serving`"),
     ("tracing", "OpenTelemetry's term, and the crate's name"),
     ("tuning", "an entry of `flatout tune`"),
 ];
@@ -30,70 +31,6 @@ const NOUNS: &[(&str, &str)] = &[
 const RIDDLES: &[&str] = &[
     "alike", "came", "gotten", "nobody", "nobodys", "said", "somebody", "taken", "tell", "tells", "told",
     "went", "what", "whatever", "who",
-];
-
-/// What still fails in crates that are being rebuilt, as `rule crate name`. To be emptied: an entry that no longer
-/// fails is an error.
-const TEMPORARY: &[&str] = &[
-    "participle engine src/h1/answering.rs",
-    "participle engine src/h1/ending.rs",
-    "participle engine src/h1/reading.rs",
-    "participle engine src/h1/sending.rs",
-    "participle engine src/h2/answering.rs",
-    "participle engine src/h2/ending.rs",
-    "participle engine src/h2/reading.rs",
-    "participle engine src/h2/sending.rs",
-    "participle engine src/listening.rs",
-    "participle site src/tests/waiting.rs",
-    "test cache a_slice_is_what_was_asked_for_and_has_a_validator",
-    "test cache an_entry_has_what_it_was_made_of",
-    "test cache both_lines_are_said",
-    "test cache it_fits_what_it_names",
-    "test cache manifest_and_slices_say_what_they_are_of",
-    "test engine a_body_that_breaks_off_is_sent_as_far_as_it_came",
-    "test engine a_body_that_is_cut_is_not_taken_for_whole",
-    "test engine a_body_that_nobody_reads_does_not_reset_the_last_response_away",
-    "test engine a_body_that_nobody_reads_is_skipped_or_ends_the_connection",
-    "test engine a_body_that_nobody_wants_is_not_read_while_its_response_is_made",
-    "test engine a_client_is_told_to_send_its_body_when_somebody_reads_it",
-    "test engine a_drain_waits_for_what_is_under_way",
-    "test engine a_request_is_taken_up_again",
-    "test engine a_reset_ends_a_request_whose_body_nobody_reads",
-    "test engine a_reset_ends_what_makes_the_response",
-    "test engine a_stopped_server_tells_readers_of_bodies",
-    "test engine all_bodies_share_one_limit_and_give_back_what_they_took",
-    "test engine an_address_that_was_left_can_be_taken_again_at_once",
-    "test engine connection_is_said_where_it_differs_from_the_default",
-    "test engine half_closed_clients_get_what_they_asked_for",
-    "test engine it_is_offered_only_if_enabled",
-    "test engine nobody_else_is_believed",
-    "test engine one_who_pipelines_without_end_leaves_others_their_turn",
-    "test engine small_pieces_count_with_what_they_cost",
-    "test engine what_comes_later_comes_at_once",
-    "test engine what_is_no_tls_or_too_old_gets_an_alert",
-    "test engine what_no_client_took_is_not_reported_as_sent",
-    "test engine what_waits_to_be_sent_is_bounded_however_small_its_pieces",
-    "test engine what_was_received_stays_readable_and_the_error_says_why_it_ends",
-    "test engine what_was_written_before_a_later_response_is_not_sent_to_the_next_client",
-    "test engine who_sends_in_many_pieces_gets_no_more_turns",
-    "test proxy heads_say_what_they_said",
-    "test proxy it_takes_answers_in_a_row",
-    "test proxy what_no_plan_has_is_forgotten_when_there_is_no_room",
-    "test site a_burst_is_spread_over_time_and_those_who_wait_have_a_limit",
-    "test site a_strict_route_refuses_what_has_two_readings",
-    "test site it_is_a_leaky_bucket",
-    "test site nobody_else_is_believed",
-    "test site nobody_is_no_list",
-    "test site nobody_waits_for_longer_than_the_limit",
-    "test site one_who_gave_up_holds_no_place",
-    "test site one_who_goes_away_leaves_the_queue",
-    "test site places_go_to_those_who_wait_in_their_order",
-    "test site rewrites_change_what_is_sent_and_may_choose_another_route",
-    "test site rewrites_do_not_lead_above_what_they_were_given",
-    "test site the_first_page_that_fits_is_taken",
-    "test site variables_are_what_the_request_has",
-    "test site what_applications_need_goes_through_as_it_was_sent",
-    "test site what_there_is_not_is_refused",
 ];
 
 /// A source file of a crate, and the crate's name.
@@ -186,18 +123,10 @@ fn tests(text: &str) -> Vec<&str> {
     names
 }
 
-/// Fails with what is wrong beside the temporary list, and with entries of that list that are fine now.
-fn report(rule: &str, advice: &str, wrong: &BTreeMap<String, String>) {
-    let listed: BTreeSet<&str> =
-        TEMPORARY.iter().filter_map(|entry| entry.strip_prefix(rule)).map(str::trim).collect();
-    let new: Vec<String> = wrong
-        .iter()
-        .filter(|(key, _)| !listed.contains(key.as_str()))
-        .map(|(key, place)| format!("  {key}: {place}"))
-        .collect();
-    assert!(new.is_empty(), "{advice}:\n{}", new.join("\n"));
-    let fine: Vec<&&str> = listed.iter().filter(|entry| !wrong.contains_key(**entry)).collect();
-    assert!(fine.is_empty(), "these are fine now; remove them from TEMPORARY ({rule}): {fine:?}");
+/// Fails with every wrong name and its place.
+fn report(advice: &str, wrong: &BTreeMap<String, String>) {
+    let wrong: Vec<String> = wrong.iter().map(|(key, place)| format!("  {key}: {place}")).collect();
+    assert!(wrong.is_empty(), "{advice}:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -213,7 +142,7 @@ fn type_names_are_unique_in_a_crate() {
     assert!(places.len() > 1000, "{} types", places.len());
     let twice = places.into_iter().filter(|(_, files)| files.len() > 1);
     let wrong = twice.map(|(key, files)| (key, files.join(", "))).collect();
-    report("twice", "a crate has two types of the same name; name each by what sets it apart", &wrong);
+    report("a crate has two types of the same name; name each by what sets it apart", &wrong);
 }
 
 #[test]
@@ -225,7 +154,6 @@ fn type_names_are_nouns_of_the_field() {
         }
     }
     report(
-        "vague",
         "a type has a name that does not say what it is; use the field's noun (query, entry, event)",
         &wrong,
     );
@@ -241,11 +169,7 @@ fn modules_are_named_by_nouns() {
             wrong.insert(format!("{} {}", source.package, source.path.display()), module.to_owned());
         }
     }
-    report(
-        "participle",
-        "a module is named by a participle; use a noun, or add a noun to NOUNS with its reason",
-        &wrong,
-    );
+    report("a module is named by a participle; use a noun, or add a noun to NOUNS with its reason", &wrong);
 }
 
 #[test]
@@ -266,7 +190,7 @@ fn tests_are_named_by_statements() {
         }
     }
     assert!(count > 1500, "{count} tests");
-    report("test", "the name of a test is a riddle; write a plain statement with nouns", &wrong);
+    report("the name of a test is a riddle; write a plain statement with nouns", &wrong);
 }
 
 #[test]

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_plan_has_is_forgotten_when_there_is_no_room() {
+    fn figures_without_a_plan_are_dropped_when_full() {
         let figures = Figures::default();
         let first = figures.of_upstream(0, "first");
         up(&first.queued);

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_answers_in_a_row() {
+    fn state_changes_after_answers_in_a_row() {
         let active = Active {
             path: "/".to_owned(),
             interval: Duration::from_secs(1),

@@ -163,7 +163,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn it_is_a_leaky_bucket(
+        fn rate_is_a_leaky_bucket(
             requests in 1..20u32,
             burst in 0..10u32,
             gaps in vec((0..3u64, 0..200u64), 1..100),

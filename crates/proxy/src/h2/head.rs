@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_say_what_they_said() {
+    fn heads_keep_their_fields() {
         let head = "POST /a%2fb?q HTTP/1.1\r\nHost: a.example\r\nX-Name: v\r\nConnection: TE\r\nTE: trailers\r\n\
                     Connection: upgrade\r\nUpgrade: websocket\r\ngrpc-timeout: 1S\r\n";
         let rest = "x-name: v\r\nte: trailers\r\ngrpc-timeout: 1S\r\n";

@@ -4,7 +4,7 @@ mod faults;
 mod paths;
 mod repeats;
 mod rules;
-mod waiting;
+mod suspension;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -87,7 +87,7 @@ fn redirects_and_responses_are_filled_in() {
 }
 
 #[test]
-fn rewrites_change_what_is_sent_and_may_choose_another_route() {
+fn rewrites_change_the_target_and_may_choose_another_route() {
     let rewrite = |from: &str, to: &str, then| {
         let from = RewriteFrom::Regex { pattern: from.to_owned(), ignore_case: false };
         Rewrite { from, to: template(to), then }
