@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned};
-use crate::scene::{DENIED, REFUSED, TIME_MAX};
+use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED, TIME_MAX};
 use crate::socket::{Received, Sent, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -397,9 +397,11 @@ fn draw_request(random: &mut fastrand::Rng, id: u32) -> Planned {
         1 => REFUSED,
         _ => "/open",
     };
-    let body_length = match (method, random.u8(..5)) {
+    let body_length = match (method, random.u8(..6)) {
         ("GET" | "HEAD" | "DELETE", _) | (_, 0) => 0,
         (_, 1) => random.usize(1..=100),
+        // Exactly as much as the smaller limit allows.
+        (_, 5) => BODY_MAX_SMALL,
         (_, 2) => random.usize(1..=16_384),
         (_, 3) => random.usize(1..=70_000),
         _ => random.usize(1..=300_000),

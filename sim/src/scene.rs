@@ -16,6 +16,9 @@ use flatout_site::plan::{
 pub(crate) const DENIED: &str = "/denied";
 pub(crate) const REFUSED: &str = "/refused";
 
+/// The smaller limit of a body.
+pub(crate) const BODY_MAX_SMALL: usize = 20_000;
+
 /// Every time limit of a configuration, and every pause of a peer that keeps the rules, is shorter.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(40);
 
@@ -100,7 +103,7 @@ impl Configuration {
             read_time_max: seconds(random, 5, 30),
             request_time_max: has_request_time.then(|| seconds(random, 5, 40)),
             retries_max: random.u32(0..=2),
-            body_max: if has_body_max { 20_000 } else { 1 << 20 },
+            body_max: if has_body_max { BODY_MAX_SMALL as u64 } else { 1 << 20 },
             adds_field,
         }
     }

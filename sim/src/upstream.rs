@@ -14,6 +14,9 @@ use crate::world::Shared;
 /// The longest pause of an upstream that keeps the rules; shorter than any time limit for a response.
 const PAUSE_MS_MAX: u64 = 3_000;
 
+/// A connection at rest is closed sooner or later: at one of so many looks.
+const IDLE_LOOKS: u16 = 400;
+
 /// What it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -42,6 +45,8 @@ struct Connection {
     wakes_at_ns: u64,
     /// What happens when all output is sent.
     then: Then,
+    /// It has responded to a request.
+    has_served: bool,
 }
 
 struct Request {
@@ -148,6 +153,7 @@ impl Connection {
             sent: 0,
             wakes_at_ns: 0,
             then: Then::Next,
+            has_served: false,
         }
     }
 
@@ -191,9 +197,23 @@ impl Connection {
         if !reads {
             return Ok(Did::Nothing);
         }
+        // The next request may have come with the end of the one before.
+        if self.request.is_none() && !self.input.is_empty() {
+            self.read(role, random, shared)?;
+            if self.request.is_some() {
+                return Ok(Did::Something);
+            }
+        }
         let most = if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 };
         match self.socket.receive(&mut self.input, most) {
-            Received::Nothing => return Ok(Did::Nothing),
+            Received::Nothing => {
+                let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
+                if is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
+                    shared.event(self.actor, Event::Close);
+                    return Ok(Did::Ended);
+                }
+                return Ok(Did::Nothing);
+            }
             Received::Bytes(bytes) => shared.event(self.actor, Event::Received(bytes)),
             Received::End | Received::Reset => {
                 shared.event(self.actor, Event::Closed);
@@ -217,6 +237,11 @@ impl Connection {
             let (planned, allows) = match role {
                 Role::Application => {
                     let planned = shared.model.head(method, target, &shared.scene.configurations)?;
+                    let added = head.field("x-added");
+                    let mut adds = shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
+                    if added.is_some() && !adds.clone().any(|adds| adds) || added.is_none() && adds.all(|adds| adds) {
+                        return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
+                    }
                     shared.event(self.actor, Event::SeenHead(planned.id));
                     (Some(planned), true)
                 }
@@ -270,6 +295,7 @@ impl Connection {
             return true;
         }
         request.has_responded = true;
+        self.has_served = true;
         shared.upstreams_failed |= request.behaviour.fault.is_some();
         let response = match role {
             Role::Application => application(request, random, shared, self.actor),
