@@ -13,11 +13,12 @@ use super::Source;
 /// Exchanges of one script.
 const EXCHANGES_MAX: usize = 12;
 
-/// Maximum number of turns after the end of a script until everything has ended.
-const TURNS_MAX: usize = 2000;
-
 /// Fillings of the smallest window that a body may need: each takes a turn.
 const WINDOWS_MAX: usize = 100;
+
+/// Maximum number of turns after the end of a script until everything has ended: exchanges one after the other, each with two
+/// bodies of that many windows, and as many turns again for all the rest.
+const TURNS_MAX: usize = 2 * EXCHANGES_MAX * 2 * WINDOWS_MAX;
 
 /// One message as it is said and heard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
