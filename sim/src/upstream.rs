@@ -238,9 +238,15 @@ impl Connection {
                 Role::Application => {
                     let planned = shared.model.head(method, target, &shared.scene.configurations)?;
                     let added = head.field("x-added");
-                    let mut adds = shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
-                    if added.is_some() && !adds.clone().any(|adds| adds) || added.is_none() && adds.all(|adds| adds) {
-                        return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
+                    let mut adds =
+                        shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
+                    if added.is_some() && !adds.clone().any(|adds| adds)
+                        || added.is_none() && adds.all(|adds| adds)
+                    {
+                        return Err(format!(
+                            "request {}: X-Added is {added:?}, against the rules",
+                            planned.id
+                        ));
                     }
                     shared.event(self.actor, Event::SeenHead(planned.id));
                     (Some(planned), true)
