@@ -30,7 +30,18 @@ pub mod upstreams;
 /// For the simulator in `sim/`, which runs a server without starting one.
 #[cfg(feature = "simulation")]
 pub mod simulation {
-    pub use crate::start::open;
+    use flatout_push::Hub;
+
+    use crate::live::Opened;
+    use crate::{Checked, Failure};
+
+    /// Opens what a plan serves, and keeps from the former one what both have.
+    ///
+    /// # Errors
+    /// A folder, a file or the system refuses.
+    pub fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
+        crate::start::open(checked, hub, former)
+    }
 }
 
 pub use acme_plan::{Issue, LISTEN_DEFAULT};

@@ -313,10 +313,7 @@ const EVERY_HOST: &str = "*";
 
 /// Opens what a plan serves. Keeps from the former one what both have: folders, counters, upstreams with their state,
 /// and stored responses.
-///
-/// # Errors
-/// A folder, a file or the system refuses.
-pub fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
+pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Failure> {
     let (sites, user) = (&checked.plan().sites, checked.plan().server.user.as_deref());
     let opened = site::open_after(sites, former.map(|former| &former.sites));
     let opened = opened.map_err(|error| match error {
