@@ -51,7 +51,7 @@ pub struct Multipart {
 /// One part of a form. It has to be read or dropped before the next part can be read.
 ///
 /// ```
-/// use flatout::test::{Client, Form};
+/// use flatout::test::{Client, MultipartForm};
 /// use flatout::{App, Multipart, Problem, Status};
 ///
 /// let app = App::new().post("/photos", async |form: Multipart| {
@@ -65,7 +65,7 @@ pub struct Multipart {
 ///     }
 ///     Ok(Status::CREATED)
 /// });
-/// let form = Form::new().file("photo", "a.txt", "text/plain", "no photo");
+/// let form = MultipartForm::new().file("photo", "a.txt", "text/plain", "no photo");
 /// let answer = Client::new(app)?.post("/photos").form(&form).send();
 /// assert_eq!(answer.status(), Status::UNSUPPORTED_MEDIA_TYPE);
 /// # Ok::<(), flatout::Error>(())
@@ -144,7 +144,7 @@ impl Part {
     /// As for [`Multipart::next`].
     ///
     /// ```
-    /// use flatout::test::{Client, Form};
+    /// use flatout::test::{Client, MultipartForm};
     /// use flatout::{App, Multipart, Problem};
     ///
     /// let app = App::new().post("/bytes", async |mut form: Multipart| {
@@ -156,7 +156,7 @@ impl Part {
     ///     }
     ///     Ok::<_, Problem>(bytes.to_string())
     /// });
-    /// let form = Form::new().text("who", "ada").text("what", "hello");
+    /// let form = MultipartForm::new().text("who", "ada").text("what", "hello");
     /// assert_eq!(Client::new(app)?.post("/bytes").form(&form).send().text(), "8");
     /// # Ok::<(), flatout::Error>(())
     /// ```
@@ -189,14 +189,14 @@ impl Part {
     /// As for [`Multipart::next`], and 400 if it is not UTF-8.
     ///
     /// ```
-    /// use flatout::test::{Client, Form};
+    /// use flatout::test::{Client, MultipartForm};
     /// use flatout::{App, Multipart, Problem, Status};
     ///
     /// let app = App::new().post("/name", async |mut form: Multipart| {
     ///     let part = form.next().await?.ok_or(Problem::new(Status::BAD_REQUEST))?;
     ///     part.text().await
     /// });
-    /// let form = Form::new().text("name", "ada");
+    /// let form = MultipartForm::new().text("name", "ada");
     /// assert_eq!(Client::new(app)?.post("/name").form(&form).send().text(), "ada");
     /// # Ok::<(), flatout::Error>(())
     /// ```
