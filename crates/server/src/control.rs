@@ -108,21 +108,23 @@ impl Control {
     /// Nobody reads the result of a signal and tries again, so it waits for its turn. If another process takes over
     /// meanwhile, that one gets the signal.
     fn reload_by_signal(&self) {
-        match self.turns.wait() {
+        self.turns.take_by_signal(|turn| match turn {
             Ok(_turn) => match self.reload() {
                 Ok(message) => say(format_args!("{message}")),
                 Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
             },
             Err(pid) => pass_on(pid, Signal::HUP, "the reload"),
-        }
+        });
     }
 
     /// Called after the logs were reopened by a signal: a process that took over meanwhile may have opened the old
     /// files.
     pub(crate) fn reopened_by_signal(&self) {
-        if let Err(pid) = self.turns.wait() {
-            pass_on(pid, Signal::USR1, "reopening the logs");
-        }
+        self.turns.take_by_signal(|turn| {
+            if let Err(pid) = turn {
+                pass_on(pid, Signal::USR1, "reopening the logs");
+            }
+        });
     }
 
     /// Removes stored responses. Returns how many, or why it failed.

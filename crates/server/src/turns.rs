@@ -21,7 +21,7 @@ const COMMANDS_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a process that was told to stop waits for an upgrade to end: more than all its steps take by then.
 const UPGRADE_END_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// ListenerOwner turn it is.
+/// Whose turn it is.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -33,6 +33,8 @@ struct State {
     phase: Phase,
     /// Commands in progress.
     commands_count: usize,
+    /// Signals that wait for their turn, or are handled.
+    signals_count: usize,
     /// An upgrade was tried: whoever asked for it may still wait for the response.
     has_tried: bool,
 }
@@ -82,21 +84,24 @@ impl Turns {
     }
 
     /// The turn of a command that nobody can try again, such as one by a signal: waits for the end of a start or of an
-    /// upgrade.
-    ///
-    /// # Errors
-    /// The id of the process that has taken over.
-    pub(crate) fn wait(&self) -> Result<Turn<'_>, u32> {
+    /// upgrade. `act` gets the turn, or the id of the process that has taken over; this process does not end before it
+    /// has returned.
+    pub(crate) fn take_by_signal(&self, act: impl FnOnce(Result<Turn<'_>, u32>)) {
         let mut state = self.lock();
-        loop {
+        state.signals_count += 1;
+        let turn = loop {
             match state.phase {
-                Phase::Serving(_) => return Ok(self.begin_command(&mut state)),
-                Phase::Takeover(pid) => return Err(pid),
+                Phase::Serving(_) => break Ok(self.begin_command(&mut state)),
+                Phase::Takeover(pid) => break Err(pid),
                 Phase::Starting | Phase::Upgrading => {
                     state = self.has_changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
-        }
+        };
+        drop(state);
+        act(turn);
+        self.lock().signals_count -= 1;
+        self.has_changed.notify_all();
     }
 
     /// Upgrades: when no command is in progress any more, `replace` is called.
@@ -138,10 +143,14 @@ impl Turns {
     }
 
     /// Waits for the end of an upgrade, if one is under way, before this process ends: it reports the result, and has
-    /// the other process stop too. Returns whether one was tried, so that its response may still be on its way.
+    /// the other process stop too. After an upgrade it waits until the other process has the signals that came here. Returns whether one was tried, so that its response may still be on its way.
     pub(crate) fn end(&self) -> bool {
-        let is_upgrading = |state: &mut State| matches!(state.phase, Phase::Upgrading);
-        let waited = self.has_changed.wait_timeout_while(self.lock(), UPGRADE_END_TIME_MAX, is_upgrading);
+        let is_busy = |state: &mut State| match state.phase {
+            Phase::Upgrading => true,
+            Phase::Takeover(_) => state.signals_count > 0,
+            Phase::Starting | Phase::Serving(_) => false,
+        };
+        let waited = self.has_changed.wait_timeout_while(self.lock(), UPGRADE_END_TIME_MAX, is_busy);
         waited.unwrap_or_else(PoisonError::into_inner).0.has_tried
     }
 
