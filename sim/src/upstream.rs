@@ -257,6 +257,8 @@ impl Connection {
             };
             let body = Decoder::new(head.framing(Framing::None)?);
             let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
+            // Also if it never gets to respond.
+            shared.upstreams_failed |= behaviour.fault.is_some();
             self.request = Some(Request { planned, allows, body, behaviour, has_responded: false });
         }
         let Some(request) = &mut self.request else { return Ok(()) };
@@ -302,7 +304,6 @@ impl Connection {
         }
         request.has_responded = true;
         self.has_served = true;
-        shared.upstreams_failed |= request.behaviour.fault.is_some();
         let response = match role {
             Role::Application => application(request, random, shared, self.actor),
             Role::Authorization => authorization(request),
@@ -338,9 +339,13 @@ impl Connection {
 
     fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
         if self.sent == self.output.len() {
-            let is_over = self.request.as_ref().is_some_and(|request| request.has_responded);
+            let request = self.request.as_ref();
+            let is_over = request.is_some_and(|request| request.has_responded);
+            let is_read = request.is_some_and(|request| request.body.is_complete);
+            let has_fault = request.is_some_and(|request| request.behaviour.fault.is_some());
             return match self.then {
-                Then::Close if is_over => {
+                // One that keeps the rules reads the whole request before.
+                Then::Close if is_over && (has_fault || is_read) => {
                     shared.event(self.actor, Event::Close);
                     Did::Ended
                 }
