@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED, TIME_MAX};
-use crate::socket::{Received, Sent, Socket};
+use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -135,13 +135,6 @@ impl Client {
     }
 }
 
-/// What a step did.
-enum Did {
-    Nothing,
-    Something,
-    Ended,
-}
-
 impl Connection {
     fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Connection {
         shared.event(actor, Event::Open);
@@ -244,13 +237,7 @@ impl Connection {
             *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
             return Did::Something;
         }
-        let most = match random.u8(..4) {
-            0 => 1,
-            1 => random.usize(1..=100),
-            2 => random.usize(1..=20_000),
-            _ => end - self.sent,
-        };
-        let piece = &self.output[self.sent..(self.sent + most).min(end)];
+        let piece = &self.output[self.sent..self.sent + draw_piece(random, end - self.sent)];
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
                 shared.event(actor, Event::Request(request.planned.id, request.planned.method));
@@ -276,7 +263,7 @@ impl Connection {
         shared: &mut Shared<'_>,
         actor: Actor,
     ) -> Result<Did, String> {
-        let most = if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 };
+        let most = draw_room(random);
         let received = self.socket.receive(&mut self.input, most);
         match received {
             Received::Nothing => return Ok(Did::Nothing),

@@ -1,4 +1,4 @@
-//! A Unix socket that never blocks, and sends and receives as many bytes as it is told to.
+//! A non-blocking Unix socket, and how many bytes a peer sends or receives at once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -67,4 +67,27 @@ impl Socket {
         // The other side may be gone.
         let _ = self.0.shutdown(Shutdown::Write);
     }
+}
+
+/// What one step of a peer did.
+pub(crate) enum Did {
+    Nothing,
+    Something,
+    Ended,
+}
+
+/// Draws how many of so many bytes are sent at once.
+pub(crate) fn draw_piece(random: &mut fastrand::Rng, bytes: usize) -> usize {
+    let most = match random.u8(..4) {
+        0 => 1,
+        1 => random.usize(1..=100),
+        2 => random.usize(1..=20_000),
+        _ => bytes,
+    };
+    most.min(bytes)
+}
+
+/// Draws how many bytes are received at most.
+pub(crate) fn draw_room(random: &mut fastrand::Rng) -> usize {
+    if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::message::{Decoder, Framing, Head, Start, begins_body, body, chunked};
 use crate::model::{End, Planned, Sent as SentResponse};
 use crate::scene::{REFUSED, TIME_MAX};
-use crate::socket::{Received, Sent, Socket};
+use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -73,7 +73,7 @@ enum Then {
 struct Behaviour {
     /// When the response begins.
     start: Begin,
-    pause_ms: u64,
+    pauses: bool,
     interim: bool,
     closes: bool,
     fault: Option<Fault>,
@@ -134,12 +134,6 @@ impl Upstream {
         }
         Ok(false)
     }
-}
-
-enum Did {
-    Nothing,
-    Something,
-    Ended,
 }
 
 impl Connection {
@@ -204,7 +198,7 @@ impl Connection {
                 return Ok(Did::Something);
             }
         }
-        let most = if random.u8(..4) == 0 { random.usize(1..=500) } else { 65_536 };
+        let most = draw_room(random);
         match self.socket.receive(&mut self.input, most) {
             Received::Nothing => {
                 let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
@@ -296,7 +290,7 @@ impl Connection {
         if request.behaviour.start == Begin::AfterBody && !request.body.is_complete {
             return false;
         }
-        if std::mem::take(&mut request.behaviour.pause_ms) > 0 {
+        if std::mem::take(&mut request.behaviour.pauses) {
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             shared.event(self.actor, Event::Pause(pause_ms));
             self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
@@ -360,13 +354,7 @@ impl Connection {
             return Did::Something;
         }
         let rest = &self.output[self.sent..];
-        let most = match random.u8(..4) {
-            0 => 1,
-            1 => random.usize(1..=100),
-            2 => random.usize(1..=20_000),
-            _ => rest.len(),
-        };
-        match self.socket.send(&rest[..most.min(rest.len())]) {
+        match self.socket.send(&rest[..draw_piece(random, rest.len())]) {
             Sent::Bytes(bytes) => {
                 self.sent += bytes;
                 shared.event(self.actor, Event::Sent(bytes));
@@ -387,7 +375,7 @@ impl Behaviour {
         let fault = (may_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
         Behaviour {
             start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
-            pause_ms: u64::from(random.u8(..4) == 0),
+            pauses: random.u8(..4) == 0,
             interim: random.u8(..8) == 0,
             closes: random.u8(..6) == 0,
             fault,

@@ -18,7 +18,7 @@ use crate::upgrade::{Predecessor, Takeover};
 /// How long an upgrade waits for commands in progress, such as a reload that looks up names.
 const COMMANDS_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How long a process that was told to stop waits for an upgrade to end: more than all its steps take by then.
+/// How long a process that got a signal to stop waits for an upgrade to end: more than all its steps take by then.
 const UPGRADE_END_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Whose turn it is.

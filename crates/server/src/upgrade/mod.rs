@@ -19,7 +19,7 @@
 //! batch again and resumes publishing. Subscribers over TLS or HTTP/2 streams have state that cannot move:
 //! they are asked to reconnect, and find the history in the new process.
 //!
-//! If the old process is told to stop before the successor serves, it kills the successor; later, it has the successor
+//! If the old process gets SIGTERM before the successor serves, it kills the successor; later, it has the successor
 //! stop too. If the old process ends in any other way, the successor, which has the listeners, serves alone.
 
 mod format;

@@ -40,7 +40,7 @@ const COMMIT_TIME: Duration = Duration::from_millis(1500);
 /// How often a worker's table is searched for subscribers that could not move before, or are new.
 const ROUNDS_MAX: usize = 4;
 
-/// Why nothing was replaced if the server was told to stop meanwhile.
+/// Why the upgrade was abandoned, if the server got a signal to stop meanwhile.
 const GIVEN_UP: &str = "the server was told to stop, so the upgrade was given up";
 
 /// The parts of the process to be replaced.
