@@ -30,7 +30,7 @@ struct Origin {
 }
 
 impl Service for Origin {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: Some(BYTES_MAX as u64) }
     }
 

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, Handle, Limits, Plan, ProxyProtocol, Reply, Request, Response, Server, Service, start,
+    Address, Handle, Limits, Listen, Plan, Reply, Request, Response, Server, Service, start,
 };
 use support::{read_until, rest};
 
 struct Hello;
 
 impl Service for Hello {
-    fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+    fn believes_proxy(&self, _: Option<SocketAddr>, _: u16) -> bool {
         true
     }
 
@@ -201,7 +201,7 @@ fn limits_and_proxy_protocol_can_change() {
     let other = Plan {
         limits,
         server_name: Some("other".to_owned()),
-        proxy_protocol: ProxyProtocol::Except(Vec::new()),
+        listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
         ..plan(&["127.0.0.1:0"])
     };
     let changed = running.handle.prepare(other).unwrap().commit();

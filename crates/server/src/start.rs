@@ -19,6 +19,7 @@ use flatout_proxy::{Figures, Proxy, Resolver, Watch};
 use flatout_push::Hub;
 use flatout_site::{self as site, Sites};
 
+use crate::addresses::Numbers;
 use crate::bus::{BusRuntime, Closing};
 use crate::certificates::Secure;
 use crate::control::{Control, Running};
@@ -58,7 +59,7 @@ fn start_as(
 struct Bound {
     checked: Checked,
     control: Arc<Control>,
-    numbers: observed::Sites,
+    numbers: Numbers,
     secure: Option<Secure>,
     observing: observe::BoundObserver,
     server: flatout_engine::Bound,
@@ -123,11 +124,11 @@ impl Bound {
         let secure = Secure::open(checked.plan())?;
         check_folders(&checked)?;
         let is_one_folder = checked.is_one_folder();
-        let numbers = match is_one_folder {
+        let numbers = Numbers::of(match is_one_folder {
             true => observed::Sites::single(EVERY_HOST),
             false => observed::Sites::default(),
-        };
-        checked.number(&numbers);
+        });
+        checked.number(&numbers)?;
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
@@ -160,7 +161,7 @@ impl Bound {
         let hub = Hub::new(checked.plan().push);
         let live = Live::new(open(&checked, &hub, None)?);
         control.follow_signals()?;
-        let mut observing = observing.open(numbers)?;
+        let mut observing = observing.open(numbers.sites)?;
         let (logs, reopening) = (observing.observers().logs, control.clone());
         signals::on(signals::SIGUSR1, move || {
             logs.iter().for_each(flatout_observe::log::Log::reopen);

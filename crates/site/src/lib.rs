@@ -112,9 +112,9 @@ impl Sites {
         &self.folders
     }
 
-    /// Whether there is a site for this authority.
-    pub fn has_host(&self, authority: &[u8]) -> bool {
-        self.compiled.hosts.find(authority).is_some()
+    /// Whether there is a site for this authority at the listener.
+    pub fn has_host(&self, listener: u16, authority: &[u8]) -> bool {
+        self.compiled.hosts.find(listener, authority).is_some()
     }
 
     /// Whether any route has channels.

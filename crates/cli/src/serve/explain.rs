@@ -86,6 +86,8 @@ fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Qu
         target: if target.starts_with('/') { target.to_owned() } else { format!("/{target}") },
         fields: fields?,
         peer,
+        listener: 0,
+        is_tls: url.starts_with("https://"),
     })
 }
 

@@ -77,7 +77,7 @@ impl Serving {
             exchange = Some(self.open_websocket(key, session, id, is_whole));
         } else if !is_whole && head.framing != Framing::None {
             let bytes_max = self.limits.body_bytes_max;
-            match plan_body(&*self.service, &self.limits, head, path) {
+            match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),
                 Ok(BodyPlan::None | BodyPlan::Refused) => {}
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
@@ -108,9 +108,9 @@ impl Serving {
             }
         }
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
+        let request = || Request { head: *head, path, body, peer, tls, listener, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
         self.handle_reply_h2(key, session, id, reply, exchange, record);
@@ -170,9 +170,9 @@ impl Serving {
         {
             let body = RequestBody::Whole { bytes: &whole.body, trailers };
             let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
-            let peer = connection.peer.address();
+            let (peer, listener) = (connection.peer.address(), connection.listener);
             let tls = connection.transport.secured().map(Tls::of);
-            let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
+            let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
             let reply = call(&*self.service, request, &mut self.response);
             let record = session.stream(id).and_then(|stream| stream.record.take());
             self.handle_reply_h2(key, session, id, reply, Some(exchange), record);

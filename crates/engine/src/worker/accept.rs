@@ -61,8 +61,8 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header } = start;
-        if has_proxy_header && !self.admits_proxy(peer) {
+        let Start { is_secure, has_proxy_header, number } = start;
+        if has_proxy_header && !self.admits_proxy(peer, number) {
             return;
         }
         // The header will say whose address counts.
@@ -79,7 +79,7 @@ impl WorkerLoop {
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },
         };
-        let mut connection = Connection::new(transport, client, deadline, self.requests_max);
+        let mut connection = Connection::new(transport, client, number, deadline, self.requests_max);
         if has_proxy_header {
             self.await_proxy_header(&mut connection, peer, is_secure);
         }

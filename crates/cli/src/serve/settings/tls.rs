@@ -3,6 +3,7 @@
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
 use flatout_site::plan::Hsts;
 
+use super::listeners::{LISTEN_KEYS, listen};
 use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
 use crate::value;
 
@@ -33,14 +34,12 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
     ServeSetting {
         name: "listen-plain",
         value: "ADDR",
+        keys: LISTEN_KEYS,
         default: "none",
-        help: "where to listen without TLS in addition, if there is a certificate; can be repeated",
-        set: |options, given| {
-            options.server.listen_plain.push(given.text().parse()?);
-            Ok(())
-        },
+        help: "where to listen without TLS although there is a certificate; can be repeated",
+        set: |options, given| listen(options, given, true),
         is_list: true,
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "https-redirect",
