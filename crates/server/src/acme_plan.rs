@@ -108,7 +108,7 @@ impl Issue {
         let is_plain = |it: &Listen| it.is_plain && matches!(it.address, Address::Tcp(_));
         let has_plain = plan.listens().any(is_plain);
         // A CA that validates by TLS presents no client certificate.
-        let is_open = plan.secure.clients.as_ref().is_none_or(|clients| !clients.required);
+        let is_open = plan.client_rules().all(|clients| !clients.required);
         let mut ways = Vec::new();
         ways.extend(has_plain.then_some(Way::Http));
         ways.extend((is_open || !has_plain).then_some(Way::TlsAlpn));

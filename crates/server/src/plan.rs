@@ -12,12 +12,12 @@ use flatout_admin as admin;
 use flatout_bus as bus;
 use flatout_certify::State;
 use flatout_certify::acme::Way;
-use flatout_engine::tls::{Acceptor, ServerPlan};
+use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, ServerPlan};
 use flatout_engine::{Address, Listen};
 use flatout_observe::log;
 use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
-use flatout_site::{self as site, Fault};
+use flatout_site::{self as site, Fault, Finder};
 
 use crate::Failure;
 use crate::acme_plan::Issue;
@@ -31,8 +31,10 @@ pub struct Plan {
     /// The addresses of sites that have their own, by the index of the site: such a site is not served at the addresses of
     /// `server`.
     pub site_listen: Vec<Vec<SiteListen>>,
-    /// TLS to clients; unused without certificates.
+    /// TLS to clients; unused without certificates. Its profiles are those of `site_secure`.
     pub secure: ServerPlan,
+    /// Certificates and rules for TLS of sites that have their own, by the index of the site.
+    pub site_secure: Vec<Option<Profile>>,
     /// Automatic certificates.
     pub issue: Issue,
     /// The state folder, if anything needs it.
@@ -128,9 +130,40 @@ impl Plan {
         self.server.listen.iter().chain(self.site_listen.iter().flatten().map(|own| &own.listen))
     }
 
+    /// All rules for client certificates.
+    pub(crate) fn client_rules(&self) -> impl Iterator<Item = &ClientCertificates> {
+        let of_sites = self.site_secure.iter().flatten().filter_map(|profile| profile.clients.as_ref());
+        self.secure.clients.iter().chain(of_sites)
+    }
+
+    /// TLS to clients, and which site's connections get which profile.
+    pub(crate) fn tls(&self) -> (ServerPlan, Selector) {
+        let profiles: Vec<Profile> = self.site_secure.iter().flatten().cloned().collect();
+        let secure = ServerPlan { profiles, ..self.secure.clone() };
+        if secure.profiles.is_empty() {
+            return (secure, Selector::default());
+        }
+        let profile_of: Vec<usize> = (0..self.sites.sites.len()).map(|site| self.profile_of(site)).collect();
+        // The plan was checked.
+        let Ok(finder) = Finder::new(&self.sites) else { return (secure, Selector::default()) };
+        let select = move |listener: u16, name: Option<&str>| {
+            let site = finder.find(listener, name.unwrap_or_default().as_bytes());
+            site.and_then(|site| profile_of.get(site)).copied().unwrap_or_default()
+        };
+        (secure, Selector::new(select))
+    }
+
+    /// The profile for connections to a site: 0, or the place among those of sites that have one.
+    fn profile_of(&self, site: usize) -> usize {
+        let has_own = |at: &usize| self.site_secure.get(*at).is_some_and(Option::is_some);
+        if has_own(&site) { (0..=site).filter(has_own).count() } else { 0 }
+    }
+
     /// Whether it uses TLS.
     pub fn is_secure(&self) -> bool {
-        !self.secure.identities.is_empty() || self.issue.is_any()
+        let of_sites = self.site_secure.iter().flatten();
+        let has_own = |profile: &Profile| !profile.identities.is_empty();
+        !self.secure.identities.is_empty() || self.issue.is_any() || of_sites.into_iter().any(has_own)
     }
 
     /// Checks everything that can be known without opening certificates and folders.
@@ -170,7 +203,7 @@ impl Plan {
         let of_tls = [
             (self.listens().any(|listen| listen.is_plain), SecurePart::PlainListeners),
             (self.https_redirect, SecurePart::HttpsRedirect),
-            (self.secure.clients.is_some(), SecurePart::ClientAuthorities),
+            (self.client_rules().next().is_some(), SecurePart::ClientAuthorities),
             (self.secure.early_data, SecurePart::EarlyData),
         ];
         match of_tls.iter().find(|(is_set, _)| *is_set && !self.is_secure()) {
@@ -215,6 +248,16 @@ impl Checked {
             log.site = site.map(|site| site.number);
         }
         Ok(())
+    }
+
+    /// Tells each site the number of the rules that its connections must have followed, if there are different ones.
+    pub(crate) fn set_tls_rules(&mut self, rules: impl Fn(usize) -> Option<u16>) {
+        let count = self.plan.site_secure.iter().flatten().count();
+        let differ = (1..=count).any(|profile| rules(profile) != rules(0));
+        for at in 0..self.plan.sites.sites.len() {
+            let own = rules(self.plan.profile_of(at)).filter(|_| differ);
+            self.plan.sites.sites[at].tls_rules = own;
+        }
     }
 
     /// Whether it serves one folder and nothing else, so that the site layer can be skipped.

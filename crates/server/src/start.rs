@@ -120,8 +120,6 @@ impl Bound {
         mut checked: Checked,
         successor: &mut Option<Successor>,
     ) -> Result<Bound, Failure> {
-        // As the starting user, who may read keys that the serving user may not.
-        let secure = Secure::open(checked.plan())?;
         check_folders(&checked)?;
         let is_one_folder = checked.is_one_folder();
         let numbers = Numbers::of(match is_one_folder {
@@ -129,6 +127,11 @@ impl Bound {
             false => observed::Sites::default(),
         });
         checked.number(&numbers)?;
+        // As the starting user, who may read keys that the serving user may not.
+        let secure = Secure::open(checked.plan())?;
+        if let Some(secure) = &secure {
+            checked.set_tls_rules(|profile| secure.acceptor.rules(profile));
+        }
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
@@ -340,7 +343,8 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
 /// Why a server with this plan would not start.
 pub fn examine(checked: &Checked) -> Result<(), Failure> {
     if checked.plan().is_secure() {
-        Acceptor::open(checked.plan().secure.clone()).map_err(Failure::Usage)?;
+        let (secure, selector) = checked.plan().tls();
+        Acceptor::open_with(secure, selector).map_err(Failure::Usage)?;
     }
     check_folders(checked)
 }

@@ -41,7 +41,7 @@ macro_rules! request_steps {
 
 // ⏸: the request may be suspended, and resumes at the step in parentheses. The first step that refuses decides the response.
 request_steps! {
-    /// 421: no site has this host.
+    /// 421: no site has this host at this listener, or the connection has followed other rules of TLS.
     Host => guard::host,
     /// 503, except for some clients.
     Maintenance => guard::maintenance,

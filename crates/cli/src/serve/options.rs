@@ -9,7 +9,7 @@ use std::time::Duration;
 use flatout_bus as bus;
 use flatout_cache as cache;
 use flatout_compress::Compress;
-use flatout_engine::tls::ServerPlan;
+use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan};
 use flatout_files as files;
 use flatout_observe::log::{self, Condition, Format};
@@ -233,6 +233,16 @@ impl ServeOptions {
     /// Whether it has a certificate, or gets one.
     pub(super) fn has_certificate(&self) -> bool {
         !self.secure.identities.is_empty() || self.issue.is_any()
+    }
+
+    /// The TLS settings of a site, if they differ from those of the server.
+    pub(super) fn profile(&self, top: &ServeOptions) -> Option<Profile> {
+        let ServerPlan { identities, min_version, clients, .. } = &self.secure;
+        let has_own = *identities != top.secure.identities;
+        let identities = if has_own { identities.clone() } else { Vec::new() };
+        let (min_version, clients) = (*min_version, clients.clone());
+        let differs = has_own || min_version != top.secure.min_version || clients != top.secure.clients;
+        differs.then_some(Profile { identities, min_version, clients })
     }
 
     /// Whether both sites are served at the same address, as far as their own addresses tell.

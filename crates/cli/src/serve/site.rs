@@ -137,6 +137,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     let placed = |level: &ServeOptions| level.placed(level.has_certificate() || !is_any_secure);
     let listen = placed(&top).into_iter().map(|at| at.listen).collect();
     let site_listen = options.iter().map(placed).collect();
+    let site_secure = options.iter().map(|site| site.profile(&top)).collect();
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
     sites.rates = std::mem::take(&mut shared.rates);
@@ -148,6 +149,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     let mut plan = Plan {
         server: flatout_engine::Plan { listen, ..top.server },
         site_listen,
+        site_secure,
         secure: top.secure,
         https_redirect: top.https_redirect.unwrap_or(!top.issue.domains.is_empty()),
         issue: top.issue,

@@ -70,6 +70,12 @@ impl<'a> Tls<'a> {
         self.connection()?.with(|channel| channel.cipher()).flatten()
     }
 
+    /// The number of the rules that the client had to follow ([`Acceptor::rules`](crate::tls::Acceptor::rules)); `None` if the
+    /// connection is not known any more.
+    pub fn rules(&self) -> Option<u16> {
+        self.connection()?.with(|channel| channel.rules()).flatten()
+    }
+
     /// The client's certificate (DER), if it was requested and presented.
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
         self.connection()?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()

@@ -73,7 +73,7 @@ impl WorkerLoop {
         self.accepted_count += 1;
         let (transport, deadline) = match is_secure && !has_proxy_header {
             false => (Transport::plain(socket), self.serving.idle_deadline()),
-            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket)) {
+            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket, number)) {
                 Some(Ok(channel)) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // The plan was checked when it was opened, so this is out of memory or a bug. Never serve it without TLS.
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),

@@ -107,7 +107,7 @@ impl WorkerLoop {
         connection.transport.unwatch(self.poll.set());
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
-            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket).ok(),
+            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket, listener).ok(),
             _ => None,
         };
         let Some(channel) = channel else {

@@ -41,6 +41,7 @@ pub(crate) struct CompiledSite {
     pub(crate) clients: Arc<Clients>,
     /// The numbers of its listeners; empty: all.
     listeners: Vec<u16>,
+    pub(crate) tls_rules: Option<u16>,
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<CompiledRoute>,
@@ -144,6 +145,7 @@ impl CompiledSite {
         Ok(CompiledSite {
             clients: Arc::new(Clients::new(&site.trust)),
             listeners: site.listeners.iter().map(|at| at.number).collect(),
+            tls_rules: site.tls_rules,
             table,
             rewrites: Rewrites::new(&site.rewrites, None, plan.maps.len(), place)?,
             routes,

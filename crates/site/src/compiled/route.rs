@@ -154,7 +154,8 @@ impl CompiledRoute {
                 && response.fields.is_constant()
                 && response.cors.is_none()
                 && route.try_files.is_none()
-                && site.trust.proxies.is_empty();
+                && site.trust.proxies.is_empty()
+                && site.tls_rules.is_none();
         }
         let uses_captures = rewrites.uses_captures()
             || guards.uses_captures()

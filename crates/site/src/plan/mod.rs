@@ -85,6 +85,8 @@ pub struct Site {
     pub cache_space: String,
     /// Whose information about the client's address is trusted.
     pub trust: Trust,
+    /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
+    pub tls_rules: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
     /// Its routes. See [`PathMatch`] for which one matches.
