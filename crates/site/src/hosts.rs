@@ -44,9 +44,11 @@ impl Hosts {
         for number in 0..=number_max.unwrap_or_default() {
             let here: Vec<(usize, bool)> =
                 sites.iter().enumerate().filter_map(|(at, site)| Some((at, site.is_at(number)?))).collect();
-            let names = match made.get(&here) {
-                Some(names) => names.clone(),
-                None => {
+            let names = match (made.get(&here), listeners.first()) {
+                // No site is there: the address was removed.
+                (_, Some(first)) if here.is_empty() => Arc::clone(first),
+                (Some(names), _) => names.clone(),
+                (None, _) => {
                     let names = Arc::new(Names::new(sites, &here)?);
                     made.insert(here, names.clone());
                     names
@@ -58,8 +60,8 @@ impl Hosts {
     }
 
     /// The site of an authority (`host[:port]`) at a listener. It is empty in requests of HTTP/1.0 without `Host`, which
-    /// old health checkers send: they go to the site for all other hosts, or to the first site. A listener that the plan
-    /// does not have was removed, and its last connections get to the sites of number 0.
+    /// old health checkers send: they go to the site for all other hosts, or to the first site. The last connections
+    /// of a listener that was removed get to the sites of number 0.
     #[inline]
     pub(crate) fn find(&self, listener: u16, authority: &[u8]) -> Option<usize> {
         let names = self.listeners.get(usize::from(listener)).or_else(|| self.listeners.first())?;
@@ -264,7 +266,7 @@ mod tests {
         let hosts = Hosts::new(&[
             site(exact("a"), &[(0, false), (1, false)]),
             site(exact("a"), &[(2, false), (3, true)]),
-            site(exact("b"), &[(2, true)]),
+            site(exact("b"), &[(2, true), (5, false)]),
         ])
         .unwrap();
         for (listener, host, site) in [
@@ -276,6 +278,7 @@ mod tests {
             (3, "c", Some(1)),
             (4, "a", Some(0)),
             (4, "b", None),
+            (9, "a", Some(0)),
         ] {
             assert_eq!(hosts.find(listener, host.as_bytes()), site, "{listener} {host}");
         }
