@@ -152,7 +152,11 @@ impl ChannelTable {
     }
 
     /// Removes a channel if it may go.
-    pub(super) fn remove_if(&mut self, at: u32, may_go: impl FnOnce(&mut Channel) -> bool) -> Option<Channel> {
+    pub(super) fn remove_if(
+        &mut self,
+        at: u32,
+        may_go: impl FnOnce(&mut Channel) -> bool,
+    ) -> Option<Channel> {
         let removed = self.places.get_mut(at as usize)?.take_if(may_go)?;
         self.vacant.push(at);
         Some(removed)

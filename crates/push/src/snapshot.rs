@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::history::ChannelHistory;
 use super::channels::{Channel, HOLES_MAX};
+use super::history::ChannelHistory;
 use super::hub::Hub;
 use super::message::Message;
 use super::plan::{ChannelName, History};

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatout_engine::{
-    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, bug, say,
+    Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready,
+    bug, say,
 };
 use flatout_lane::clock;
 use flatout_lane::poll::Wake;

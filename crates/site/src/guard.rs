@@ -1,6 +1,6 @@
 //! The guards of a route: steps that may refuse a request. Their order is in `steps.rs`.
 
-use flatout_engine::Response;
+use flatout_engine::{Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 
@@ -140,7 +140,10 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
         return Next::Break(Outcome::Refuse(challenge()));
     };
-    let Some(passwords) = &worker.passwords else { return Next::Break(Outcome::Refuse(Refusal::Busy)) };
+    let Some(passwords) = &worker.passwords else {
+        bug!("a worker without threads for passwords has a route with users");
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
     let address = number_of(worker, &CLIENT, context);
     let login =
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
@@ -231,7 +234,7 @@ fn no_route_refusal(no_route: &NoRoute) -> Refusal {
             body.extend_from_slice(reason.as_bytes());
             body.push(b'\n');
         }
-        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle => {
+        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle | NoRoute::Bug => {
             write_status(no_route.status(), &mut response)
         }
     }

@@ -45,6 +45,8 @@ pub(crate) enum NoRoute {
     Path(&'static str),
     /// 500: rewrites in a cycle.
     Circle,
+    /// 500: it was reported with `bug!`.
+    Bug,
     /// `OPTIONS *`: a request about the server itself.
     Server,
 }
@@ -56,7 +58,7 @@ impl NoRoute {
             NoRoute::NotFound => Status::NOT_FOUND,
             NoRoute::WrongMethod { .. } => Status::METHOD_NOT_ALLOWED,
             NoRoute::Path(_) => Status::BAD_REQUEST,
-            NoRoute::Circle => Status::INTERNAL_SERVER_ERROR,
+            NoRoute::Circle | NoRoute::Bug => Status::INTERNAL_SERVER_ERROR,
             NoRoute::Server => Status::NO_CONTENT,
         }
     }
@@ -99,7 +101,7 @@ impl Compiled {
             captured: Captures::default(),
             sends_goal: true,
         };
-        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else { return resolution };
+        let Some(site) = resolution.site.and_then(|site| self.site(site)) else { return resolution };
         resolution.route = match head.method {
             Method::Options if path == b"*" => Err(NoRoute::Server),
             // Tunnels by CONNECT are not supported. It has no path.
@@ -123,7 +125,7 @@ impl Compiled {
         resolution: &mut Resolution<'a>,
     ) -> Result<usize, NoRoute> {
         let RouteChoice { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
-        let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+        let route = site.route(at).ok_or(NoRoute::Bug)?;
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
         }
@@ -174,7 +176,7 @@ impl Compiled {
                 Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
                 Found::Nothing => return Err(NoRoute::NotFound),
             };
-            let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+            let route = site.route(at).ok_or(NoRoute::Bug)?;
             if route.rewrites.is_empty() {
                 return Ok(RouteChoice { route: at, goal, has_method: true });
             }
@@ -207,7 +209,7 @@ impl Compiled {
         }
         let leads_here = |path: &[u8]| {
             let chosen = self.choose(site, head, resolution, path).ok().filter(|chosen| chosen.has_method);
-            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.routes.get(chosen.route));
+            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.route(chosen.route));
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {
