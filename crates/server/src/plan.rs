@@ -178,8 +178,18 @@ impl Plan {
             admin::Plan { listen: self.admin.clone(), public: self.admin_public, actions: Vec::new() };
         admin.check().map_err(Invalid::Admin)?;
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
+        self.check_log_sites().map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
         Ok(Checked { plan: self, listens })
+    }
+
+    /// Checks that logs of sites name existing ones.
+    fn check_log_sites(&self) -> Result<(), String> {
+        let count = self.sites.sites.len();
+        match self.logs.iter().filter_map(|log| log.site).find(|site| usize::from(*site) >= count) {
+            Some(site) => Err(format!("an access log of site {site}: allowed are indexes below {count}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks that parts which need others have them.
@@ -244,8 +254,8 @@ impl Checked {
             site.number = numbers.sites.number(&site.name);
         }
         for log in &mut plan.logs {
-            let site = log.site.and_then(|site| plan.sites.sites.get(usize::from(site)));
-            log.site = site.map(|site| site.number);
+            // A checked plan has the site.
+            log.site = log.site.map(|site| plan.sites.sites[usize::from(site)].number);
         }
         Ok(())
     }

@@ -211,6 +211,7 @@ impl NoRoute {
             }
             NoRoute::Path(reason) => reason,
             NoRoute::Circle => "the rewrites form a loop",
+            NoRoute::Bug => "a mistake in flatout, see its log",
             NoRoute::Server => "it applies to the whole server",
         })
     }

@@ -1,6 +1,6 @@
 //! The guards of a route: steps that may refuse a request. Their order is in `steps.rs`.
 
-use flatout_engine::Response;
+use flatout_engine::{Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 
@@ -23,7 +23,7 @@ const CLIENT_IPV6_BITS: u8 = 64;
 
 /// 421: no site has this host.
 pub(super) fn host(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let site = context.resolution.site.and_then(|at| worker.compiled.sites.get(at));
+    let site = context.resolution.site.and_then(|at| worker.compiled.site(at));
     match site {
         Some(site) if site.tls_rules.is_none_or(|rules| follows(context, rules)) => Next::Continue(()),
         _ => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
@@ -148,7 +148,10 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
         return Next::Break(Outcome::Refuse(challenge()));
     };
-    let Some(passwords) = &worker.passwords else { return Next::Break(Outcome::Refuse(Refusal::Busy)) };
+    let Some(passwords) = &worker.passwords else {
+        bug!("a worker without threads for passwords has a route with users");
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
     let address = number_of(worker, &CLIENT, context);
     let login =
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
@@ -239,7 +242,7 @@ fn no_route_refusal(no_route: &NoRoute) -> Refusal {
             body.extend_from_slice(reason.as_bytes());
             body.push(b'\n');
         }
-        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle => {
+        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle | NoRoute::Bug => {
             write_status(no_route.status(), &mut response)
         }
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Request, RequestBody};
+use flatout_engine::{Reply, Request, RequestBody, bug};
 use flatout_wire::{Method, Status};
 
 use super::compiled::{CompiledAction, CompiledCached, CompiledRoute};
 use super::render::{Paths, Text, View, escape_unsafe};
-use super::steps::{Next, Outcome, RequestContext, Step};
+use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
 use super::worker::{SiteWorker, write_status};
 use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
@@ -43,6 +43,7 @@ impl CompiledCached {
 
 /// Looks for a file of `try-files` before the handler.
 pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    // Without a route, `handle` reports it.
     let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue(()) };
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
         return Next::Continue(());
@@ -69,7 +70,10 @@ pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
 
 /// Runs the action of the route.
 pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let Some(route) = context.route else { return Next::Continue(()) };
+    let Some(route) = context.route else {
+        bug!("a request without a route has passed the step `Route`");
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
     match &route.action {
         CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
         CompiledAction::Push(plan) => channel(worker, context, plan),
@@ -170,7 +174,8 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     let _until_it_waits = is_subscription.then(|| std::mem::take(&mut progress.needs.permits));
     let finish = finishers.of(std::mem::take(&mut progress.needs));
     let Some(worker_channels) = &worker.worker_channels else {
-        write_status(Status::SERVICE_UNAVAILABLE, response);
+        bug!("a worker without channels has a route with `push`");
+        write_status(Status::INTERNAL_SERVER_ERROR, response);
         finish.finish(response, ResponseOrigin::Here);
         return Next::Break(Outcome::Reply(Reply::Now));
     };
@@ -187,9 +192,12 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
 /// Responds from a folder; returns whether the folder has the file.
 fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
     let RequestContext { request, resolution, response, .. } = context;
-    let (Some(folder), Some(path)) = (worker.folders.get(folder), resolution.file_path()) else {
-        return false;
+    let Some(folder) = worker.folders.get(folder) else {
+        bug!("no folder has the index {folder}");
+        write_status(Status::INTERNAL_SERVER_ERROR, response);
+        return true;
     };
+    let Some(path) = resolution.file_path() else { return false };
     folder.call(Request::detached(request.head, &path, RequestBody::NONE), response);
     response.status() != Status::NOT_FOUND
 }

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use flatout_engine::bug;
 use flatout_wire::Head;
 use flatout_wire::target::encode_path;
 use regex::bytes::Regex;
@@ -174,8 +175,9 @@ impl View<'_> {
             Variable::Capture(at) => {
                 write_path(self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(), paths, out);
             }
-            // These were resolved when the text was made.
-            Variable::NamedCapture(_) => {}
+            Variable::NamedCapture(name) => {
+                bug!("the group `{name}` was not resolved when its text was made");
+            }
             Variable::Map(at) => self.write_mapped(*at, depth, out),
         }
     }

@@ -55,6 +55,8 @@ pub(crate) enum NoRoute {
     Path(&'static str),
     /// 500: rewrites in a cycle.
     Circle,
+    /// 500: it was reported with `bug!`.
+    Bug,
     /// `OPTIONS *`: a request about the server itself.
     Server,
 }
@@ -66,7 +68,7 @@ impl NoRoute {
             NoRoute::NotFound => Status::NOT_FOUND,
             NoRoute::WrongMethod { .. } => Status::METHOD_NOT_ALLOWED,
             NoRoute::Path(_) => Status::BAD_REQUEST,
-            NoRoute::Circle => Status::INTERNAL_SERVER_ERROR,
+            NoRoute::Circle | NoRoute::Bug => Status::INTERNAL_SERVER_ERROR,
             NoRoute::Server => Status::NO_CONTENT,
         }
     }
@@ -92,7 +94,7 @@ impl Compiled {
     pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], arrival: Arrival) -> Resolution<'a> {
         let Arrival { listener, peer, is_tls } = arrival;
         let at = self.hosts.find(listener, head.authority());
-        let site = at.and_then(|at| self.sites.get(at));
+        let site = at.and_then(|at| self.site(at));
         let clients = site.map_or(&self.clients, |site| &site.clients);
         let mut resolution = Resolution {
             site: at,
@@ -131,7 +133,7 @@ impl Compiled {
         resolution: &mut Resolution<'a>,
     ) -> Result<usize, NoRoute> {
         let RouteChoice { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
-        let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+        let route = site.route(at).ok_or(NoRoute::Bug)?;
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
         }
@@ -182,7 +184,7 @@ impl Compiled {
                 Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
                 Found::Nothing => return Err(NoRoute::NotFound),
             };
-            let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+            let route = site.route(at).ok_or(NoRoute::Bug)?;
             if route.rewrites.is_empty() {
                 return Ok(RouteChoice { route: at, goal, has_method: true });
             }
@@ -215,7 +217,7 @@ impl Compiled {
         }
         let leads_here = |path: &[u8]| {
             let chosen = self.choose(site, head, resolution, path).ok().filter(|chosen| chosen.has_method);
-            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.routes.get(chosen.route));
+            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.route(chosen.route));
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {

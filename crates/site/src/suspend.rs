@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::{
-    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, collect,
+    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, bug,
+    collect,
 };
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Framing, Status};
@@ -111,6 +112,7 @@ fn resume(
         Body::Whole { .. } | Body::Stream(_) => suspended.framing,
     };
     let Some(head) = parse_kept(&suspended.head, &mut fields, Some(framing)) else {
+        bug!("the head of a suspended request cannot be parsed again");
         response.set_status(Status::INTERNAL_SERVER_ERROR);
         return Reply::Now;
     };

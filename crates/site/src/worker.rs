@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
+use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service, bug};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
@@ -139,23 +139,25 @@ impl SiteWorker {
     }
 
     pub(super) fn route(&self, resolution: &Resolution<'_>) -> Option<&CompiledRoute> {
-        let site = self.compiled.sites.get(resolution.site?)?;
-        site.routes.get(*resolution.route.as_ref().ok()?)
+        self.compiled.site(resolution.site?)?.route(*resolution.route.as_ref().ok()?)
     }
 
     /// The guards of the route, or else of the site; without a site, those that allow everything.
     pub(crate) fn guards(&self, resolution: &Resolution<'_>) -> &Guards {
-        let Some(site) = resolution.site.and_then(|site| self.compiled.sites.get(site)) else {
+        let Some(site) = resolution.site.and_then(|site| self.compiled.site(site)) else {
             return &self.no_guards;
         };
-        let route = resolution.ruling_route().and_then(|route| site.routes.get(route));
+        let route = resolution.ruling_route().and_then(|route| site.route(route));
         route.map_or(&site.rest, |route| &route.guards)
     }
 
     pub(super) fn finishers(&self, resolution: &Resolution<'_>) -> &Finishers {
         let site = resolution.site.and_then(|site| self.finishers.get(site));
         match (site, resolution.ruling_route()) {
-            (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or(rest),
+            (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or_else(|| {
+                bug!("no rules for responses have the index {route}");
+                rest
+            }),
             (Some((_, rest)), None) => rest,
             (None, _) => &self.no_finishers,
         }

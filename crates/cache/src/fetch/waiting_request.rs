@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{ExchangeKey, Reply, Request, RequestBody, Response};
+use flatout_engine::{ExchangeKey, Reply, Request, RequestBody, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::cache::Asks;
 use flatout_wire::head::parse_kept;
@@ -18,11 +18,14 @@ use flatout_gateway::Rules;
 use flatout_gateway::{Caching, Client, Edits, Finish, Forwarded};
 use flatout_proxy::Forward;
 
-/// Calls `act` with a kept head.
+/// Calls `act` with a kept head. `None`, which is reported as a bug, if it cannot be parsed again.
 pub(crate) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
     let mut fields = Vec::new();
-    let head = parse_kept(bytes, &mut fields, None)?;
-    Some(act(&head))
+    let head = parse_kept(bytes, &mut fields, None);
+    if head.is_none() {
+        bug!("the head of a request that waited cannot be parsed again");
+    }
+    Some(act(&head?))
 }
 
 /// How often a request waits before it is forwarded alone: for a read of the first variant from disk, for a read of its own variant, and

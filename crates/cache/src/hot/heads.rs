@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 1 << 10;
 
 /// Slots by hash; a newer head replaces an older one.
 pub(crate) struct HotHeads {
-    places: Box<[HeadSlot]>,
+    places: Box<[HeadSlot; PLACES]>,
     /// The hash of the current head, unless it is too long.
     hash: u64,
     /// The listener of the current request.
@@ -104,13 +104,13 @@ impl CacheWorker {
 
 impl HotHeads {
     pub(crate) fn new() -> HotHeads {
-        HotHeads { places: (0..PLACES).map(|_| HeadSlot::default()).collect(), hash: 0, listener: 0 }
+        HotHeads { places: Box::new(std::array::from_fn(|_| HeadSlot::default())), hash: 0, listener: 0 }
     }
 
     /// What was served for this head before.
     #[inline]
     fn find(&self, head: &[u8], is_https: bool) -> Option<&KnownResponse> {
-        let place = self.places.get(self.hash as usize % PLACES)?;
+        let place = &self.places[self.hash as usize % PLACES];
         let is_it = place.hash == self.hash
             && place.is_https == is_https
             && place.listener == self.listener
@@ -121,7 +121,7 @@ impl HotHeads {
     /// Remembers what was served for the current head. The first time only the hash is kept, because most heads are
     /// not repeated.
     pub(crate) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> KnownResponse) {
-        let Some(place) = self.places.get_mut(self.hash as usize % PLACES) else { return };
+        let place = &mut self.places[self.hash as usize % PLACES];
         if head.len() > HEAD_BYTES_MAX {
             return;
         }

@@ -11,6 +11,7 @@ use flatout_lane::poll::Token;
 use flatout_lane::socket::{self, Accepted};
 
 use super::WorkerLoop;
+use crate::bug;
 use crate::connection::Connection;
 use crate::listeners::{Listener, ListenersChange, NewLimits, Start};
 use crate::service::Outcome;
@@ -89,7 +90,9 @@ impl WorkerLoop {
     /// Adds a connection.
     pub(super) fn enter(&mut self, connection: Connection) {
         let key = self.connections.insert(connection);
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else {
+            return bug!("a connection was removed while it was added");
+        };
         if connection.transport.watch(self.poll.set(), Token::Client(key)).is_err() {
             // ENOMEM or ENOSPC (epoll(7): max_user_watches): this connection cannot be served.
             self.close(key, Outcome::Stopped);

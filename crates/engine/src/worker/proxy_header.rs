@@ -13,6 +13,7 @@ use flatout_lane::socket::Moved;
 use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
 
 use super::WorkerLoop;
+use crate::bug;
 use crate::connection::{Connection, Peer, PendingProxy};
 use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
@@ -107,11 +108,14 @@ impl WorkerLoop {
         connection.transport.unwatch(self.poll.set());
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
+            // It fails without memory.
             (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket, listener).ok(),
-            _ => None,
+            _ => {
+                bug!("TLS begins on a connection that has it already, or without certificates");
+                None
+            }
         };
         let Some(channel) = channel else {
-            // Out of memory, or a bug.
             self.shared.release(peer.map(crate::shared::Prefix::of));
             return self.connection_ended();
         };

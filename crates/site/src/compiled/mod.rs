@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use flatout_engine::bug;
+
 use super::client::Clients;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
@@ -118,7 +120,29 @@ impl Compiled {
     }
 }
 
+impl Compiled {
+    /// The site with this index, which is one of this plan: `None` is reported as a bug.
+    #[inline]
+    pub(crate) fn site(&self, at: usize) -> Option<&CompiledSite> {
+        let site = self.sites.get(at);
+        if site.is_none() {
+            bug!("no site has the index {at}");
+        }
+        site
+    }
+}
+
 impl CompiledSite {
+    /// The route with this index, which is one of this site: `None` is reported as a bug.
+    #[inline]
+    pub(crate) fn route(&self, at: usize) -> Option<&CompiledRoute> {
+        let route = self.routes.get(at);
+        if route.is_none() {
+            bug!("no route of the site has the index {at}");
+        }
+        route
+    }
+
     /// Whether identical requests may get the same response.
     pub(crate) fn repeats(&self) -> bool {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
