@@ -27,6 +27,7 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod address;
 mod bug;
 mod connection;
 mod error;
