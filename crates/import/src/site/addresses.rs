@@ -98,6 +98,15 @@ impl Addresses {
         self.at(server).iter().any(|address| address.is_secure)
     }
 
+    /// The places of the default servers of a server's addresses.
+    pub(super) fn defaults_of(&self, server: usize) -> Vec<usize> {
+        let here = self.at(server);
+        let is_default = |other: &usize| {
+            self.at(*other).iter().any(|it| it.is_default && here.iter().any(|own| own.text == it.text))
+        };
+        (0..self.servers.len()).filter(is_default).collect()
+    }
+
     /// Whether a server gets the requests for other names at all its addresses.
     pub(super) fn is_default(&self, server: usize) -> bool {
         self.at(server).iter().all(|address| address.is_default)

@@ -37,7 +37,7 @@ impl<'d> Import<'d> {
             }
             return;
         }
-        if let Some(directive) = own("proxy_pass") {
+        if let Some(directive) = own("proxy_pass").or_else(|| own("grpc_pass")) {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
@@ -121,6 +121,12 @@ impl<'d> Import<'d> {
     /// A folder that replaces a path.
     fn alias(&mut self, alias: &'d Directive, path: Option<&Path>, chain: &Chain<'d>, lines: &mut Lines) {
         let folder = alias.word(0);
+        if let Some((folder, name)) = file_of(folder, path) {
+            self.fates.carried(alias);
+            self.files(folder, Missing::NotFound, chain, path, lines);
+            lines.setting(format!("rewrite \"^\" {} then=stop", super::out::text(&format!("/{name}"))));
+            return;
+        }
         match path.and_then(Path::prefix) {
             Some(prefix) if !folder.contains('$') => {
                 self.fates.carried(alias);
@@ -211,4 +217,12 @@ impl<'d> Import<'d> {
         self.leave(tried, "the last one must be =404, the index file or a named location", lines);
         self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
     }
+}
+
+/// The folder and the name of an alias that is a file.
+fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)> {
+    let is_exact = path.is_some_and(|path| path.exact().is_some()) && !alias.ends_with('/');
+    let is_file = std::path::Path::new(alias).is_file();
+    let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
+    ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
 }

@@ -133,8 +133,11 @@ impl<'d> Import<'d> {
     pub(super) fn closed_by(&self, chain: &Chain<'d>) -> Option<String> {
         let own = chain.own();
         let why = |directive: &Directive| table::why(directive).unwrap_or("there is no equivalent");
-        let is_handler =
-            |it: &&Directive| it.name != "proxy_pass" && is_one(&it.name, &HANDLERS) && !is_off(it);
+        let is_handler = |it: &&Directive| {
+            !["proxy_pass", "grpc_pass"].contains(&it.name.as_str())
+                && is_one(&it.name, &HANDLERS)
+                && !is_off(it)
+        };
         if let Some(handler) = own.iter().find(is_handler) {
             return Some(because(handler, why(handler)));
         }

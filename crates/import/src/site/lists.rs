@@ -12,6 +12,8 @@ pub(super) struct Zone {
     key: String,
     /// The rate of requests; `None` limits concurrent ones.
     rate: Option<String>,
+    /// The numbers of concurrent requests that it was used with so far.
+    counts: Vec<u32>,
 }
 
 /// Lists that are converted in the same way.
@@ -35,7 +37,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             let name = zone.split(':').next().unwrap_or_default().to_owned();
-            self.zones.push(Zone { name, key, rate });
+            self.zones.push(Zone { name, key, rate, counts: Vec::new() });
             self.fates.carried(directive);
         }
     }
@@ -83,6 +85,12 @@ impl<'d> Import<'d> {
         if let Some(unknown) = values::unknown_variable(text, &self.maps) {
             return Err(format!("the variable ${unknown} is not supported"));
         }
+        if text.chars().any(char::is_control) {
+            return Err("its value has control characters".to_owned());
+        }
+        if is_of_connection(name) {
+            return Err("fields of the connection cannot be set".to_owned());
+        }
         // nginx omits fields without a value.
         if text.is_empty() {
             return Ok(None);
@@ -115,17 +123,19 @@ impl<'d> Import<'d> {
         )))
     }
 
-    fn limit_conn(&self, directive: &Directive) -> Result<Option<String>, String> {
+    fn limit_conn(&mut self, directive: &Directive) -> Result<Option<String>, String> {
         let (zone, count) = (directive.word(0), directive.word(1));
-        let known = self.zones.iter().find(|known| known.name == zone && known.rate.is_none());
+        let known = self.zones.iter_mut().find(|known| known.name == zone && known.rate.is_none());
         let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
             return Err("its zone is not converted".to_owned());
         };
-        Ok(Some(format!(
-            "request-limit {count} key={} name={} queue=0",
-            value(&known.key),
-            value(&known.name)
-        )))
+        // Limits with one name have one number.
+        let at = known.counts.iter().position(|other| *other == count).unwrap_or(known.counts.len());
+        if at == known.counts.len() {
+            known.counts.push(count);
+        }
+        let name = if at == 0 { known.name.clone() } else { format!("{}-{}", known.name, at + 1) };
+        Ok(Some(format!("request-limit {count} key={} name={} queue=0", value(&known.key), value(&name))))
     }
 
     fn error_page(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
@@ -151,10 +161,43 @@ impl<'d> Import<'d> {
         {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
-        let root = chain.word("root");
-        let root = if root.is_empty() { "html" } else { root };
+        let root = self.page_root(page, chain)?;
         let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
         let file = format!("{}{page}", root.trim_end_matches('/'));
+        if is_missing(&file) {
+            return Err(format!("there is no file {file}"));
+        }
         Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
     }
+
+    /// The folder of an error page: that of the location which nginx chooses for it.
+    fn page_root(&self, page: &str, chain: &Chain<'d>) -> Result<&'d str, String> {
+        let around = chain.at_server();
+        let location = super::location::choose(page, chain.server());
+        let inner = location.map_or(around, |location| chain.at_server().within(location.inner()));
+        let handler = inner.own().iter().find(|directive| {
+            directive.name.ends_with("_pass")
+                || ["return", "rewrite", "alias"].contains(&directive.name.as_str())
+        });
+        match (handler, inner.word("root")) {
+            (Some(handler), _) => {
+                Err(format!("its page is handled by {handler}, and only files are supported"))
+            }
+            (None, "") => Ok("html"),
+            (None, root) => Ok(root),
+        }
+    }
+}
+
+/// Whether a file is missing whose folder is there: the configuration is imported where it is used.
+pub(super) fn is_missing(file: &str) -> bool {
+    let path = std::path::Path::new(file);
+    path.is_absolute() && path.parent().is_some_and(std::path::Path::is_dir) && !path.is_file()
+}
+
+/// Whether a field belongs to one connection, so that rules cannot set it.
+pub(super) fn is_of_connection(name: &str) -> bool {
+    let fields =
+        ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+    fields.iter().any(|field| name.eq_ignore_ascii_case(field))
 }

@@ -258,8 +258,8 @@ impl<'d> Import<'d> {
         let mut levels = vec![&chain];
         levels.extend(chains);
         self.lists(&levels, &mut lines);
-        let redirects = self.rewrites(&chain, true, &mut lines);
-        for (head, redirect) in redirects.0 {
+        let redirects = self.rewrites(&chain, Some(path), &mut lines);
+        for (head, redirect) in redirects.routes {
             let mut lines = Lines::default();
             let inner = chain.within(&[]);
             let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
@@ -268,9 +268,10 @@ impl<'d> Import<'d> {
             site.block(&[], head, lines);
         }
         self.set_place(location);
-        match lost_inside(location, path) {
-            Some(why) => self.close(&why, &mut lines),
-            None => self.action(&chain, Some(path), named, &mut lines),
+        match (redirects.all, redirects.lost.or_else(|| lost_inside(location, path))) {
+            (Some(redirect), _) => lines.setting(redirect),
+            (None, Some(why)) => self.close(&why, &mut lines),
+            (None, None) => self.action(&chain, Some(path), named, &mut lines),
         }
         self.rest(location.inner(), &mut lines);
         site.block(&location.comments, path.head(), lines);
@@ -308,7 +309,10 @@ impl<'d> Import<'d> {
         }
         match self.auth_target(directive, chain) {
             Ok((authority, is_tls, path)) => {
-                let upstream = self.upstream(authority, is_tls, &chain.at_server(), lines);
+                let upstream = self.upstream(authority, is_tls, "proxy", &chain.at_server(), lines);
+                let Some(upstream) = upstream else {
+                    return self.leave(directive, "its upstream has no server", lines);
+                };
                 self.fates.carried(directive);
                 lines.setting(format!("forward-auth {} path={}", value(&upstream), value(path)));
             }

@@ -4,6 +4,59 @@ use super::chain::Chain;
 use super::out::{Lines, value};
 use super::{Import, values};
 
+/// Variables of access logs besides `$http_NAME`, `$arg_NAME` and `$cookie_NAME`.
+pub(crate) const LOG_VARIABLES: [&str; 32] = [
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_method",
+    "request_uri",
+    "uri",
+    "document_uri",
+    "args",
+    "query_string",
+    "is_args",
+    "host",
+    "server_protocol",
+    "scheme",
+    "pid",
+    "content_type",
+    "content_length",
+    "status",
+    "body_bytes_sent",
+    "bytes_sent",
+    "request_length",
+    "request_time",
+    "msec",
+    "time_local",
+    "time_iso8601",
+    "request_completion",
+    "outcome",
+    "upstream_addr",
+    "upstream_status",
+    "upstream_connect_time",
+    "upstream_header_time",
+    "upstream_response_time",
+];
+
+/// A format with `-` in place of variables that do not exist here, and their names.
+fn known_variables(format: &str) -> (String, Vec<String>) {
+    let (mut known, mut unknown) = (format.to_owned(), Vec::new());
+    let mut names = values::variables(format);
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    for name in names {
+        let is_named = ["http_", "arg_", "cookie_"].iter().any(|prefix| name.starts_with(prefix));
+        if is_named || LOG_VARIABLES.contains(&name) || name.is_empty() {
+            continue;
+        }
+        // The longest first: a name may be the start of another.
+        known = known.replace(&format!("${{{name}}}"), "-").replace(&format!("${name}"), "-");
+        unknown.push(name.to_owned());
+    }
+    (known, unknown)
+}
+
 impl<'d> Import<'d> {
     /// The logs of the innermost block.
     pub(super) fn logs(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
@@ -38,7 +91,13 @@ impl<'d> Import<'d> {
                     None if *word == "gzip" => left = Some(*word),
                     None if *word == "combined" => {}
                     None => match self.formats.iter().find(|(name, _)| name == word) {
-                        Some((_, format)) => text.push_str(&format!(" format={}", value(format))),
+                        Some((_, format)) => {
+                            let (format, unknown) = known_variables(format);
+                            text.push_str(&format!(" format={}", value(&format)));
+                            unknown.iter().for_each(|name| {
+                                lines.comment(&format!("not converted: ${name} of the log format {word}"));
+                            });
+                        }
                         None => left = Some(*word),
                     },
                 }

@@ -9,7 +9,16 @@ use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted.
-const SEEN: [&str; 17] = [
+const SEEN: [&str; 26] = [
+    "grpc_connect_timeout",
+    "grpc_send_timeout",
+    "grpc_read_timeout",
+    "grpc_next_upstream_tries",
+    "grpc_ssl_verify",
+    "grpc_ssl_name",
+    "grpc_ssl_server_name",
+    "grpc_ssl_trusted_certificate",
+    "grpc_buffer_size",
     "proxy_set_header",
     "proxy_hide_header",
     "proxy_pass_header",
@@ -60,13 +69,20 @@ impl<'d> Import<'d> {
         path: Option<&Path>,
         lines: &mut Lines,
     ) -> Result<(), String> {
-        let (scheme, rest) = pass.word(0).split_once("://").ok_or("it has no scheme")?;
+        let is_grpc = pass.name == "grpc_pass";
+        let (scheme, rest) = match pass.word(0).split_once("://") {
+            Some(parts) => parts,
+            None if is_grpc => ("grpc", pass.word(0)),
+            None => return Err("it has no scheme".to_owned()),
+        };
         if pass.word(0).contains('$') {
             return Err("variables are not supported in upstreams".to_owned());
         }
         let is_tls = match scheme {
             "http" => false,
             "https" => true,
+            "grpc" if is_grpc => false,
+            "grpcs" if is_grpc => true,
             _ => return Err(format!("{scheme} is not supported")),
         };
         let (authority, uri) = split(rest);
@@ -83,10 +99,20 @@ impl<'d> Import<'d> {
                 },
             }
         }
-        let upstream = self.upstream(authority, is_tls, chain, lines);
+        let family = if is_grpc { "grpc" } else { "proxy" };
+        let upstream = self.upstream(authority, is_tls, family, chain, lines);
+        let Some(upstream) = upstream else {
+            // nginx has nobody to ask either.
+            lines.setting("respond 502".to_owned());
+            return Ok(());
+        };
         lines.setting(line("proxy", &upstream));
+        if is_grpc {
+            self.request_fields(chain, family, authority, lines);
+            return Ok(());
+        }
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
-        self.request_fields(chain, host, lines);
+        self.request_fields(chain, family, host, lines);
         self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
@@ -97,10 +123,11 @@ impl<'d> Import<'d> {
         Ok(())
     }
 
-    fn request_fields(&mut self, chain: &Chain<'d>, host: &str, lines: &mut Lines) {
+    fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) {
         let mut proxy_host = Some(host.to_owned());
         let mut is_forwarded = false;
-        for directive in chain.list(&["proxy_set_header"]) {
+        for directive in chain.list(&[&format!("{family}_set_header")]) {
+            self.fates.carried(directive);
             let (name, given) = (directive.word(0), directive.word(1));
             let lower = name.to_ascii_lowercase();
             let standard = FORWARDED.iter().any(|(field, known)| *field == lower && known.contains(&given));
@@ -122,6 +149,12 @@ impl<'d> Import<'d> {
                 }
                 // Connections to upstreams are kept by default, and upgrades become tunnels.
                 "connection" | "upgrade" | "te" | "keep-alive" => {}
+                // The server frames bodies itself.
+                "content-length" | "transfer-encoding" | "trailer" => {
+                    if !given.is_empty() {
+                        self.leave(directive, "fields of the connection cannot be set", lines);
+                    }
+                }
                 // The cache asks for the ranges of its slices.
                 "range" if given == "$slice_range" && sliced(chain).is_some() => {}
                 _ if standard => is_forwarded = true,

@@ -3,11 +3,91 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::location::Path;
 use super::out::{Lines, text, value};
 use super::{Import, values};
 
-/// Routes for each `rewrite` with `redirect` or `permanent`.
-pub(super) struct Redirects(pub(super) Vec<(String, String)>);
+/// What becomes of each `rewrite` with `redirect` or `permanent`.
+#[derive(Default)]
+pub(super) struct Redirects {
+    /// Routes: their heads and their redirects.
+    pub(super) routes: Vec<(String, String)>,
+    /// The redirect of all requests of the location itself.
+    pub(super) all: Option<String>,
+    /// Why the location must not be served: one cannot be converted.
+    pub(super) lost: Option<String>,
+}
+
+/// Where a redirecting `rewrite` of a location belongs.
+enum Confined {
+    /// A route with its expression finds nothing outside of the location.
+    Route,
+    /// All requests of the location are redirected, to this URL.
+    All(String),
+    No,
+}
+
+/// Expressions that match every path, with the text before the path in their first group; `None` without a group.
+const EVERY_PATH: [(&str, Option<&str>); 12] = [
+    ("^", None),
+    (".*", None),
+    ("^.*", None),
+    ("^.*$", None),
+    ("^/", None),
+    ("^/.*", None),
+    ("^/.*$", None),
+    ("(.*)", Some("")),
+    ("^(.*)", Some("")),
+    ("^(.*)$", Some("")),
+    ("^/(.*)", Some("/")),
+    ("^/(.*)$", Some("/")),
+];
+
+/// How a `rewrite` to this URL is confined to the requests of its location.
+fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
+    let has_group = to.contains("$1") || to.contains("${1}");
+    let every = EVERY_PATH.iter().find(|(every, _)| *every == pattern);
+    match every {
+        Some(_) if !has_group => return Confined::All(to.to_owned()),
+        Some((_, Some(before))) => {
+            let all = to.replace(&format!("{before}$1"), "$uri").replace(&format!("{before}${{1}}"), "$uri");
+            if !all.contains("$1") && !all.contains("${1}") {
+                return Confined::All(all);
+            }
+        }
+        _ => {}
+    }
+    match path {
+        Path::Prefix { path, .. } if literal(pattern).starts_with(path.as_str()) => Confined::Route,
+        Path::Exact(path) if pattern.ends_with('$') && literal(pattern) == *path => Confined::Route,
+        Path::Regex { pattern: own, ignore_case: false } if own == pattern => Confined::Route,
+        _ => Confined::No,
+    }
+}
+
+/// The text that every match of an anchored expression begins with.
+fn literal(pattern: &str) -> String {
+    let Some(rest) = pattern.strip_prefix('^') else { return String::new() };
+    let mut text = String::new();
+    let mut chars = rest.chars().peekable();
+    while let Some(char) = chars.next() {
+        let char = match char {
+            '\\' => match chars.next() {
+                Some(escaped) if !escaped.is_ascii_alphanumeric() => escaped,
+                _ => break,
+            },
+            '.' | '[' | '(' | ')' | '|' | '*' | '+' | '?' | '{' | '^' | '$' => break,
+            char => char,
+        };
+        // It may be there any number of times.
+        if matches!(chars.peek(), Some('*' | '+' | '?' | '{')) {
+            break;
+        }
+        text.push(char);
+    }
+    // An alternative may begin in any way.
+    if rest.contains('|') { String::new() } else { text }
+}
 
 /// Whether a `rewrite` cannot be converted.
 pub(super) fn is_lost(directive: &Directive, maps: &[String]) -> bool {
@@ -57,8 +137,14 @@ impl<'d> Import<'d> {
 
     /// The rewrites of a block. Those that redirect become routes; in a location, the last one that applies selects a
     /// route for the new path, as in nginx.
-    pub(super) fn rewrites(&mut self, chain: &Chain<'d>, is_location: bool, lines: &mut Lines) -> Redirects {
-        let mut redirects = Redirects(Vec::new());
+    pub(super) fn rewrites(
+        &mut self,
+        chain: &Chain<'d>,
+        location: Option<&Path>,
+        lines: &mut Lines,
+    ) -> Redirects {
+        let is_location = location.is_some();
+        let mut redirects = Redirects::default();
         let all: Vec<&Directive> =
             chain.own().iter().filter(|directive| directive.name == "rewrite").collect();
         for (index, directive) in all.iter().enumerate() {
@@ -86,8 +172,30 @@ impl<'d> Import<'d> {
                     Some(to) => to.to_owned(),
                     None => format!("{to}$is_args$args"),
                 };
-                let head = format!("route {} match=regex", text(pattern));
-                redirects.0.push((head, format!("redirect {} status={status}", text(&to))));
+                let redirect = |to: &str| format!("redirect {} status={status}", text(to));
+                match location.map_or(Confined::Route, |path| confined(path, pattern, &to)) {
+                    Confined::Route => {
+                        let head = format!("route {} match=regex", text(pattern));
+                        // The first one applies.
+                        if !redirects.routes.iter().any(|(other, _)| *other == head) {
+                            redirects.routes.push((head, redirect(&to)));
+                        }
+                    }
+                    Confined::All(to) => {
+                        redirects.all = Some(redirect(&to));
+                        break;
+                    }
+                    Confined::No => {
+                        let why =
+                            format!("{directive}: its expression finds paths outside of the location too");
+                        self.leave(
+                            directive,
+                            "its expression finds paths outside of the location too",
+                            lines,
+                        );
+                        redirects.lost = Some(why);
+                    }
+                }
                 continue;
             }
             let is_last = index + 1 == all.len();

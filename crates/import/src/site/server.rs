@@ -98,7 +98,7 @@ impl<'d> Import<'d> {
         self.logs(&chain, &mut lines);
         let levels = [&chain, http];
         self.lists(&levels, &mut lines);
-        let redirects = self.rewrites(&chain, false, &mut lines);
+        let redirects = self.rewrites(&chain, None, &mut lines);
         let named: Vec<&'d Directive> = server
             .inner()
             .iter()
@@ -114,7 +114,7 @@ impl<'d> Import<'d> {
         } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
             self.fates.carried(root);
         }
-        for (head, redirect) in redirects.0 {
+        for (head, redirect) in redirects.routes {
             let mut inner = Lines::default();
             self.lists(&[&chain.within(&[]), &chain, http], &mut inner);
             inner.setting(redirect);

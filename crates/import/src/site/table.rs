@@ -128,7 +128,10 @@ const LEFT: &[(&str, &str)] = &[
     ("error_log", "messages go to stderr, for systemd's journal"),
     ("fastcgi_", "FastCGI is not supported; run the application behind HTTP"),
     ("geo", "only maps with plain text are supported"),
-    ("grpc_", "gRPC upstreams are not supported yet"),
+    ("grpc_", "there is no equivalent"),
+    ("http2_chunk_size", ""),
+    ("http2_body_preread_size", ""),
+    ("http2_max_concurrent_streams", "use the setting streams"),
     ("http2", "HTTP/2 is on unless the setting http2 turns it off"),
     ("http3", "HTTP/3 is not supported yet"),
     ("if", "conditions are not supported; use sites, routes, maps or methods"),
@@ -248,14 +251,28 @@ pub(super) fn is_unknown(directive: &Directive) -> bool {
     !is_left && !NEEDLESS.contains(&name) && !KNOWN.iter().any(|begin| name.starts_with(begin))
 }
 
+/// What is on here, so that switching it off is not needless.
+const ON_HERE: [&str; 8] = [
+    "absolute_redirect",
+    "etag",
+    "http2",
+    "merge_slashes",
+    "proxy_cache_convert_head",
+    "proxy_pass_request_body",
+    "proxy_pass_request_headers",
+    "real_ip_recursive",
+];
+
 /// Why a directive is not converted; `None` if it is not needed here.
 pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     let name = directive.name.as_str();
-    if NEEDLESS.contains(&name) {
+    let is_off = directive.words.len() == 1 && directive.word(0) == "off";
+    let is_needless = !(is_off && ON_HERE.contains(&name));
+    if NEEDLESS.contains(&name) && is_needless {
         return None;
     }
     // It switches off something that is not on here.
-    let is_off = directive.words.len() == 1 && directive.word(0) == "off";
+    let is_off = is_off && is_needless;
     let known = LEFT.iter().find(|(begin, _)| name == *begin || (begin.len() > 2 && name.starts_with(begin)));
     if is_off && known.is_some() {
         return None;

@@ -387,3 +387,26 @@ fn source_and_secrets_are_hidden_where_files_are_served() {
         assert_eq!(super::hidden::is_hidden(name), expected, "{name}");
     }
 }
+
+/// A redirecting `rewrite` of a location stays in it.
+#[test]
+fn redirects_of_locations_stay_there() {
+    for (text, expected) in [
+        (
+            "location / { return 204; } location /old { rewrite ^ /new permanent; }",
+            "route \"/old\" match=starts-with { | redirect \"$scheme://$http_host/new$is_args$args\" status=301 | }",
+        ),
+        (
+            "location / { return 204; } location /old { rewrite ^/(.*)$ http://x/$1? redirect; }",
+            "route \"/old\" match=starts-with { | redirect \"http://x$uri\" status=302 | }",
+        ),
+        (
+            "location / { return 204; } location /old/ { rewrite ^/old/(.*)$ http://x/$1? redirect; return 404; }",
+            "route \"^/old/(.*)$\" match=regex { | redirect \"http://x/$1\" status=302 | } | route \"/old/\" { | respond 404 | }",
+        ),
+    ] {
+        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
+    }
+    let lost = of_server("location / { return 204; } location /old { rewrite b(.*)$ http://x/$1 redirect; }");
+    assert!(lost.contains("respond 501") && !lost.contains("http://x/\""), "{lost}");
+}

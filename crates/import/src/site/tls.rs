@@ -28,6 +28,13 @@ pub(super) fn is_one<'d>(servers: &[&'d Directive], http: &Chain<'d>) -> bool {
     all.all(|other| Some(other) == first)
 }
 
+/// The block of the server at this place, among those beside the server of a chain.
+fn other_server<'d>(chain: &Chain<'d>, at: usize) -> Option<&'d [Directive]> {
+    let servers = chain.outer();
+    let mut servers = servers.own().iter().filter(|directive| directive.name == "server");
+    servers.nth(at).map(Directive::inner)
+}
+
 impl<'d> Import<'d> {
     /// Writes the TLS settings of a server: at the top of the file if all servers have the same, otherwise in its site.
     pub(super) fn tls(
@@ -41,9 +48,16 @@ impl<'d> Import<'d> {
         if !self.addresses.speaks_tls(at) {
             return;
         }
-        let (Some(certificate), Some(key)) =
-            (chain.find("ssl_certificate"), chain.find("ssl_certificate_key"))
-        else {
+        let pair_of = |chain: &Chain<'d>| {
+            let pair = chain.find("ssl_certificate").zip(chain.find("ssl_certificate_key"));
+            pair.filter(|(certificate, key)| !certificate.word(0).contains('$') && !key.word(0).contains('$'))
+        };
+        // Clients get that of the address's default server where a server has none.
+        let defaults = || {
+            let others = self.addresses.defaults_of(at);
+            others.into_iter().find_map(|other| pair_of(&chain.outer().within(other_server(chain, other)?)))
+        };
+        let Some((certificate, key)) = pair_of(chain).or_else(defaults) else {
             self.set_place(server);
             self.lost
                 .push(format!("{}: it has TLS, but no ssl_certificate and ssl_certificate_key", self.place));

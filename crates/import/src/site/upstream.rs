@@ -24,21 +24,31 @@ impl<'d> Import<'d> {
         &mut self,
         authority: &str,
         is_tls: bool,
+        family: &str,
         chain: &Chain<'d>,
         lines: &mut Lines,
-    ) -> String {
-        let settings = self.connecting(chain, is_tls);
+    ) -> Option<String> {
+        let mut settings = self.connecting(chain, family, is_tls);
+        if family == "grpc" {
+            settings.push(format!("protocol {}", if is_tls { "h2" } else { "h2c" }));
+        }
         let block = self.upstreams.iter().copied().find(|upstream| upstream.word(0) == authority);
         let scheme = if is_tls { "https" } else { "http" };
         if let (None, true) = (block, settings.is_empty()) {
-            return match authority.starts_with("unix:") && !is_tls {
+            return Some(match authority.starts_with("unix:") && !is_tls {
                 true => authority.to_owned(),
                 false => format!("{scheme}://{authority}"),
-            };
+            });
         }
         let key = (authority.to_owned(), is_tls, settings.clone());
         if let Some(made) = self.made.iter().find(|made| made.key == key) {
-            return made.name.clone();
+            return Some(made.name.clone());
+        }
+        let is_down = |server: &Directive| server.name != "server" || server.texts().contains(&"down");
+        if let Some(block) = block.filter(|block| block.inner().iter().all(is_down)) {
+            self.fates.carried(block);
+            lines.comment(&format!("upstream {authority} has no server that is not down"));
+            return None;
         }
         let name = self.name_for(authority);
         let mut inner = Lines::default();
@@ -49,13 +59,8 @@ impl<'d> Import<'d> {
         for setting in settings {
             inner.setting(setting);
         }
-        if block.is_some_and(|block| {
-            block.inner().iter().all(|server| server.name != "server" || server.texts().contains(&"down"))
-        }) {
-            lines.comment(&format!("upstream {authority} has no server that is not down"));
-        }
         self.made.push(Made { name: name.clone(), lines: inner, key });
-        name
+        Some(name)
     }
 
     /// A name that no upstream has yet.
@@ -72,31 +77,34 @@ impl<'d> Import<'d> {
     }
 
     /// The settings of connections to an upstream from this place.
-    fn connecting(&mut self, chain: &Chain<'d>, is_tls: bool) -> Vec<String> {
+    fn connecting(&mut self, chain: &Chain<'d>, family: &str, is_tls: bool) -> Vec<String> {
         let mut settings = Vec::new();
         for (theirs, ours) in [
-            ("proxy_connect_timeout", "connect-time"),
-            ("proxy_send_timeout", "send-time"),
-            ("proxy_read_timeout", "read-time"),
+            ("connect_timeout", "connect-time"),
+            ("send_timeout", "send-time"),
+            ("read_timeout", "read-time"),
         ] {
-            if let Some(time) = chain.find(theirs).and_then(|directive| values::time(directive.word(0))) {
+            if let Some(time) = chain
+                .find(&format!("{family}_{theirs}"))
+                .and_then(|directive| values::time(directive.word(0)))
+            {
                 settings.push(format!("{ours} \"{time}\""));
             }
         }
-        match (chain.word("proxy_next_upstream"), chain.word("proxy_next_upstream_tries").parse::<u32>()) {
+        let word = |name: &str| chain.word(&format!("{family}_{name}"));
+        match (word("next_upstream"), word("next_upstream_tries").parse::<u32>()) {
             ("off", _) => settings.push("retries 0".to_owned()),
             (_, Ok(tries)) if tries > 0 => settings.push(format!("retries {}", tries - 1)),
             _ => {}
         }
         if is_tls {
             // nginx verifies certificates only if configured.
-            if !chain.is_on("proxy_ssl_verify") {
+            if word("ssl_verify") != "on" {
                 settings.push("upstream-verify off".to_owned());
             }
-            for (theirs, ours) in
-                [("proxy_ssl_name", "upstream-name"), ("proxy_ssl_trusted_certificate", "upstream-ca")]
+            for (theirs, ours) in [("ssl_name", "upstream-name"), ("ssl_trusted_certificate", "upstream-ca")]
             {
-                let word = chain.word(theirs);
+                let word = word(theirs);
                 if !word.is_empty() && !word.contains('$') {
                     settings.push(format!("{ours} {}", value(word)));
                 }
@@ -108,6 +116,10 @@ impl<'d> Import<'d> {
     fn servers_of(&mut self, block: &'d Directive, is_tls: bool, lines: &mut Lines) {
         self.fates.carried(block);
         let mut failures = None;
+        let is_first = |it: &Directive| {
+            it.name == "server" && !it.texts().contains(&"backup") && !it.texts().contains(&"down")
+        };
+        let has_others = block.inner().iter().any(is_first);
         for directive in block.inner() {
             let word = directive.word(0);
             match directive.name.as_str() {
@@ -122,7 +134,8 @@ impl<'d> Import<'d> {
                     for option in &directive.texts()[1..] {
                         match option.split_once('=').unwrap_or((option, "")) {
                             ("weight", weight) => text.push_str(&format!(" weight={weight}")),
-                            ("backup", "") => text.push_str(" backup=on"),
+                            ("backup", "") if has_others => text.push_str(" backup=on"),
+                            ("backup", "") => {}
                             ("max_fails", count) => fails = count.parse::<u32>().ok(),
                             ("fail_timeout", text) => time = values::time(text),
                             _ => lines.comment(&format!("not converted: `{option}` of {word}")),
@@ -142,6 +155,10 @@ impl<'d> Import<'d> {
                 }
                 "keepalive_requests" | "keepalive_time" | "zone" | "queue" => {
                     self.fates.needless(directive);
+                    continue;
+                }
+                "least_conn" | "ip_hash" | "random" | "hash" | "sticky" if lines.has("balance") => {
+                    self.leave(directive, "an upstream has one way to choose a server", lines);
                     continue;
                 }
                 "least_conn" => lines.setting("balance least-connections".to_owned()),
