@@ -30,7 +30,9 @@ pub struct Profile {
 /// Decides which profile a connection gets, by its listener and the name that its client requests: 0 is the server's own, `n` is
 /// [`ServerPlan::profiles`]`[n - 1]`.
 #[derive(Clone, Default)]
-pub struct Selector(Option<Arc<dyn Fn(u16, Option<&str>) -> usize + Send + Sync>>);
+pub struct Selector(Option<Arc<Select>>);
+
+type Select = dyn Fn(u16, Option<&str>) -> usize + Send + Sync;
 
 impl Selector {
     /// Selects with this function.
