@@ -301,9 +301,26 @@ impl ProxyWorker {
             return;
         }
         if !self.send_body(state, at) {
-            return self.broken(state, at);
+            return self.receive_last(state, at);
         }
         self.receive(state, at);
+    }
+
+    /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.
+    #[cold]
+    fn receive_last(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.get(at) else { return };
+        let guest = connection.guest;
+        connection.is_readable = true;
+        self.receive(state, at);
+        // A response that has begun goes on: the server may have closed for reading only.
+        let has_nothing = |connection: &mut UpstreamConnection| {
+            let is_waiting = connection.job.as_ref().is_some_and(|job| !job.is_answered);
+            connection.guest == guest && is_waiting && connection.held.is_empty()
+        };
+        if state.table.get(at).is_some_and(has_nothing) {
+            self.broken(state, at);
+        }
     }
 
     /// Sends queued bytes, and newly arrived parts of the request's body. Returns whether the connection still
@@ -314,8 +331,7 @@ impl ProxyWorker {
         let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return true };
         let waited = !connection.out.is_empty() && !connection.is_full;
         if connection.flush(&self.lane) == Flushed::Broken {
-            // The server may have sent a response before it closed.
-            return connection.is_readable;
+            return false;
         }
         if waited {
             self.await_server(connection, upstream);
@@ -357,7 +373,7 @@ impl ProxyWorker {
                 Pull::Later | Pull::Gone => return true,
             }
             if connection.flush(&self.lane) == Flushed::Broken {
-                return connection.is_readable;
+                return false;
             }
             if !connection.out.is_empty()
                 || connection.job.as_ref().is_some_and(|job| job.pulled == Pulled::Whole)

@@ -147,13 +147,32 @@ impl ProxyWorker {
             ReceiveOutcome::Opened => self.opened(state, at),
             lost => return self.lost_h2(state, at, lost),
         }
-        if !state.is_still(at, guest) || self.say(state, at) == Flushed::Broken {
-            if state.is_still(at, guest) {
-                self.lost_h2(state, at, ReceiveOutcome::Ended);
-            }
+        if !state.is_still(at, guest) {
             return;
+        }
+        if self.say(state, at) == Flushed::Broken {
+            return self.receive_last_h2(state, at);
         }
         self.bury(state, at);
         self.shelve(state, at);
+    }
+
+    /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.
+    #[cold]
+    fn receive_last_h2(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.get(at) else { return };
+        connection.is_readable = true;
+        let Some((session, guest, _)) = connection.shared() else { return };
+        session.out.clear();
+        session.sent = 0;
+        let outcome = match session.machine.is_closed() {
+            true => ReceiveOutcome::Ended,
+            false => self.receive_h2(state, at),
+        };
+        self.bury(state, at);
+        if state.is_still(at, guest) {
+            let fault = matches!(outcome, ReceiveOutcome::Fault(_)).then_some(outcome);
+            self.lost_h2(state, at, fault.unwrap_or(ReceiveOutcome::Ended));
+        }
     }
 }
