@@ -1,0 +1,232 @@
+//! The receiver of a response: a client, a rule that uses an auth service, or a cache.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response};
+use flatout_wire::Status;
+use tokio::sync::oneshot;
+
+use flatout_gateway::{AuthDecision, Finish, ResponseOrigin};
+
+/// Bytes kept of an auth service's response body; a longer one fails the query.
+const OPINION_BYTES_MAX: usize = 256 << 10;
+
+/// Gets the decision.
+pub(crate) type DecisionSender = oneshot::Sender<AuthDecision>;
+
+/// The receiver of a response.
+pub(crate) enum Receiver {
+    /// A client.
+    Client {
+        exchange: ExchangeKey,
+        /// Applies the route's rules to the response.
+        finish: Rc<dyn Finish>,
+    },
+    /// A rule; `None` after it was notified.
+    Rule(Option<Rule>),
+    /// A cache, which may serve many clients with the response.
+    Sink(Rc<dyn ResponseSink>),
+}
+
+/// Receives a response in place of a client. All of it runs on the requesting worker.
+pub trait ResponseSink {
+    /// An interim response.
+    fn inform(&self, lane: &Lane, status: Status, lines: &[u8]);
+
+    /// The head of the response, with the body if that has arrived; otherwise the body is pushed later. `guest` is to
+    /// be [called again](Lane::call_again) when there is room after there was none; it is `None` for our own error
+    /// response.
+    fn head(
+        &self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        response: Box<Response>,
+        by: ResponseOrigin,
+    ) -> Disposition;
+
+    /// Whether more of the body can be taken now.
+    fn has_room(&self) -> bool;
+
+    /// A piece of the body. Returns whether more is wanted.
+    fn push(&self, data: Bytes) -> bool;
+
+    /// The body is complete.
+    fn end(&self);
+
+    /// The response cannot be finished.
+    fn cut(&self);
+}
+
+/// What a sink does with a response.
+pub enum Disposition {
+    /// The sink keeps it. Whether it wants the rest of the body.
+    Consumed(bool),
+    /// It goes to this client, as if there were no sink.
+    Passed(Box<Response>, ParkedClient),
+}
+
+/// A client that waits for a response.
+#[derive(Clone)]
+pub struct ParkedClient {
+    /// Its request.
+    pub exchange: ExchangeKey,
+    /// Applies the route's rules to the response.
+    pub finish: Rc<dyn Finish>,
+}
+
+/// A rule that asks an auth service about a request.
+pub(crate) struct Rule {
+    then: DecisionSender,
+    /// The fields of a successful response to keep.
+    wanted: Vec<String>,
+    response: Option<Box<Response>>,
+    body: Vec<u8>,
+}
+
+/// Rules, and the decisions to deliver once the connections are no longer borrowed; `None`: the auth service
+/// could not be reached.
+pub(crate) type PendingDecisions = Vec<(DecisionSender, Option<AuthDecision>)>;
+
+impl Receiver {
+    pub(crate) fn rule(then: DecisionSender, wanted: Vec<String>) -> Receiver {
+        Receiver::Rule(Some(Rule { then, wanted, response: None, body: Vec::new() }))
+    }
+
+    /// A placeholder after the receiver was notified or taken.
+    pub(crate) fn nobody() -> Receiver {
+        Receiver::Rule(None)
+    }
+
+    /// The exchange of a client.
+    pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
+        match self {
+            Receiver::Client { exchange, .. } => Some(*exchange),
+            Receiver::Rule(_) | Receiver::Sink(_) => None,
+        }
+    }
+
+    /// Whether a rule waits.
+    pub(crate) fn is_rule(&self) -> bool {
+        matches!(self, Receiver::Rule(_))
+    }
+
+    /// Passes on an interim response, if the receiver uses it.
+    pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
+        match self {
+            Receiver::Client { exchange, .. } => drop(lane.inform(*exchange, status, lines)),
+            Receiver::Rule(_) => {}
+            Receiver::Sink(sink) => sink.inform(lane, status, lines),
+        }
+    }
+
+    /// Whether anybody still waits.
+    pub(crate) fn is_open(&self, lane: &Lane) -> bool {
+        match self {
+            Receiver::Client { exchange, .. } => lane.is_open(*exchange),
+            // Its client may be gone.
+            Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
+            Receiver::Sink(_) => true,
+        }
+    }
+
+    /// Whether more of the body can be taken now.
+    pub(crate) fn has_room(&self, lane: &Lane) -> bool {
+        match self {
+            Receiver::Client { exchange, .. } => lane.has_room(*exchange),
+            Receiver::Rule(_) => true,
+            Receiver::Sink(sink) => sink.has_room(),
+        }
+    }
+
+    /// Passes on the head of the response, with the body if that has arrived too, received by `guest`. Returns
+    /// whether the rest of the body is wanted.
+    pub(crate) fn answer(
+        &mut self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        mut response: Box<Response>,
+        by: ResponseOrigin,
+    ) -> bool {
+        match self {
+            Receiver::Sink(sink) => match sink.head(lane, guest, response, by) {
+                Disposition::Consumed(is_wanted) => is_wanted,
+                Disposition::Passed(response, ParkedClient { exchange, finish }) => {
+                    if let Some(guest) = guest {
+                        lane.attach(exchange, guest);
+                    }
+                    *self = Receiver::Client { exchange, finish };
+                    self.answer(lane, guest, response, by)
+                }
+            },
+            Receiver::Client { exchange, finish } => {
+                let was_pushed = matches!(response.body(), Body::Pushed);
+                finish.finish(&mut response, by);
+                let is_wanted = was_pushed && matches!(response.body(), Body::Pushed);
+                lane.answer(*exchange, response);
+                is_wanted
+            }
+            Receiver::Rule(Some(rule)) => {
+                rule.body.extend_from_slice(response.body_bytes().unwrap_or_default());
+                response.take_body();
+                rule.response = Some(response);
+                true
+            }
+            Receiver::Rule(None) => false,
+        }
+    }
+
+    /// Passes on a piece of the body. Returns whether more is wanted.
+    pub(crate) fn push(&mut self, lane: &Lane, data: Bytes) -> bool {
+        match self {
+            // The caller has checked that there is room.
+            Receiver::Client { exchange, .. } => lane.push(*exchange, data) != Push::Gone,
+            Receiver::Rule(Some(rule)) => {
+                rule.body.extend_from_slice(&data);
+                rule.body.len() <= OPINION_BYTES_MAX
+            }
+            Receiver::Rule(None) => false,
+            Receiver::Sink(sink) => sink.push(data),
+        }
+    }
+
+    /// The same through a pipe, for a client.
+    pub(crate) fn push_pipe(&self, lane: &Lane, pipe: PooledPipe) {
+        if let Receiver::Client { exchange, .. } = self {
+            // The caller has checked that there is room.
+            let _ = lane.push_pipe(*exchange, pipe);
+        }
+    }
+
+    /// The response is complete.
+    pub(crate) fn end(&mut self, lane: &Lane, trailers: &[u8], decisions: &mut PendingDecisions) {
+        match self {
+            Receiver::Client { exchange, .. } => drop(lane.end(*exchange, trailers)),
+            Receiver::Rule(rule) => {
+                if let Some(rule) = rule.take() {
+                    let decision = rule.response.map(|response| decision(response, &rule.wanted, rule.body));
+                    decisions.push((rule.then, decision));
+                }
+            }
+            Receiver::Sink(sink) => sink.end(),
+        }
+    }
+
+    /// The response cannot be completed.
+    pub(crate) fn cut(&mut self, lane: &Lane, decisions: &mut PendingDecisions) {
+        match self {
+            Receiver::Client { exchange, .. } => drop(lane.cut(*exchange)),
+            Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
+            Receiver::Sink(sink) => sink.cut(),
+        }
+    }
+}
+
+fn decision(mut response: Box<Response>, wanted: &[String], body: Vec<u8>) -> AuthDecision {
+    if (200..300).contains(&response.status().code()) {
+        let fields = wanted.iter().filter_map(|name| Some((name.clone(), response.field(name)?.to_vec())));
+        return AuthDecision::Allowed(fields.collect());
+    }
+    response.set_body(Body::Shared(body.into()));
+    AuthDecision::Refused(response)
+}

@@ -1,0 +1,108 @@
+//! What changes in a worker's part of the proxy.
+
+use flatout_engine::GuestKey;
+use flatout_wire::field::Field;
+use flatout_wire::h2::Room;
+
+use crate::connection::ServerId;
+use crate::connection::h2::windows::Windows;
+use crate::failure::Failure;
+use crate::pool::{Group, Table};
+use crate::receiver::{PendingDecisions, Receiver};
+use crate::request::job::Job;
+use crate::watch::ServerCounts;
+
+/// Bytes of a head buffer that are kept for reuse.
+const HEAD_BYTES_KEPT: usize = 4 << 10;
+
+/// Unused request objects that are kept for reuse.
+const JOBS_KEPT: usize = 64;
+
+/// The mutable part.
+pub(crate) struct State {
+    pub(crate) table: Table,
+    /// One for each upstream.
+    pub(crate) groups: Vec<Group>,
+    /// The fields of the current response head.
+    pub(crate) fields: Vec<Field>,
+    /// What is being encoded.
+    pub(crate) scratch: Vec<u8>,
+    /// Scratch space in which HTTP/2 heads are assembled.
+    pub(crate) room: Room,
+    /// Results for rules, to be delivered.
+    pub(crate) decisions: PendingDecisions,
+    /// Finished requests, kept for their memory.
+    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    pub(crate) spare: Vec<Box<Job>>,
+    /// Windows of HTTP/2 upstreams beyond the first, by the client's connection.
+    pub(crate) windows: Windows,
+    /// A task ends requests that take too long.
+    pub(crate) is_timing: bool,
+}
+
+impl State {
+    /// The counters of a server.
+    #[inline]
+    pub(crate) fn counts_of(&self, server_id: ServerId) -> &ServerCounts {
+        const NOBODYS: &ServerCounts = &ServerCounts(None);
+        self.groups.get(server_id.upstream).map_or(NOBODYS, |group| group.counts_of(server_id.server))
+    }
+
+    /// Assigns a request to a connection, and counts it for the server.
+    pub(crate) fn give_job(&mut self, at: usize, job: Box<Job>) {
+        let Some(connection) = self.table.get(at) else { return };
+        connection.job = Some(job);
+        let server_id = connection.server_id;
+        self.count_in(server_id);
+    }
+
+    /// A request was assigned to a server.
+    #[inline]
+    pub(crate) fn count_in(&mut self, server_id: ServerId) {
+        if let Some(group) = self.groups.get_mut(server_id.upstream) {
+            group.shares.begin(server_id.server);
+            group.counts_of(server_id.server).up(|counts| &counts.active);
+        }
+    }
+
+    /// Counts that a request has left a server.
+    #[inline]
+    pub(crate) fn count_out(&mut self, server_id: ServerId) {
+        if let Some(group) = self.groups.get_mut(server_id.upstream) {
+            group.shares.end(server_id.server);
+            group.counts_of(server_id.server).down(|counts| &counts.active);
+        }
+    }
+
+    /// Counts a request of an upstream that has ended for this reason.
+    pub(crate) fn count_ended(&self, upstream: usize, failure: Failure) {
+        if let Some(group) = self.groups.get(upstream) {
+            group.counts.ended(failure);
+        }
+    }
+
+    /// Takes a connection's request, which is no longer counted.
+    pub(crate) fn take_job(&mut self, at: usize) -> Option<Box<Job>> {
+        let connection = self.table.get(at)?;
+        let job = connection.job.take()?;
+        let server_id = connection.server_id;
+        self.count_out(server_id);
+        Some(job)
+    }
+
+    /// Ends a request, and keeps its memory for another.
+    pub(crate) fn end_job(&mut self, mut job: Box<Job>) {
+        // This releases what its route holds for it.
+        job.receiver = Receiver::nobody();
+        if self.spare.len() < JOBS_KEPT && job.head.capacity() <= HEAD_BYTES_KEPT {
+            self.spare.push(job);
+        }
+    }
+}
+
+impl State {
+    /// Whether this entry is still the same connection.
+    pub(crate) fn is_still(&mut self, at: usize, guest: GuestKey) -> bool {
+        self.table.get(at).is_some_and(|connection| connection.guest == guest)
+    }
+}
