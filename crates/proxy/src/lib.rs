@@ -41,6 +41,7 @@ mod receiver;
 mod request;
 mod select;
 mod server;
+mod table;
 mod upstream;
 mod watch;
 mod worker;
@@ -67,7 +68,7 @@ pub use worker::forward::{Prepared, body_plan};
 /// The upstreams of a server, shared by all its workers. Clones are the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
-    upstreams: Arc<[upstream::LiveUpstream]>,
+    upstreams: Arc<upstream::Upstreams>,
     _control: Option<Arc<control::Control>>,
 }
 
@@ -90,10 +91,10 @@ impl Proxy {
         resolver: &Resolver,
         former: Option<&Proxy>,
     ) -> io::Result<Proxy> {
-        let former = former.map_or(&[][..], |former| &former.upstreams);
-        let opened: Result<Arc<[_]>, _> =
+        let former = former.map_or(&[][..], |former| &**former.upstreams);
+        let opened: Result<Vec<_>, _> =
             upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
-        let upstreams = opened.map_err(io::Error::other)?;
+        let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
         let control = control::start(&upstreams, resolver)?;
         Ok(Proxy { upstreams, _control: control.map(Arc::new) })
     }

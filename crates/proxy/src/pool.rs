@@ -7,6 +7,7 @@ use crate::connection::UpstreamConnection;
 use crate::request::job::Job;
 use crate::select::balance::Shares;
 use crate::select::budget::Budget;
+use crate::table::FixedTable;
 use crate::watch::{ServerCounts, UpstreamCounts};
 
 /// A worker's state for one upstream.
@@ -14,7 +15,7 @@ pub(crate) struct Group {
     pub(crate) shares: Shares,
     pub(crate) budget: Budget,
     /// One for each server.
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: FixedTable<Pool>,
     /// Requests that wait for a connection, the oldest at the front.
     pub(crate) queue: VecDeque<Box<Job>>,
     pub(crate) counts: UpstreamCounts,
@@ -80,19 +81,35 @@ impl Table {
     }
 }
 
-impl Group {
-    /// The counters of a server.
-    #[inline]
-    pub(crate) fn counts_of(&self, server: usize) -> &ServerCounts {
-        const NOBODYS: &ServerCounts = &ServerCounts(None);
-        self.pools.get(server).map_or(NOBODYS, |pool| &pool.counts)
+impl Pool {
+    /// No connections.
+    pub(crate) fn new(address: Rc<str>, counts: ServerCounts) -> Pool {
+        Pool { address, counts, idle: Vec::new(), shared: Vec::new(), open: 0 }
+    }
+
+    /// A connection is closed, or leaves.
+    pub(crate) fn forget(&mut self, at: usize) {
+        self.shared.retain(|&shared| shared != at);
+        self.open = self.open.saturating_sub(1);
+        self.counts.down(|counts| &counts.open);
+        let idle = self.idle.len();
+        self.idle.retain(|&idle| idle != at);
+        if self.idle.len() < idle {
+            self.counts.down(|counts| &counts.idle);
+        }
     }
 }
 
 impl Group {
+    /// Nothing to any server, within the limits that it gets.
+    pub(crate) fn new(shares: Shares, budget: Budget, pools: Vec<Pool>, counts: UpstreamCounts) -> Group {
+        let pools = FixedTable::new(pools, Pool::new("".into(), ServerCounts::default()));
+        Group { shares, budget, pools, queue: VecDeque::new(), counts, is_watched: false }
+    }
+
     /// An HTTP/2 connection to a server that has room for a request.
     pub(crate) fn shared_connection(&self, server: usize) -> Option<usize> {
-        let pool = self.pools.get(server)?;
+        let pool = self.pools.at(server);
         pool.shared.first().or(pool.idle.last()).copied()
     }
 }

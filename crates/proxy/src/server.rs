@@ -94,21 +94,25 @@ fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<C
 }
 
 impl LiveServer {
+    /// # Errors
+    /// Its TLS settings are invalid.
     pub(crate) fn new(plan: plan::Server, protocol: Protocol) -> Result<LiveServer, String> {
+        let tls = plan.tls.as_ref().map(|tls| connector(tls, &plan.address, protocol));
+        let connector = tls.transpose()?;
+        Ok(LiveServer::open(plan, connector))
+    }
+
+    pub(crate) fn open(plan: plan::Server, connector: Option<Connector>) -> LiveServer {
         let (name, remote) = match &plan.address {
             Address::Socket(address) => (address.to_string(), Some(Remote::Tcp(*address))),
             Address::Name(name, port) => (format!("{name}:{port}"), None),
             Address::Unix(path) => ("localhost".to_owned(), Some(Remote::Unix(path.clone()))),
         };
-        let connector = match &plan.tls {
-            Some(tls) => Some(connector(tls, &plan.address, protocol)?),
-            None => None,
-        };
         let label = match &remote {
             Some(remote) => remote.to_string(),
             None => name.clone(),
         };
-        Ok(LiveServer {
+        LiveServer {
             number: hash(format!("{:?}", plan.address).as_bytes()),
             plan,
             name,
@@ -121,7 +125,7 @@ impl LiveServer {
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
             is_healthy: AtomicBool::new(true),
-        })
+        }
     }
 
     /// Starts TLS over a connection to it, if it uses TLS.

@@ -1,15 +1,21 @@
 //! What all workers know of an upstream: its servers and their state.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::plan;
+use crate::plan::Address;
 use crate::server::LiveServer;
+use crate::table::FixedTable;
+
+/// All upstreams of a proxy.
+pub(crate) type Upstreams = FixedTable<LiveUpstream>;
 
 /// An upstream, shared by all workers.
 pub(crate) struct LiveUpstream {
     pub(crate) plan: plan::Upstream,
     /// A server that existed before a reload is the same object, with its state.
-    pub(crate) servers: Vec<Arc<LiveServer>>,
+    pub(crate) servers: FixedTable<Arc<LiveServer>>,
 }
 
 impl LiveUpstream {
@@ -32,7 +38,19 @@ impl LiveUpstream {
                 .map_err(|why| format!("upstream {}: {why}", plan.name)),
         };
         let servers = plan.servers.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(LiveUpstream { plan, servers })
+        Ok(LiveUpstream::of(plan, servers))
+    }
+
+    fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>) -> LiveUpstream {
+        let none = plan::Server::new(Address::Unix(PathBuf::new()));
+        let none = LiveServer::open(none, None);
+        LiveUpstream { plan, servers: FixedTable::new(servers, Arc::new(none)) }
+    }
+
+    /// All upstreams of a proxy.
+    pub(crate) fn table(upstreams: Vec<LiveUpstream>) -> Upstreams {
+        let none = LiveUpstream::of(plan::Upstream::new("", Vec::new()), Vec::new());
+        FixedTable::new(upstreams, none)
     }
 }
 

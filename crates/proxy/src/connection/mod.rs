@@ -15,13 +15,7 @@ use flatout_wire::h1::Client;
 use crate::connection::h2::Session;
 use crate::connection::tunnel::Tunnel;
 use crate::request::job::Job;
-
-/// Which server of which upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServerId {
-    pub(crate) upstream: usize,
-    pub(crate) server: usize,
-}
+use crate::table::ServerId;
 
 /// A connection and its state.
 pub(crate) struct UpstreamConnection {

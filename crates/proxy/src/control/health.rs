@@ -13,22 +13,19 @@ use super::health_h2;
 use super::secure::Secure;
 use crate::plan::{Active, Protocol};
 use crate::server::LiveServer;
-use crate::upstream::LiveUpstream;
 
 /// The head of a response must fit in this many bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Checks a server periodically, for ever, and records its state.
-pub(crate) async fn watch(upstreams: &[LiveUpstream], upstream: usize, server: usize, active: &Active) {
-    let Some(upstream) = upstreams.get(upstream) else { return };
-    let Some(server) = upstream.servers.get(server) else { return };
+pub(crate) async fn watch(name: &str, protocol: Protocol, server: &LiveServer, active: &Active) {
     // The state from before a reload is kept.
     let mut count = Count { is_up: server.is_checked_up(), row: 0 };
     let mut ticks = interval(active.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let asked = match timeout(active.time_max, ask(server, &active.path, upstream.plan.protocol)).await {
+        let asked = match timeout(active.time_max, ask(server, &active.path, protocol)).await {
             Ok(Ok(status)) if active.statuses.contains(&status) => Ok(()),
             Ok(Ok(status)) => Err(format!("status {status}")),
             Ok(Err(error)) => Err(error.to_string()),
@@ -36,7 +33,6 @@ pub(crate) async fn watch(upstreams: &[LiveUpstream], upstream: usize, server: u
         };
         if count.note(asked.is_ok(), active) {
             server.set_healthy(count.is_up);
-            let name = &upstream.plan.name;
             match &asked {
                 Ok(()) => say(format_args!("upstream {name}: server {} is up", server.name)),
                 Err(why) => say(format_args!("upstream {name}: server {} is down: {why}", server.name)),

@@ -15,7 +15,7 @@ use tokio::task::LocalSet;
 
 use crate::control::names::{Names, Resolver};
 use crate::server::LiveServer;
-use crate::upstream::LiveUpstream;
+use crate::upstream::Upstreams;
 
 /// How long the start waits for names to resolve.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
@@ -26,8 +26,9 @@ pub(crate) struct Control {
 }
 
 /// Starts the thread, if there is work for it, and waits until each name was looked up once.
-pub(crate) fn start(upstreams: &Arc<[LiveUpstream]>, resolver: &Resolver) -> io::Result<Option<Control>> {
-    let has_names = upstreams.iter().flat_map(|upstream| &upstream.servers).any(|it| it.dns_name().is_some());
+pub(crate) fn start(upstreams: &Arc<Upstreams>, resolver: &Resolver) -> io::Result<Option<Control>> {
+    let has_names =
+        upstreams.iter().flat_map(|upstream| upstream.servers.iter()).any(|it| it.dns_name().is_some());
     let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
     if !has_names && !has_checks {
         return Ok(None);
@@ -47,7 +48,7 @@ pub(crate) fn start(upstreams: &Arc<[LiveUpstream]>, resolver: &Resolver) -> io:
     })?;
     // Addresses known before a reload are used until there are new ones.
     let is_missing = |server: &Arc<LiveServer>| server.dns_name().is_some() && server.remote().is_none();
-    if !waiting.iter().flat_map(|upstream| &upstream.servers).any(is_missing) {
+    if !waiting.iter().flat_map(|upstream| upstream.servers.iter()).any(is_missing) {
         return Ok(Some(Control { _ends: ends }));
     }
     // A name that does not resolve by then is retried; until it resolves its server has no address.
@@ -55,17 +56,15 @@ pub(crate) fn start(upstreams: &Arc<[LiveUpstream]>, resolver: &Resolver) -> io:
     Ok(Some(Control { _ends: ends }))
 }
 
-async fn run(upstreams: &Arc<[LiveUpstream]>, names: Option<Names>, found: std::sync::mpsc::Sender<()>) {
+async fn run(upstreams: &Upstreams, names: Option<Names>, found: std::sync::mpsc::Sender<()>) {
     let names = names.map(Rc::new);
     let mut first = Vec::new();
-    for (index, upstream) in upstreams.iter().enumerate() {
-        for (at, server) in upstream.servers.iter().enumerate() {
-            if let (Some(_), Some(names)) = (server.dns_name(), &names) {
-                let (upstreams, names) = (upstreams.clone(), names.clone());
-                let (resolved, is_resolved) = oneshot::channel();
-                first.push(is_resolved);
-                tokio::task::spawn_local(async move { names.follow(&upstreams, index, at, resolved).await });
-            }
+    for server in upstreams.iter().flat_map(|upstream| upstream.servers.iter()) {
+        if let (Some(_), Some(names)) = (server.dns_name(), &names) {
+            let (server, names) = (server.clone(), names.clone());
+            let (resolved, is_resolved) = oneshot::channel();
+            first.push(is_resolved);
+            tokio::task::spawn_local(async move { names.follow(&server, resolved).await });
         }
     }
     for resolved in first {
@@ -73,11 +72,12 @@ async fn run(upstreams: &Arc<[LiveUpstream]>, names: Option<Names>, found: std::
     }
     let _ = found.send(());
     drop(found);
-    for (index, upstream) in upstreams.iter().enumerate() {
+    for upstream in upstreams.iter() {
         let Some(active) = &upstream.plan.active else { continue };
-        for at in 0..upstream.servers.len() {
-            let (upstreams, active) = (upstreams.clone(), active.clone());
-            tokio::task::spawn_local(async move { health::watch(&upstreams, index, at, &active).await });
+        for server in upstream.servers.iter() {
+            let (server, active) = (server.clone(), active.clone());
+            let (name, protocol) = (upstream.plan.name.clone(), upstream.plan.protocol);
+            tokio::task::spawn_local(async move { health::watch(&name, protocol, &server, &active).await });
         }
     }
     std::future::pending::<()>().await;

@@ -10,7 +10,7 @@ use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfi
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use tokio::sync::oneshot;
 
-use crate::upstream::LiveUpstream;
+use crate::server::LiveServer;
 
 /// The minimum and the maximum time that an address is used, whatever its TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
@@ -56,16 +56,7 @@ impl Names {
     }
 
     /// Keeps the address of a server up to date for ever; `resolved` is notified after the first lookup.
-    pub(crate) async fn follow(
-        &self,
-        upstreams: &[LiveUpstream],
-        upstream: usize,
-        server: usize,
-        resolved: oneshot::Sender<()>,
-    ) {
-        let Some(server) = upstreams.get(upstream).and_then(|upstream| upstream.servers.get(server)) else {
-            return;
-        };
+    pub(crate) async fn follow(&self, server: &LiveServer, resolved: oneshot::Sender<()>) {
         let Some((name, port)) = server.dns_name() else { return };
         let mut resolved = Some(resolved);
         let mut was_found = true;

@@ -7,6 +7,7 @@ use flatout_wire::h1::{Length, Sent};
 
 use crate::failure::RequestLine;
 use crate::receiver::Receiver;
+use crate::table::UpstreamId;
 use crate::watch::Trail;
 
 /// How often one request may be sent to a server whose GOAWAY says that it was not processed.
@@ -16,8 +17,7 @@ pub(crate) const REFUSALS_MAX: u8 = 20;
 pub(crate) struct Job {
     /// The receiver of the response.
     pub(crate) receiver: Receiver,
-    /// The upstream's index.
-    pub(crate) upstream: usize,
+    pub(crate) upstream: UpstreamId,
     pub(crate) sent: Sent,
     /// Request line and field lines, without the end of the head.
     pub(crate) head: Vec<u8>,
@@ -65,7 +65,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// A request for an upstream without a body, which may be sent again `retries_max` times.
-    pub(crate) fn new(upstream: usize, retries_max: u32, receiver: Receiver, head: Vec<u8>) -> Job {
+    pub(crate) fn new(upstream: UpstreamId, retries_max: u32, receiver: Receiver, head: Vec<u8>) -> Job {
         Job {
             receiver,
             upstream,

@@ -3,9 +3,9 @@
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 
-use crate::connection::ServerId;
 use crate::failure::Failure;
 use crate::request::job::{Job, Pulled};
+use crate::table::{ServerId, UpstreamId};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -23,27 +23,22 @@ impl ProxyWorker {
             }
             state.end_job(job);
         }
-        let (Some(upstream), Some(group)) =
-            (self.upstreams.get(server_id.upstream), state.groups.get_mut(server_id.upstream))
-        else {
-            return;
-        };
-        if let Some(server) = upstream.servers.get(server_id.server) {
-            server.succeeded();
-        }
+        let (upstream, group) =
+            (self.upstreams.at(server_id.upstream), state.groups.at_mut(server_id.upstream));
+        upstream.servers.at(server_id.server).succeeded();
         let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
         let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
         if keeps && !is_wanted_here && self.hand_on(state, at) {
             return;
         }
-        let Some(group) = state.groups.get_mut(server_id.upstream) else { return };
-        match group.pools.get_mut(server_id.server) {
-            Some(pool) if keeps && pool.idle.len() < upstream.plan.idle_max => {
-                pool.idle.push(at);
-                pool.counts.up(|counts| &counts.idle);
-                self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
-            }
-            _ => self.close(state, at),
+        let group = state.groups.at_mut(server_id.upstream);
+        let pool = group.pools.at_mut(server_id.server);
+        if keeps && pool.idle.len() < upstream.plan.idle_max {
+            pool.idle.push(at);
+            pool.counts.up(|counts| &counts.idle);
+            self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
+        } else {
+            self.close(state, at);
         }
         self.dequeue(state, server_id.upstream);
     }
@@ -56,17 +51,7 @@ impl ProxyWorker {
         if let Some(tunnel) = &connection.tunnel {
             self.lane.remove(tunnel.client());
         }
-        let Some(group) = state.groups.get_mut(connection.server_id.upstream) else { return };
-        if let Some(pool) = group.pools.get_mut(connection.server_id.server) {
-            pool.shared.retain(|&shared| shared != at);
-            pool.open = pool.open.saturating_sub(1);
-            pool.counts.down(|counts| &counts.open);
-            let idle = pool.idle.len();
-            pool.idle.retain(|&idle| idle != at);
-            if pool.idle.len() < idle {
-                pool.counts.down(|counts| &counts.idle);
-            }
-        }
+        state.pool(connection.server_id).forget(at);
         if had_job {
             self.dequeue(state, connection.server_id.upstream);
         }
@@ -140,18 +125,15 @@ impl ProxyWorker {
     }
 
     pub(crate) fn count_failure(&self, state: &State, server_id: ServerId) {
-        if let Some(upstream) = self.upstreams.get(server_id.upstream)
-            && let Some(server) = upstream.servers.get(server_id.server)
-        {
-            server.failed(&upstream.plan.passive);
-            state.counts_of(server_id).up(|counts| &counts.failures);
-        }
+        let upstream = self.upstreams.at(server_id.upstream);
+        upstream.servers.at(server_id.server).failed(&upstream.plan.passive);
+        state.counts_of(server_id).up(|counts| &counts.failures);
     }
 
     /// A deadline has passed.
     pub(crate) fn overdue(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         if connection.is_connecting {
             return self.not_connected(state, at, Failure::ConnectTime, None);
         }
@@ -177,15 +159,12 @@ impl ProxyWorker {
     pub(crate) fn log(
         &self,
         failure: Failure,
-        upstream: usize,
+        upstream: UpstreamId,
         server: Option<&str>,
         job: Option<&Job>,
         detail: Option<&str>,
     ) {
-        if let Some(upstream) = self.upstreams.get(upstream) {
-            let request = job.map(Job::line);
-            failure.log(&upstream.plan.name, server, request, detail);
-        }
+        failure.log(&self.upstreams.at(upstream).plan.name, server, job.map(Job::line), detail);
     }
 
     /// Ends a request that was taken off its connection: its response is cut if it has started.

@@ -5,20 +5,21 @@ use std::io::ErrorKind;
 use flatout_lane::connect;
 use flatout_lane::connect::Remote;
 
-use crate::connection::{ServerId, UpstreamConnection};
+use crate::connection::UpstreamConnection;
 use crate::failure::{Failure, error_text};
 use crate::request::job::Job;
 use crate::select::balance::with_tried;
+use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
 impl ProxyWorker {
     /// Finds a server and a connection for a request.
     pub(crate) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
-        let Some(upstream) = self.upstreams.get(job.upstream) else { return };
+        let upstream = self.upstreams.at(job.upstream);
         let streams_max = upstream.plan.protocol.streams_max();
         loop {
-            let Some(group) = state.groups.get_mut(job.upstream) else { return };
+            let group = state.groups.at_mut(job.upstream);
             let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
             let Some(at) = chosen else {
                 group.counts.up(|counts| &counts.no_server);
@@ -35,9 +36,7 @@ impl ProxyWorker {
                 }
                 continue;
             }
-            let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
-                return;
-            };
+            let (server, pool) = (upstream.servers.at(at), group.pools.at_mut(at));
             if !job.wants_new
                 && let Some(connection) = pool.idle.pop()
             {

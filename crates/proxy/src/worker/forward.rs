@@ -20,6 +20,7 @@ use crate::request::job::{Job, Pulled};
 use crate::request::trailers;
 use crate::request::upgrade::write_key;
 use crate::select::sticky;
+use crate::upstream::LiveUpstream;
 use crate::worker::ProxyWorker;
 
 /// Bodies up to this size are sent together with their head, once they are complete.
@@ -60,13 +61,14 @@ impl ProxyWorker {
 
     /// The name of an upstream.
     pub fn upstream_name(&self, upstream: usize) -> &str {
-        self.upstreams.get(upstream).map_or("", |upstream| &upstream.plan.name)
+        <[LiveUpstream]>::get(&self.upstreams, upstream).map_or("", |upstream| &upstream.plan.name)
     }
 
     /// Builds the request to forward. Its head is written here, while the client's head is still available.
     fn job(&self, request: &Request<'_>, what: &Forwarded<'_>, receiver: Receiver) -> Option<Box<Job>> {
         let Request { head, body, peer, .. } = request;
-        let upstream = self.upstreams.get(what.forward.upstream)?;
+        let upstream_id = self.upstreams.id(what.forward.upstream)?;
+        let upstream = self.upstreams.at(upstream_id);
         let whole = match body {
             flatout_engine::RequestBody::Whole { bytes, .. } => *bytes,
             flatout_engine::RequestBody::Stream(_) => &[],
@@ -103,7 +105,7 @@ impl ProxyWorker {
             names_server: names_server(&what.forward.host, head),
             trailers: trailers::passed_trailers(head, what),
             ends_ns: self.ends_ns(upstream, exchange),
-            ..Job::new(what.forward.upstream, upstream.plan.retries_max, receiver, bytes)
+            ..Job::new(upstream_id, upstream.plan.retries_max, receiver, bytes)
         };
         Some(match spare {
             Some(mut spare) => {
@@ -191,14 +193,16 @@ impl Forwarding for ProxyWorker {
     }
 
     fn ask(&self, query: AuthQuery<'_>, then: oneshot::Sender<AuthDecision>) {
-        let Some(upstream) = self.upstreams.get(query.upstream) else { return };
+        // The rule fails closed when its sender is dropped.
+        let Some(upstream_id) = self.upstreams.id(query.upstream) else { return };
+        let upstream = self.upstreams.at(upstream_id);
         let mut head = Vec::with_capacity(query.head.len() + 256);
         write_auth_query(&query, &mut head);
         let receiver = Receiver::rule(then, query.response_fields.to_vec());
         self.begin_job(Box::new(Job {
             names_server: query.head.authority().is_empty(),
             ends_ns: self.ends_ns(upstream, None),
-            ..Job::new(query.upstream, upstream.plan.retries_max, receiver, head)
+            ..Job::new(upstream_id, upstream.plan.retries_max, receiver, head)
         }));
     }
 }

@@ -48,8 +48,9 @@ impl ProxyWorker {
     fn end_overdue(&self, state: &mut State) -> bool {
         let now_ns = clock::nanoseconds();
         let mut is_timing = false;
-        for index in 0..state.groups.len() {
-            while let Some(group) = state.groups.get_mut(index) {
+        for index in self.upstreams.ids() {
+            loop {
+                let group = state.groups.at_mut(index);
                 is_timing |= group.queue.iter().any(|job| job.ends_ns.is_some());
                 let Some(at) = group.queue.iter().position(|job| job.is_overdue(now_ns)) else { break };
                 let Some(job) = group.queue.remove(at) else { break };

@@ -14,7 +14,6 @@ mod takeover;
 mod tunnel;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -24,6 +23,7 @@ use flatout_wire::h2::Room;
 use crate::connection::h2::windows::Windows;
 use crate::connection::tunnel::CLIENT_SIDE;
 use crate::failure::Failure;
+use crate::figures::Figures;
 use crate::hash::hash;
 use crate::pool::{Group, Pool, Table};
 use crate::receiver::PendingDecisions;
@@ -31,7 +31,8 @@ use crate::request::job::Job;
 use crate::select::balance::Shares;
 use crate::select::budget::Budget;
 use crate::server::LiveServer;
-use crate::upstream::LiveUpstream;
+use crate::table::FixedTable;
+use crate::upstream::{LiveUpstream, Upstreams};
 use crate::watch::{ServerCounts, UpstreamCounts, Watch};
 use crate::worker::state::State;
 
@@ -39,7 +40,7 @@ use crate::worker::state::State;
 pub struct ProxyWorker {
     me: Weak<ProxyWorker>,
     pub(crate) lane: Lane,
-    pub(crate) upstreams: Arc<[LiveUpstream]>,
+    pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) watch: Watch,
     pub(crate) state: RefCell<State>,
     /// The newest of the parts that have replaced each other.
@@ -49,33 +50,26 @@ pub struct ProxyWorker {
 }
 
 impl ProxyWorker {
-    pub(crate) fn new(worker: &Worker, upstreams: Arc<[LiveUpstream]>, watch: Watch) -> Rc<ProxyWorker> {
-        let pool = |upstream: &LiveUpstream, server: &LiveServer| Pool {
-            address: server.label.as_str().into(),
-            counts: ServerCounts(
-                watch
-                    .figures
-                    .as_ref()
-                    .map(|figures| figures.of_server(worker.index, &upstream.plan.name, &server.label)),
-            ),
-            idle: Vec::new(),
-            shared: Vec::new(),
-            open: 0,
+    pub(crate) fn new(worker: &Worker, upstreams: Arc<Upstreams>, watch: Watch) -> Rc<ProxyWorker> {
+        let figures = watch.figures.as_ref();
+        let pool = |upstream: &LiveUpstream, server: &LiveServer| {
+            let of = |figures: &Figures| figures.of_server(worker.index, &upstream.plan.name, &server.label);
+            Pool::new(server.label.as_str().into(), ServerCounts(figures.map(of)))
         };
-        let group = |upstream: &LiveUpstream| Group {
-            // Workers start round robin at different servers.
-            shares: Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
-            budget: Budget::new(upstream.plan.retry_budget),
-            pools: upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
-            queue: VecDeque::new(),
-            counts: UpstreamCounts(
-                watch.figures.as_ref().map(|figures| figures.of_upstream(worker.index, &upstream.plan.name)),
-            ),
-            is_watched: false,
+        let group = |upstream: &LiveUpstream| {
+            let of = |figures: &Figures| figures.of_upstream(worker.index, &upstream.plan.name);
+            Group::new(
+                // Workers start round robin at different servers.
+                Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
+                Budget::new(upstream.plan.retry_budget),
+                upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
+                UpstreamCounts(figures.map(of)),
+            )
         };
+        let none = Group::new(Shares::new(0, 1), Budget::new(0.0), Vec::new(), UpstreamCounts::default());
         let state = State {
             table: Table::default(),
-            groups: upstreams.iter().map(group).collect(),
+            groups: FixedTable::new(upstreams.iter().map(group).collect(), none),
             fields: Vec::new(),
             scratch: Vec::new(),
             room: Room::default(),
@@ -133,9 +127,7 @@ impl ProxyWorker {
 
     fn begin_job(&self, job: Box<Job>) {
         self.with_state(|state| {
-            if let Some(group) = state.groups.get_mut(job.upstream) {
-                group.budget.earn();
-            }
+            state.groups.at_mut(job.upstream).budget.earn();
             if job.ends_ns.is_some() && !self.watch_time(state, &job) {
                 return self.refuse(state, job, Failure::RequestTime);
             }

@@ -7,6 +7,7 @@ use flatout_lane::clock;
 use crate::failure::Failure;
 use crate::pool::Group;
 use crate::request::job::Job;
+use crate::table::UpstreamId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -17,9 +18,7 @@ impl ProxyWorker {
     /// Queues a request until a connection is free.
     pub(crate) fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
         let index = job.upstream;
-        let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
-            return;
-        };
+        let (upstream, group) = (self.upstreams.at(index), state.groups.at_mut(index));
         if group.queue.len() >= upstream.plan.queue_max {
             group.counts.up(|counts| &counts.queue_full);
             self.log(Failure::QueueFull, index, None, Some(&job), None);
@@ -43,22 +42,21 @@ impl ProxyWorker {
     }
 
     /// Refuses requests that have waited too long. Returns whether others are still queued.
-    fn expire_queue(&self, index: usize) -> bool {
+    fn expire_queue(&self, index: UpstreamId) -> bool {
         self.with_state(|state| {
-            let Some(upstream) = self.upstreams.get(index) else { return false };
+            let upstream = self.upstreams.at(index);
             let time_max_ns = upstream.plan.queue_time_max.as_nanos() as u64;
             let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
-            if let Some(group) = state.groups.get_mut(index) {
-                let Group { queue, counts, .. } = group;
-                queue.retain(|job| {
-                    let is_open = job.receiver.is_open(&self.lane);
-                    if !is_open {
-                        counts.down(|counts| &counts.queued);
-                    }
-                    is_open
-                });
-            }
-            while let Some(group) = state.groups.get_mut(index) {
+            let Group { queue, counts, .. } = state.groups.at_mut(index);
+            queue.retain(|job| {
+                let is_open = job.receiver.is_open(&self.lane);
+                if !is_open {
+                    counts.down(|counts| &counts.queued);
+                }
+                is_open
+            });
+            loop {
+                let group = state.groups.at_mut(index);
                 let is_late = group.queue.front().is_some_and(|job| job.queued_ns <= Some(oldest_ns));
                 let late = if is_late { group.queue.pop_front() } else { None };
                 match late {
@@ -74,13 +72,13 @@ impl ProxyWorker {
                     }
                 }
             }
-            false
         })
     }
 
     /// Dispatches the next queued request, if a server that it may use has room.
-    pub(crate) fn dequeue(&self, state: &mut State, upstream: usize) {
-        while let Some(group) = state.groups.get_mut(upstream) {
+    pub(crate) fn dequeue(&self, state: &mut State, upstream: UpstreamId) {
+        loop {
+            let group = state.groups.at_mut(upstream);
             let Some(job) = group.queue.pop_front() else { return };
             group.counts.down(|counts| &counts.queued);
             // Its client may have disconnected meanwhile.

@@ -79,7 +79,7 @@ impl ProxyWorker {
                 start.copy_from_slice(&connection.held);
                 connection.held.clear();
             }
-            let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+            let upstream = self.upstreams.at(connection.server_id.upstream);
             self.lane.set_deadline(connection.guest, Some(upstream.plan.read_time_max));
             let bytes = buffer.get(..end).unwrap_or_default();
             let guest = connection.guest;

@@ -1,8 +1,8 @@
 //! Sends failed requests again, if that is safe and the budget allows it.
 
-use crate::connection::ServerId;
 use crate::failure::Failure;
 use crate::request::job::Job;
+use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -22,7 +22,7 @@ impl ProxyWorker {
         job.trail.failed(failure.status());
         if job.may_repeat(was_seen) && self.has_budget(state, &job, server_id) {
             job.retries_left -= 1;
-            if self.upstreams.get(job.upstream).is_some_and(|upstream| upstream.servers.len() == 1) {
+            if self.upstreams.at(job.upstream).servers.len() == 1 {
                 job.tried = 0;
             }
             return self.dispatch(state, job);
@@ -35,10 +35,10 @@ impl ProxyWorker {
         if job.wants_new {
             return true;
         }
-        let Some(group) = state.groups.get_mut(server_id.upstream) else { return false };
+        let group = state.groups.at_mut(server_id.upstream);
         let has_budget = group.budget.spend();
         match has_budget {
-            true => group.counts_of(server_id.server).up(|counts| &counts.retries),
+            true => group.pools.at(server_id.server).counts.up(|counts| &counts.retries),
             false => group.counts.up(|counts| &counts.no_budget),
         }
         has_budget

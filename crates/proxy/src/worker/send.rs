@@ -41,7 +41,7 @@ impl ProxyWorker {
     /// anything was sent.
     pub(crate) fn begin(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
         let Some(connection) = state.table.get(at) else { return Some(job) };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return Some(job) };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         // A server that closes while we send may or may not have seen the request. And bytes that nobody has asked for
         // must not become the response to this request. No event may have reported either yet.
         if connection.uses > 0 && self.has_closed(connection) {
@@ -60,7 +60,8 @@ impl ProxyWorker {
             proxy_protocol::write(version, job.peer, bytes);
         }
         bytes.extend_from_slice(&job.head);
-        if let Some(server) = upstream.servers.get(connection.server_id.server).filter(|_| job.names_server) {
+        if job.names_server {
+            let server = upstream.servers.at(connection.server_id.server);
             write_line(b"Host", server.name.as_bytes(), bytes);
         }
         connection.machine.request(job.sent, job.length, bytes);
@@ -131,7 +132,7 @@ impl ProxyWorker {
     fn send_body(&self, state: &mut State, at: usize) -> bool {
         let State { table, scratch, .. } = state;
         let Some(connection) = table.get(at) else { return true };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return true };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let waited = !connection.out.is_empty() && !connection.is_full;
         if connection.flush(&self.lane) == Flushed::Broken {
             return false;

@@ -4,12 +4,12 @@ use flatout_engine::GuestKey;
 use flatout_wire::field::Field;
 use flatout_wire::h2::Room;
 
-use crate::connection::ServerId;
 use crate::connection::h2::windows::Windows;
 use crate::failure::Failure;
-use crate::pool::{Group, Table};
+use crate::pool::{Group, Pool, Table};
 use crate::receiver::{PendingDecisions, Receiver};
 use crate::request::job::Job;
+use crate::table::{FixedTable, ServerId, UpstreamId};
 use crate::watch::ServerCounts;
 
 /// Bytes of a head buffer that are kept for reuse.
@@ -22,7 +22,7 @@ const JOBS_KEPT: usize = 64;
 pub(crate) struct State {
     pub(crate) table: Table,
     /// One for each upstream.
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: FixedTable<Group>,
     /// The fields of the current response head.
     pub(crate) fields: Vec<Field>,
     /// What is being encoded.
@@ -44,8 +44,13 @@ impl State {
     /// The counters of a server.
     #[inline]
     pub(crate) fn counts_of(&self, server_id: ServerId) -> &ServerCounts {
-        const NOBODYS: &ServerCounts = &ServerCounts(None);
-        self.groups.get(server_id.upstream).map_or(NOBODYS, |group| group.counts_of(server_id.server))
+        &self.groups.at(server_id.upstream).pools.at(server_id.server).counts
+    }
+
+    /// The connections to a server.
+    #[inline]
+    pub(crate) fn pool(&mut self, server_id: ServerId) -> &mut Pool {
+        self.groups.at_mut(server_id.upstream).pools.at_mut(server_id.server)
     }
 
     /// Assigns a request to a connection, and counts it for the server.
@@ -59,26 +64,22 @@ impl State {
     /// A request was assigned to a server.
     #[inline]
     pub(crate) fn count_in(&mut self, server_id: ServerId) {
-        if let Some(group) = self.groups.get_mut(server_id.upstream) {
-            group.shares.begin(server_id.server);
-            group.counts_of(server_id.server).up(|counts| &counts.active);
-        }
+        let group = self.groups.at_mut(server_id.upstream);
+        group.shares.begin(server_id.server);
+        group.pools.at(server_id.server).counts.up(|counts| &counts.active);
     }
 
     /// Counts that a request has left a server.
     #[inline]
     pub(crate) fn count_out(&mut self, server_id: ServerId) {
-        if let Some(group) = self.groups.get_mut(server_id.upstream) {
-            group.shares.end(server_id.server);
-            group.counts_of(server_id.server).down(|counts| &counts.active);
-        }
+        let group = self.groups.at_mut(server_id.upstream);
+        group.shares.end(server_id.server);
+        group.pools.at(server_id.server).counts.down(|counts| &counts.active);
     }
 
     /// Counts a request of an upstream that has ended for this reason.
-    pub(crate) fn count_ended(&self, upstream: usize, failure: Failure) {
-        if let Some(group) = self.groups.get(upstream) {
-            group.counts.ended(failure);
-        }
+    pub(crate) fn count_ended(&self, upstream: UpstreamId, failure: Failure) {
+        self.groups.at(upstream).counts.ended(failure);
     }
 
     /// Takes a connection's request, which is no longer counted.

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::connection::{ServerId, UpstreamConnection};
+use crate::connection::UpstreamConnection;
+use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -15,8 +16,12 @@ impl ProxyWorker {
         self.newest.replace(newest);
         former.is_retired.set(true);
         let Ok(mut state) = former.state.try_borrow_mut() else { return };
-        let idle: Vec<usize> =
-            state.groups.iter().flat_map(|group| &group.pools).flat_map(|pool| pool.idle.clone()).collect();
+        let idle: Vec<usize> = state
+            .groups
+            .iter()
+            .flat_map(|group| group.pools.iter())
+            .flat_map(|pool| pool.idle.clone())
+            .collect();
         for at in idle {
             let server_id = state.table.get(at).map(|connection| connection.server_id);
             if let Some(server_id) = server_id.and_then(|server_id| self.place_after(former, server_id))
@@ -33,11 +38,8 @@ impl ProxyWorker {
         let (Some(newest), Some(connection)) = (newest, state.table.get(at)) else { return false };
         let Some(server_id) = newest.place_after(self, connection.server_id) else { return false };
         let has_room = newest.state.try_borrow().is_ok_and(|state| {
-            let pool =
-                state.groups.get(server_id.upstream).and_then(|group| group.pools.get(server_id.server));
-            let idle_max =
-                newest.upstreams.get(server_id.upstream).map_or(0, |upstream| upstream.plan.idle_max);
-            pool.is_some_and(|pool| pool.idle.len() < idle_max)
+            let idle = state.groups.at(server_id.upstream).pools.at(server_id.server).idle.len();
+            idle < newest.upstreams.at(server_id.upstream).plan.idle_max
         });
         if !has_room {
             return false;
@@ -53,25 +55,22 @@ impl ProxyWorker {
     fn adopt(self: &Rc<Self>, state: &mut State, connection: UpstreamConnection, server_id: ServerId) {
         let (guest, at) =
             (connection.guest, state.table.insert(UpstreamConnection { server_id, ..connection }));
-        let pool =
-            state.groups.get_mut(server_id.upstream).and_then(|group| group.pools.get_mut(server_id.server));
-        if let Some(pool) = pool {
-            pool.idle.push(at);
-            pool.open += 1;
-            pool.counts.up(|counts| &counts.idle);
-            pool.counts.up(|counts| &counts.open);
-        }
+        let pool = state.pool(server_id);
+        pool.idle.push(at);
+        pool.open += 1;
+        pool.counts.up(|counts| &counts.idle);
+        pool.counts.up(|counts| &counts.open);
         self.lane.give(guest, self.clone(), at as u64);
-        let idle_time = self.upstreams.get(server_id.upstream).map(|upstream| upstream.plan.idle_time_max);
-        self.lane.set_deadline(guest, idle_time);
+        self.lane.set_deadline(guest, Some(self.upstreams.at(server_id.upstream).plan.idle_time_max));
     }
 
     /// The id here of a server of `former`. It has to be the same server object, not just an equal one.
     fn place_after(&self, former: &ProxyWorker, server_id: ServerId) -> Option<ServerId> {
-        let server = former.upstreams.get(server_id.upstream)?.servers.get(server_id.server)?;
-        let name = &former.upstreams.get(server_id.upstream)?.plan.name;
-        let upstream = self.upstreams.iter().position(|upstream| upstream.plan.name == *name)?;
-        let servers = &self.upstreams.get(upstream)?.servers;
+        let former = former.upstreams.at(server_id.upstream);
+        let server = former.servers.at(server_id.server);
+        let upstream =
+            self.upstreams.ids().find(|&id| self.upstreams.at(id).plan.name == former.plan.name)?;
+        let servers = &self.upstreams.at(upstream).servers;
         let server = servers.iter().position(|known| Arc::ptr_eq(known, server))?;
         Some(ServerId { upstream, server })
     }
@@ -80,15 +79,6 @@ impl ProxyWorker {
 /// Removes an idle connection without closing it.
 fn leave(state: &mut State, at: usize) -> Option<Box<UpstreamConnection>> {
     let connection = state.table.remove(at)?;
-    let group = state.groups.get_mut(connection.server_id.upstream);
-    if let Some(pool) = group.and_then(|group| group.pools.get_mut(connection.server_id.server)) {
-        pool.open = pool.open.saturating_sub(1);
-        pool.counts.down(|counts| &counts.open);
-        let idle = pool.idle.len();
-        pool.idle.retain(|&idle| idle != at);
-        if pool.idle.len() < idle {
-            pool.counts.down(|counts| &counts.idle);
-        }
-    }
+    state.pool(connection.server_id).forget(at);
     Some(connection)
 }

@@ -118,7 +118,7 @@ impl ProxyWorker {
     /// Moves data through a tunnel, in both directions.
     fn tunnel(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let guest = connection.guest;
         let Some(tunnel) = connection.tunnel.as_mut() else { return };
         let there = tunnel.there.go(&self.lane, tunnel.client, guest);

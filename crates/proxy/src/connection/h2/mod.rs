@@ -30,8 +30,9 @@ use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits};
 use crate::connection::h2::stream::{Entry, Stream, StreamEnd};
 use crate::connection::h2::windows::{FIRST_BYTES, GROWN_BYTES};
 use crate::connection::response::FIELDS_MAX;
-use crate::connection::{Flushed, ServerId, UpstreamConnection};
+use crate::connection::{Flushed, UpstreamConnection};
 use crate::request::job::Job;
+use crate::table::ServerId;
 
 /// How many of these a REFUSED_STREAM counts for: the next server may refuse it too.
 pub(crate) const REFUSED_COSTS: u8 = 4;

@@ -7,12 +7,12 @@ use flatout_engine::ExchangeKey;
 use flatout_lane::clock;
 use flatout_wire::h2::{Code, StreamId};
 
-use crate::connection::ServerId;
 use crate::connection::h2::frames::ReceiveOutcome;
 use crate::connection::h2::stream::{Stream, StreamEnd};
 use crate::connection::h2::{REFUSED_COSTS, Session};
 use crate::failure::Failure;
 use crate::request::job::{Job, Pulled};
+use crate::table::ServerId;
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
 
@@ -69,10 +69,7 @@ impl ProxyWorker {
         match over {
             StreamEnd::Whole => {
                 job.trail.ended(&self.watch, state.counts_of(server_id));
-                let upstream = self.upstreams.get(server_id.upstream);
-                if let Some(server) = upstream.and_then(|upstream| upstream.servers.get(server_id.server)) {
-                    server.succeeded();
-                }
+                self.upstreams.at(server_id.upstream).servers.at(server_id.server).succeeded();
                 state.end_job(job);
             }
             StreamEnd::Unwanted => state.end_job(job),
@@ -82,7 +79,7 @@ impl ProxyWorker {
                 self.log(
                     failure,
                     server_id.upstream,
-                    self.address_of(state, server_id).as_deref(),
+                    Some(&self.address_of(state, server_id)),
                     Some(&job),
                     None,
                 );
@@ -112,7 +109,7 @@ impl ProxyWorker {
         detail: Option<&str>,
     ) {
         let address = self.address_of(state, server_id);
-        self.log(failure, server_id.upstream, address.as_deref(), Some(&job), detail);
+        self.log(failure, server_id.upstream, Some(&address), Some(&job), detail);
         match job.is_answered {
             true => self.end_with(state, job, failure),
             false => self.repeat_or_refuse(state, job, server_id, true, failure),
@@ -120,9 +117,8 @@ impl ProxyWorker {
     }
 
     /// The address of a server, for logs.
-    fn address_of(&self, state: &State, server_id: ServerId) -> Option<Rc<str>> {
-        let group = state.groups.get(server_id.upstream)?;
-        group.pools.get(server_id.server).map(|pool| pool.address.clone())
+    fn address_of(&self, state: &State, server_id: ServerId) -> Rc<str> {
+        state.groups.at(server_id.upstream).pools.at(server_id.server).address.clone()
     }
 
     /// Repeats a request that the server has not processed: this counts as no attempt, and needs no retry budget.
@@ -244,7 +240,7 @@ impl ProxyWorker {
     /// A deadline has expired: of connecting, of an idle connection, or of the periodic check of streams.
     pub(crate) fn overdue_h2(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let is_connecting = connection.is_connecting;
         let Some((session, guest, _)) = connection.shared() else { return };
         if !session.is_ready {

@@ -59,9 +59,9 @@ impl ProxyWorker {
     /// Sends the head of a request over an open connection. The server's count of requests already includes it.
     pub(crate) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
         let Some(connection) = state.table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let Some((session, guest, server_id)) = connection.shared() else { return };
-        let Some(server) = upstream.servers.get(server_id.server) else { return };
+        let server = upstream.servers.at(server_id.server);
         job.trail.connected();
         let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
         let length = match job.length {

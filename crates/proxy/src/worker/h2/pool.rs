@@ -15,9 +15,7 @@ impl ProxyWorker {
         let Some(connection) = state.table.get(at) else { return };
         let (guest, server_id) = (connection.guest, connection.server_id);
         connection.session = Some(Box::new(Session::new(streams_max)));
-        if let Some(upstream) = self.upstreams.get(server_id.upstream) {
-            self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
-        }
+        self.lane.set_deadline(guest, Some(self.upstreams.at(server_id.upstream).plan.connect_time_max));
         self.enlist(state, at, job);
     }
 
@@ -29,15 +27,12 @@ impl ProxyWorker {
             return false;
         }
         let server_id = connection.server_id;
-        let server = self
-            .upstreams
-            .get(server_id.upstream)
-            .and_then(|upstream| upstream.servers.get(server_id.server));
+        let server = self.upstreams.at(server_id.upstream).servers.at(server_id.server);
         if let Err(error) = self.lane.outcome(connection.guest) {
             self.not_opened(state, at, Failure::NotConnected, Some(&error_text(&error)));
             return false;
         }
-        let is_secure = server.is_some_and(|server| server.is_secure());
+        let is_secure = server.is_secure();
         if is_secure && self.lane.protocol(connection.guest).as_deref() != Some(H2) {
             let why = "it did not choose h2 in the TLS handshake (ALPN)";
             self.not_opened(state, at, Failure::NoHttp2, Some(why));
@@ -50,7 +45,7 @@ impl ProxyWorker {
     /// The server's SETTINGS have arrived: waiting requests are sent.
     pub(crate) fn opened(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
         let Some((session, guest, server_id)) = connection.shared() else { return };
         session.is_ready = true;
@@ -80,7 +75,7 @@ impl ProxyWorker {
     pub(crate) fn shelve(&self, state: &mut State, at: usize) {
         let State { table, groups, .. } = &mut *state;
         let Some(connection) = table.get(at) else { return };
-        let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
         let Some((session, guest, server_id)) = connection.shared() else { return };
         let has_room = session.has_room(streams_max);
@@ -97,9 +92,9 @@ impl ProxyWorker {
         if shelf == PoolList::Idle {
             session.rest();
         }
-        let Some(group) = groups.get_mut(server_id.upstream) else { return };
+        let group = groups.at_mut(server_id.upstream);
         let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
-        let Some(pool) = group.pools.get_mut(server_id.server) else { return };
+        let pool = group.pools.at_mut(server_id.server);
         match was {
             PoolList::None => {}
             PoolList::Shared => pool.shared.retain(|&shared| shared != at),
@@ -122,16 +117,14 @@ impl ProxyWorker {
 
     fn keep_idle(&self, state: &mut State, at: usize, guest: GuestKey) {
         let Some(server_id) = state.table.get(at).map(|connection| connection.server_id) else { return };
-        let Some(upstream) = self.upstreams.get(server_id.upstream) else { return };
-        let pool =
-            state.groups.get_mut(server_id.upstream).and_then(|group| group.pools.get_mut(server_id.server));
-        match pool {
-            Some(pool) if pool.idle.len() < upstream.plan.idle_max => {
-                pool.idle.push(at);
-                pool.counts.up(|counts| &counts.idle);
-                self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
-            }
-            _ => self.close(state, at),
+        let upstream = self.upstreams.at(server_id.upstream);
+        let pool = state.pool(server_id);
+        if pool.idle.len() < upstream.plan.idle_max {
+            pool.idle.push(at);
+            pool.counts.up(|counts| &counts.idle);
+            self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
+        } else {
+            self.close(state, at);
         }
     }
 }

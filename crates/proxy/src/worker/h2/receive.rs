@@ -46,9 +46,7 @@ impl ProxyWorker {
                 start.copy_from_slice(&connection.held);
                 connection.held.clear();
             }
-            let Some(upstream) = self.upstreams.get(connection.server_id.upstream) else {
-                return ReceiveOutcome::On;
-            };
+            let upstream = self.upstreams.at(connection.server_id.upstream);
             let bytes = buffer.get(..end).unwrap_or_default();
             session.receipts += 1;
             let mut hearing = FrameReader {
