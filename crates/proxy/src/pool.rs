@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use flatout_engine::bug;
+
 use crate::connection::UpstreamConnection;
 use crate::request::job::Job;
 use crate::select::balance::Shares;
@@ -70,10 +72,25 @@ impl Table {
         self.entries.len()
     }
 
-    pub(crate) fn get(&mut self, at: usize) -> Option<&mut UpstreamConnection> {
+    /// The connection at an index, which may be gone: the index comes from an event, or something has happened since it
+    /// was looked up.
+    #[inline]
+    pub(crate) fn find(&mut self, at: usize) -> Option<&mut UpstreamConnection> {
         self.entries.get_mut(at)?.as_deref_mut()
     }
 
+    /// The connection at an index that was just looked up, or is in a list of open connections. A missing one is reported
+    /// as a bug.
+    #[inline]
+    pub(crate) fn known(&mut self, at: usize) -> Option<&mut UpstreamConnection> {
+        let found = self.entries.get_mut(at).and_then(|entry| entry.as_deref_mut());
+        if found.is_none() {
+            bug!("connection {at} is missing");
+        }
+        found
+    }
+
+    /// Removes the connection at an index, which may be gone.
     pub(crate) fn remove(&mut self, at: usize) -> Option<Box<UpstreamConnection>> {
         let connection = self.entries.get_mut(at)?.take()?;
         self.free.push(at);
@@ -89,9 +106,14 @@ impl Pool {
 
     /// A connection is closed, or leaves.
     pub(crate) fn forget(&mut self, at: usize) {
-        self.shared.retain(|&shared| shared != at);
         self.open = self.open.saturating_sub(1);
         self.counts.down(|counts| &counts.open);
+        self.unlist(at);
+    }
+
+    /// A connection gets no more requests.
+    pub(crate) fn unlist(&mut self, at: usize) {
+        self.shared.retain(|&shared| shared != at);
         let idle = self.idle.len();
         self.idle.retain(|&idle| idle != at);
         if self.idle.len() < idle {

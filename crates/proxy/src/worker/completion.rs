@@ -12,7 +12,7 @@ use crate::worker::state::State;
 impl ProxyWorker {
     /// The response is complete: the connection carries the next request, or is closed.
     pub(crate) fn complete(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let (server_id, guest, is_reusable) =
             (connection.server_id, connection.guest, connection.is_reusable());
         if let Some(job) = state.take_job(at) {
@@ -59,7 +59,7 @@ impl ProxyWorker {
 
     /// The connection was closed or reset, during a request or while it was idle.
     pub(crate) fn broken(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         // After earlier requests, the server most likely closed it while it was idle.
         let was_idle = connection.uses > 1 && connection.held.is_empty();
         self.lost(state, at, was_idle, Failure::Closed);
@@ -67,7 +67,7 @@ impl ProxyWorker {
 
     /// The response is malformed: the server may have processed the request.
     pub(crate) fn failed(&self, state: &mut State, at: usize) {
-        if let Some(connection) = state.table.get(at)
+        if let Some(connection) = state.table.known(at)
             && let Some(job) = connection.job.as_mut()
         {
             job.retries_left = 0;
@@ -77,7 +77,7 @@ impl ProxyWorker {
 
     /// The connection failed, so the server saw nothing of the request. `why`: what the kernel or TLS says.
     pub(crate) fn not_connected(&self, state: &mut State, at: usize, failure: Failure, why: Option<&str>) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let (server_id, address) = (connection.server_id, connection.address.clone());
         let job = state.take_job(at);
         self.log(failure, server_id.upstream, Some(&address), job.as_deref(), why);
@@ -91,7 +91,7 @@ impl ProxyWorker {
 
     /// Closes a connection that cannot be used any more; its request is repeated if that is safe.
     fn lost(&self, state: &mut State, at: usize, was_idle: bool, failure: Failure) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let (server_id, address) = (connection.server_id, connection.address.clone());
         let job = state.take_job(at);
         self.close(state, at);
@@ -113,7 +113,7 @@ impl ProxyWorker {
 
     /// Ends the request of a connection, not for the server's fault. The connection cannot be used any more.
     pub(crate) fn end_job_of(&self, state: &mut State, at: usize, failure: Failure) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let (server_id, address) = (connection.server_id, connection.address.clone());
         let job = state.take_job(at);
         self.close(state, at);
@@ -132,7 +132,7 @@ impl ProxyWorker {
 
     /// A deadline has passed.
     pub(crate) fn overdue(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         if connection.is_connecting {
             return self.not_connected(state, at, Failure::ConnectTime, None);

@@ -60,7 +60,7 @@ impl ProxyWorker {
             }
         }
         for at in 0..state.table.len() {
-            let Some(connection) = state.table.get(at) else { continue };
+            let Some(connection) = state.table.find(at) else { continue };
             if let Some(job) = &connection.job {
                 is_timing |= job.ends_ns.is_some();
                 if job.is_overdue(now_ns) {
@@ -75,8 +75,7 @@ impl ProxyWorker {
     }
 
     fn end_overdue_h2(&self, state: &mut State, at: usize, now_ns: u64) -> bool {
-        let Some((session, guest, server_id)) =
-            state.table.get(at).and_then(|connection| connection.shared())
+        let Some((session, guest, server_id)) = state.table.known(at).and_then(|connection| connection.h2())
         else {
             return false;
         };

@@ -17,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Worker};
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Worker, bug};
 use flatout_wire::h2::Room;
 
 use crate::connection::h2::windows::Windows;
@@ -89,8 +89,13 @@ impl ProxyWorker {
         })
     }
 
+    /// Itself, for those who call it later.
     pub(crate) fn owner(&self) -> Option<Rc<ProxyWorker>> {
-        self.me.upgrade()
+        let owner = self.me.upgrade();
+        if owner.is_none() {
+            bug!("a worker's part of the proxy is used while it is dropped");
+        }
+        owner
     }
 }
 
@@ -138,7 +143,7 @@ impl ProxyWorker {
     fn happened(&self, state: &mut State, guest: GuestKey, tag: u64, event: GuestEvent) {
         let is_client = tag & CLIENT_SIDE != 0;
         let at = (tag & !CLIENT_SIDE) as usize;
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.find(at) else { return };
         let is_tunnel = connection.tunnel.is_some();
         let is_known = match &connection.tunnel {
             Some(tunnel) if is_client => tunnel.client() == guest,

@@ -21,7 +21,7 @@ impl ProxyWorker {
     pub(crate) fn receive(&self, state: &mut State, at: usize) {
         for _ in 0..READS_PER_CALL {
             let State { table, fields, decisions, .. } = &mut *state;
-            let Some(connection) = table.get(at) else { return };
+            let Some(connection) = table.find(at) else { return };
             let Some(job) = &connection.job else {
                 // Unexpected bytes, EOF, or a TLS record without data.
                 if connection.is_readable && self.has_closed(connection) {
@@ -98,7 +98,7 @@ impl ProxyWorker {
             }
         }
         // There may be more data without another edge: let others run first, then call this one again.
-        if let Some(connection) = state.table.get(at) {
+        if let Some(connection) = state.table.known(at) {
             self.lane.call_again(connection.guest);
         }
     }
@@ -181,7 +181,7 @@ impl ProxyWorker {
 
     /// The server has closed its side (EOF).
     fn ended(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         connection.is_readable = false;
         connection.is_read_closed = true;
         let was_answered = connection.job.as_ref().is_some_and(|job| job.is_answered);

@@ -19,7 +19,7 @@ const COPY_BYTES_MAX: usize = 16 << 10;
 impl ProxyWorker {
     /// Looks at the outcome of an attempt to connect. Returns whether there is a connection.
     pub(crate) fn connected(&self, state: &mut State, at: usize) -> bool {
-        let Some(connection) = state.table.get(at) else { return false };
+        let Some(connection) = state.table.known(at) else { return false };
         if connection.is_full && !connection.is_read_closed {
             // The event was for something else.
             return false;
@@ -40,7 +40,7 @@ impl ProxyWorker {
     /// Sends a request over a connection. Returns the request if the connection turns out to be closed before
     /// anything was sent.
     pub(crate) fn begin(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
-        let Some(connection) = state.table.get(at) else { return Some(job) };
+        let Some(connection) = state.table.known(at) else { return Some(job) };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         // A server that closes while we send may or may not have seen the request. And bytes that nobody has asked for
         // must not become the response to this request. No event may have reported either yet.
@@ -101,7 +101,7 @@ impl ProxyWorker {
 
     /// Moves data in both directions.
     pub(crate) fn pump(&self, state: &mut State, at: usize) {
-        if state.table.get(at).is_none_or(|connection| connection.is_connecting || connection.is_switching) {
+        if state.table.find(at).is_none_or(|connection| connection.is_connecting || connection.is_switching) {
             return;
         }
         if !self.send_body(state, at) {
@@ -113,7 +113,7 @@ impl ProxyWorker {
     /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.
     #[cold]
     fn receive_last(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let guest = connection.guest;
         connection.is_readable = true;
         self.receive(state, at);
@@ -122,7 +122,7 @@ impl ProxyWorker {
             let is_waiting = connection.job.as_ref().is_some_and(|job| !job.is_answered);
             connection.guest == guest && is_waiting && connection.held.is_empty()
         };
-        if state.table.get(at).is_some_and(has_nothing) {
+        if state.table.find(at).is_some_and(has_nothing) {
             self.broken(state, at);
         }
     }
@@ -131,7 +131,7 @@ impl ProxyWorker {
     /// accepts data.
     fn send_body(&self, state: &mut State, at: usize) -> bool {
         let State { table, scratch, .. } = state;
-        let Some(connection) = table.get(at) else { return true };
+        let Some(connection) = table.known(at) else { return true };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let waited = !connection.out.is_empty() && !connection.is_full;
         if connection.flush(&self.lane) == Flushed::Broken {

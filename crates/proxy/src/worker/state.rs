@@ -55,7 +55,7 @@ impl State {
 
     /// Assigns a request to a connection, and counts it for the server.
     pub(crate) fn give_job(&mut self, at: usize, job: Box<Job>) {
-        let Some(connection) = self.table.get(at) else { return };
+        let Some(connection) = self.table.known(at) else { return };
         connection.job = Some(job);
         let server_id = connection.server_id;
         self.count_in(server_id);
@@ -84,7 +84,7 @@ impl State {
 
     /// Takes a connection's request, which is no longer counted.
     pub(crate) fn take_job(&mut self, at: usize) -> Option<Box<Job>> {
-        let connection = self.table.get(at)?;
+        let connection = self.table.find(at)?;
         let job = connection.job.take()?;
         let server_id = connection.server_id;
         self.count_out(server_id);
@@ -104,6 +104,6 @@ impl State {
 impl State {
     /// Whether this entry is still the same connection.
     pub(crate) fn is_still(&mut self, at: usize, guest: GuestKey) -> bool {
-        self.table.get(at).is_some_and(|connection| connection.guest == guest)
+        self.table.find(at).is_some_and(|connection| connection.guest == guest)
     }
 }

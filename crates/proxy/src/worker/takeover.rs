@@ -23,7 +23,7 @@ impl ProxyWorker {
             .flat_map(|pool| pool.idle.clone())
             .collect();
         for at in idle {
-            let server_id = state.table.get(at).map(|connection| connection.server_id);
+            let server_id = state.table.known(at).map(|connection| connection.server_id);
             if let Some(server_id) = server_id.and_then(|server_id| self.place_after(former, server_id))
                 && let Some(connection) = leave(&mut state, at)
             {
@@ -35,7 +35,7 @@ impl ProxyWorker {
     /// Passes a connection that has become idle to this part's successor. Returns whether the successor took it.
     pub(crate) fn hand_on(&self, state: &mut State, at: usize) -> bool {
         let newest = self.newest.borrow().borrow().upgrade();
-        let (Some(newest), Some(connection)) = (newest, state.table.get(at)) else { return false };
+        let (Some(newest), Some(connection)) = (newest, state.table.known(at)) else { return false };
         let Some(server_id) = newest.place_after(self, connection.server_id) else { return false };
         let has_room = newest.state.try_borrow().is_ok_and(|state| {
             let idle = state.groups.at(server_id.upstream).pools.at(server_id.server).idle.len();

@@ -26,7 +26,7 @@ impl PendingTunnel {
     }
 
     fn join_in(&self, worker: &Rc<ProxyWorker>, state: &mut State, taken: DetachedConnection) {
-        let Some(connection) = state.table.get(self.at).filter(|connection| connection.guest == self.guest)
+        let Some(connection) = state.table.find(self.at).filter(|connection| connection.guest == self.guest)
         else {
             return;
         };
@@ -53,7 +53,7 @@ impl Drop for PendingTunnel {
         let Ok(mut state) = worker.state.try_borrow_mut() else { return self.is_left.set(true) };
         let is_left = state
             .table
-            .get(self.at)
+            .find(self.at)
             .is_some_and(|connection| connection.guest == self.guest && connection.tunnel.is_none());
         if is_left {
             worker.close(&mut state, self.at);
@@ -65,7 +65,7 @@ impl ProxyWorker {
     /// The upstream switches protocols; the client's connection switches after its response was sent.
     pub(crate) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
         let Some(mut job) = state.take_job(at) else { return };
-        let (Some(connection), Some(me)) = (state.table.get(at), self.owner()) else { return };
+        let (Some(connection), Some(me)) = (state.table.known(at), self.owner()) else { return };
         let is_left = Rc::new(Cell::new(false));
         let waiting = PendingTunnel {
             worker: Rc::downgrade(&me),
@@ -94,7 +94,7 @@ impl ProxyWorker {
         is_client: bool,
         ready: Option<flatout_engine::Ready>,
     ) {
-        let Some(tunnel) = state.table.get(at).and_then(|connection| connection.tunnel.as_mut()) else {
+        let Some(tunnel) = state.table.known(at).and_then(|connection| connection.tunnel.as_mut()) else {
             return;
         };
         let Tunnel { there, back, .. } = tunnel;
@@ -117,7 +117,7 @@ impl ProxyWorker {
 
     /// Moves data through a tunnel, in both directions.
     fn tunnel(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let guest = connection.guest;
         let Some(tunnel) = connection.tunnel.as_mut() else { return };

@@ -23,7 +23,7 @@ pub(crate) mod windows;
 
 use std::collections::VecDeque;
 
-use flatout_engine::{ExchangeKey, GuestKey, Lane, Moved};
+use flatout_engine::{ExchangeKey, GuestKey, Lane, Moved, bug};
 use flatout_wire::h2::{Connection, Limits, STREAMS_MAX_CEILING, StreamId, TINY_DATA_BYTES};
 use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits};
 
@@ -248,9 +248,13 @@ impl Session {
 }
 
 impl UpstreamConnection {
-    /// Its session, and what the session needs of the connection.
-    pub(crate) fn shared(&mut self) -> Option<(&mut Session, GuestKey, ServerId)> {
+    /// Its session, and what the session needs of the connection. A connection without HTTP/2 is reported as a bug.
+    pub(crate) fn h2(&mut self) -> Option<(&mut Session, GuestKey, ServerId)> {
         let (guest, server_id) = (self.guest, self.server_id);
-        self.session.as_deref_mut().map(|session| (session, guest, server_id))
+        let Some(session) = self.session.as_deref_mut() else {
+            bug!("{} has no HTTP/2 session", self.address);
+            return None;
+        };
+        Some((session, guest, server_id))
     }
 }

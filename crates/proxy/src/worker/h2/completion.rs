@@ -22,8 +22,7 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 impl ProxyWorker {
     /// Finishes streams that have ended, and gives their places to queued requests.
     pub(crate) fn bury(&self, state: &mut State, at: usize) {
-        let Some((session, guest, server_id)) =
-            state.table.get(at).and_then(|connection| connection.shared())
+        let Some((session, guest, server_id)) = state.table.known(at).and_then(|connection| connection.h2())
         else {
             return;
         };
@@ -34,7 +33,7 @@ impl ProxyWorker {
         self.shelve(state, at);
         let mut ended = 0;
         while state.is_still(at, guest)
-            && let Some((session, ..)) = state.table.get(at).and_then(|connection| connection.shared())
+            && let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2())
             && let Some((id, over)) = session.over.pop()
         {
             let Some(stream) = session.take(id) else { continue };
@@ -144,7 +143,7 @@ impl ProxyWorker {
 
     /// The client of a request is gone: its stream is reset, the others continue.
     pub(crate) fn client_gone(&self, state: &mut State, at: usize, key: ExchangeKey) {
-        let Some((session, _, server_id)) = state.table.get(at).and_then(|connection| connection.shared())
+        let Some((session, _, server_id)) = state.table.known(at).and_then(|connection| connection.h2())
         else {
             return;
         };
@@ -163,9 +162,9 @@ impl ProxyWorker {
 
     /// The connection could not be opened: no request was processed. `why`: what the kernel, TLS or HTTP/2 says.
     pub(crate) fn not_opened(&self, state: &mut State, at: usize, failure: Failure, why: Option<&str>) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let address = connection.address.clone();
-        let Some((session, _, server_id)) = connection.shared() else { return };
+        let Some((session, _, server_id)) = connection.h2() else { return };
         let waiting = std::mem::take(&mut session.waiting);
         self.log(failure, server_id.upstream, Some(&address), waiting.first().map(|job| &**job), why);
         self.count_failure(state, server_id);
@@ -179,7 +178,7 @@ impl ProxyWorker {
 
     /// The connection has ended, or cannot continue: incomplete requests are repeated if that is safe.
     pub(crate) fn lost_h2(&self, state: &mut State, at: usize, outcome: ReceiveOutcome) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         connection.is_readable = false;
         connection.held = Vec::new();
         let is_fault = matches!(outcome, ReceiveOutcome::Fault(_));
@@ -187,7 +186,7 @@ impl ProxyWorker {
             ReceiveOutcome::Fault(why) => Some(why),
             _ => None,
         };
-        let Some((session, guest, server_id)) = connection.shared() else { return };
+        let Some((session, guest, server_id)) = connection.h2() else { return };
         if !session.is_ready {
             let why = why.as_deref().unwrap_or("it closed the connection and sent no SETTINGS");
             return self.not_opened(state, at, Failure::NoHttp2, Some(why));
@@ -239,10 +238,10 @@ impl ProxyWorker {
 
     /// A deadline has expired: of connecting, of an idle connection, or of the periodic check of streams.
     pub(crate) fn overdue_h2(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let is_connecting = connection.is_connecting;
-        let Some((session, guest, _)) = connection.shared() else { return };
+        let Some((session, guest, _)) = connection.h2() else { return };
         if !session.is_ready {
             let why = (!is_connecting).then_some("it sent no SETTINGS in time");
             return self.not_opened(state, at, Failure::ConnectTime, why);

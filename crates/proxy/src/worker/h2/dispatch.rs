@@ -17,7 +17,11 @@ use crate::worker::state::State;
 impl ProxyWorker {
     /// Gives a request to a connection with room. Returns the request if the connection turns out to be closed.
     pub(crate) fn join(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
-        let Some(connection) = state.table.get(at) else { return Some(job) };
+        let Some(connection) = state.table.known(at) else {
+            // It must not be chosen again.
+            state.groups.at_mut(job.upstream).pools.iter_mut().for_each(|pool| pool.unlist(at));
+            return Some(job);
+        };
         let guest = connection.guest;
         // If the server closes while we send, it may have processed the request. Before sending one that must not be
         // repeated, read what the server has sent.
@@ -28,7 +32,7 @@ impl ProxyWorker {
                 return Some(job);
             }
         }
-        if let Some(connection) = state.table.get(at) {
+        if let Some(connection) = state.table.known(at) {
             job.trail.begin(&self.watch, &connection.address);
         }
         self.enlist(state, at, job);
@@ -37,8 +41,7 @@ impl ProxyWorker {
 
     /// Assigns a request to a connection: sends it at once, or when the connection is open.
     pub(crate) fn enlist(&self, state: &mut State, at: usize, job: Box<Job>) {
-        let Some((session, guest, server_id)) =
-            state.table.get(at).and_then(|connection| connection.shared())
+        let Some((session, guest, server_id)) = state.table.known(at).and_then(|connection| connection.h2())
         else {
             return;
         };
@@ -58,9 +61,9 @@ impl ProxyWorker {
 
     /// Sends the head of a request over an open connection. The server's count of requests already includes it.
     pub(crate) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
-        let Some((session, guest, server_id)) = connection.shared() else { return };
+        let Some((session, guest, server_id)) = connection.h2() else { return };
         let server = upstream.servers.at(server_id.server);
         job.trail.connected();
         let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
@@ -94,7 +97,7 @@ impl ProxyWorker {
 
     /// Handles an event of an HTTP/2 connection, or of one of its requests.
     pub(crate) fn happened_h2(&self, state: &mut State, at: usize, event: GuestEvent) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         if let GuestEvent::Socket(ready) = event {
             connection.is_full &= !ready.writable();
             connection.is_read_closed |= ready.read_closed() || ready.hung_up();
@@ -104,7 +107,7 @@ impl ProxyWorker {
             }
             return self.pump_h2(state, at);
         }
-        let Some((session, guest, _)) = connection.shared() else { return };
+        let Some((session, guest, _)) = connection.h2() else { return };
         match event {
             GuestEvent::Again => {
                 session.is_scheduled = false;
@@ -133,7 +136,7 @@ impl ProxyWorker {
 
     /// Transfers everything possible, in both directions.
     pub(crate) fn pump_h2(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         if connection.is_connecting {
             return;
         }
@@ -161,9 +164,9 @@ impl ProxyWorker {
     /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.
     #[cold]
     fn receive_last_h2(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         connection.is_readable = true;
-        let Some((session, guest, _)) = connection.shared() else { return };
+        let Some((session, guest, _)) = connection.h2() else { return };
         session.out.clear();
         session.sent = 0;
         let outcome = match session.machine.is_closed() {

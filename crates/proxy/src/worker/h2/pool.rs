@@ -12,7 +12,7 @@ use crate::worker::state::State;
 impl ProxyWorker {
     /// Starts an HTTP/2 session on a new connection; its first request waits for it.
     pub(crate) fn open_shared(&self, state: &mut State, at: usize, streams_max: u32, job: Box<Job>) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let (guest, server_id) = (connection.guest, connection.server_id);
         connection.session = Some(Box::new(Session::new(streams_max)));
         self.lane.set_deadline(guest, Some(self.upstreams.at(server_id.upstream).plan.connect_time_max));
@@ -21,7 +21,7 @@ impl ProxyWorker {
 
     /// Checks the outcome of a connection attempt. Returns whether the connection is open.
     pub(crate) fn connected_h2(&self, state: &mut State, at: usize) -> bool {
-        let Some(connection) = state.table.get(at) else { return false };
+        let Some(connection) = state.table.known(at) else { return false };
         if connection.is_full && !connection.is_read_closed {
             // The event was not about the connection attempt.
             return false;
@@ -44,10 +44,10 @@ impl ProxyWorker {
 
     /// The server's SETTINGS have arrived: waiting requests are sent.
     pub(crate) fn opened(&self, state: &mut State, at: usize) {
-        let Some(connection) = state.table.get(at) else { return };
+        let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
-        let Some((session, guest, server_id)) = connection.shared() else { return };
+        let Some((session, guest, server_id)) = connection.h2() else { return };
         session.is_ready = true;
         // No event reports what arrived after the SETTINGS.
         self.schedule(session, guest);
@@ -57,7 +57,7 @@ impl ProxyWorker {
         }
         let mut waiting = std::mem::take(&mut session.waiting).into_iter();
         while state.is_still(at, guest)
-            && let Some((session, ..)) = state.table.get(at).and_then(|connection| connection.shared())
+            && let Some((session, ..)) = state.table.known(at).and_then(|connection| connection.h2())
             && session.has_room(streams_max)
             && let Some(job) = waiting.next()
         {
@@ -74,10 +74,10 @@ impl ProxyWorker {
     /// Moves a connection to the list that matches its room. One without requests becomes idle, or is closed.
     pub(crate) fn shelve(&self, state: &mut State, at: usize) {
         let State { table, groups, .. } = &mut *state;
-        let Some(connection) = table.get(at) else { return };
+        let Some(connection) = table.find(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let streams_max = upstream.plan.protocol.streams_max().unwrap_or(1);
-        let Some((session, guest, server_id)) = connection.shared() else { return };
+        let Some((session, guest, server_id)) = connection.h2() else { return };
         let has_room = session.has_room(streams_max);
         let shelf = match (session.is_idle(), has_room) {
             (true, true) => PoolList::Idle,
@@ -116,7 +116,7 @@ impl ProxyWorker {
     }
 
     fn keep_idle(&self, state: &mut State, at: usize, guest: GuestKey) {
-        let Some(server_id) = state.table.get(at).map(|connection| connection.server_id) else { return };
+        let Some(server_id) = state.table.known(at).map(|connection| connection.server_id) else { return };
         let upstream = self.upstreams.at(server_id.upstream);
         let pool = state.pool(server_id);
         if pool.idle.len() < upstream.plan.idle_max {

@@ -20,7 +20,7 @@ impl ProxyWorker {
     pub(crate) fn receive_h2(&self, state: &mut State, at: usize) -> ReceiveOutcome {
         for _ in 0..READS_PER_CALL {
             let State { table, decisions, room, .. } = &mut *state;
-            let Some(connection) = table.get(at) else { return ReceiveOutcome::On };
+            let Some(connection) = table.known(at) else { return ReceiveOutcome::On };
             let Some(session) = connection.session.as_deref_mut() else { return ReceiveOutcome::On };
             if !connection.is_readable || session.is_gone || session.pending_bytes() > OUT_BYTES_MAX {
                 return ReceiveOutcome::On;
@@ -70,7 +70,7 @@ impl ProxyWorker {
             }
         }
         // The socket may have more, and no new edge would report it. Other connections go first, then this one again.
-        if let Some((session, guest, _)) = state.table.get(at).and_then(|connection| connection.shared()) {
+        if let Some((session, guest, _)) = state.table.known(at).and_then(|connection| connection.h2()) {
             self.schedule(session, guest);
         }
         ReceiveOutcome::On
@@ -79,7 +79,7 @@ impl ProxyWorker {
     /// Passes on held content of one stream or of all, if its client has room now.
     pub(crate) fn release_held(&self, state: &mut State, at: usize, only: Option<StreamId>) {
         let State { table, decisions, .. } = &mut *state;
-        let Some((session, ..)) = table.get(at).and_then(|connection| connection.shared()) else { return };
+        let Some((session, ..)) = table.known(at).and_then(|connection| connection.h2()) else { return };
         let ids: Vec<StreamId> = match only {
             Some(id) => vec![id],
             None => session.streams.iter().map(|entry| entry.id).collect(),

@@ -10,9 +10,9 @@ const SENDS_PER_CALL: usize = 8;
 impl ProxyWorker {
     /// Frames and sends content, as the windows and the socket allow.
     pub(crate) fn say(&self, state: &mut State, at: usize) -> Flushed {
-        let Some(connection) = state.table.get(at) else { return Flushed::All };
+        let Some(connection) = state.table.known(at) else { return Flushed::All };
         let mut is_full = connection.is_full;
-        let Some((session, guest, _)) = connection.shared() else { return Flushed::All };
+        let Some((session, guest, _)) = connection.h2() else { return Flushed::All };
         if session.is_gone {
             session.out = Vec::new();
             session.sent = 0;
