@@ -18,15 +18,63 @@ pub(crate) type DecisionSender = oneshot::Sender<AuthDecision>;
 /// The receiver of a response.
 pub(crate) enum Receiver {
     /// A client.
-    Client {
-        exchange: ExchangeKey,
-        /// Applies the route's rules to the response.
-        finish: Rc<dyn Finish>,
-    },
-    /// A rule; `None` after it was notified.
+    Client(WaitingClient),
+    /// A rule; `None` after it was notified. If it is dropped before, the rule finds that its sender is gone.
     Rule(Option<Rule>),
-    /// A cache, which may serve many clients with the response.
+    /// A cache, which may serve many clients with the response. It ends their requests when it is dropped.
     Sink(Rc<dyn ResponseSink>),
+}
+
+/// A client in the proxy's hands. If it is dropped before its response is complete, it gets 502, or its response is cut:
+/// no mistake leaves a client without an end.
+pub(crate) struct WaitingClient {
+    lane: Lane,
+    exchange: ExchangeKey,
+    /// Applies the route's rules to the response.
+    finish: Rc<dyn Finish>,
+    phase: Phase,
+}
+
+/// How far the response to a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    /// The head was sent, and parts of the body follow.
+    Begun,
+    Over,
+}
+
+impl WaitingClient {
+    /// Passes on the head. Returns whether the rest of the body is wanted.
+    fn answer(&mut self, mut response: Box<Response>, by: ResponseOrigin) -> bool {
+        let was_pushed = matches!(response.body(), Body::Pushed);
+        self.finish.finish(&mut response, by);
+        let is_wanted = was_pushed && matches!(response.body(), Body::Pushed);
+        self.phase = if is_wanted { Phase::Begun } else { Phase::Over };
+        self.lane.answer(self.exchange, response);
+        is_wanted
+    }
+
+    #[cold]
+    fn abandon(&mut self) {
+        match self.phase {
+            Phase::Waiting if self.lane.is_open(self.exchange) => {
+                let mut response = self.lane.response();
+                response.set_status(Status::BAD_GATEWAY);
+                self.answer(response, ResponseOrigin::Here);
+            }
+            Phase::Begun => drop(self.lane.cut(self.exchange)),
+            Phase::Waiting | Phase::Over => {}
+        }
+    }
+}
+
+impl Drop for WaitingClient {
+    fn drop(&mut self) {
+        if self.phase != Phase::Over {
+            self.abandon();
+        }
+    }
 }
 
 /// Receives a response in place of a client. All of it runs on the requesting worker.
@@ -89,6 +137,10 @@ pub(crate) struct Rule {
 pub(crate) type PendingDecisions = Vec<(DecisionSender, Option<AuthDecision>)>;
 
 impl Receiver {
+    pub(crate) fn client(lane: &Lane, ParkedClient { exchange, finish }: ParkedClient) -> Receiver {
+        Receiver::Client(WaitingClient { lane: lane.clone(), exchange, finish, phase: Phase::Waiting })
+    }
+
     pub(crate) fn rule(then: DecisionSender, wanted: Vec<String>) -> Receiver {
         Receiver::Rule(Some(Rule { then, wanted, response: None, body: Vec::new() }))
     }
@@ -101,7 +153,7 @@ impl Receiver {
     /// The exchange of a client.
     pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
-            Receiver::Client { exchange, .. } => Some(*exchange),
+            Receiver::Client(client) => Some(client.exchange),
             Receiver::Rule(_) | Receiver::Sink(_) => None,
         }
     }
@@ -114,7 +166,7 @@ impl Receiver {
     /// Passes on an interim response, if the receiver uses it.
     pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
         match self {
-            Receiver::Client { exchange, .. } => drop(lane.inform(*exchange, status, lines)),
+            Receiver::Client(client) => drop(lane.inform(client.exchange, status, lines)),
             Receiver::Rule(_) => {}
             Receiver::Sink(sink) => sink.inform(lane, status, lines),
         }
@@ -123,7 +175,7 @@ impl Receiver {
     /// Whether anybody still waits.
     pub(crate) fn is_open(&self, lane: &Lane) -> bool {
         match self {
-            Receiver::Client { exchange, .. } => lane.is_open(*exchange),
+            Receiver::Client(client) => lane.is_open(client.exchange),
             // Its client may be gone.
             Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
             Receiver::Sink(_) => true,
@@ -133,7 +185,7 @@ impl Receiver {
     /// Whether more of the body can be taken now.
     pub(crate) fn has_room(&self, lane: &Lane) -> bool {
         match self {
-            Receiver::Client { exchange, .. } => lane.has_room(*exchange),
+            Receiver::Client(client) => lane.has_room(client.exchange),
             Receiver::Rule(_) => true,
             Receiver::Sink(sink) => sink.has_room(),
         }
@@ -151,21 +203,15 @@ impl Receiver {
         match self {
             Receiver::Sink(sink) => match sink.head(lane, guest, response, by) {
                 Disposition::Consumed(is_wanted) => is_wanted,
-                Disposition::Passed(response, ParkedClient { exchange, finish }) => {
+                Disposition::Passed(response, client) => {
                     if let Some(guest) = guest {
-                        lane.attach(exchange, guest);
+                        lane.attach(client.exchange, guest);
                     }
-                    *self = Receiver::Client { exchange, finish };
+                    *self = Receiver::client(lane, client);
                     self.answer(lane, guest, response, by)
                 }
             },
-            Receiver::Client { exchange, finish } => {
-                let was_pushed = matches!(response.body(), Body::Pushed);
-                finish.finish(&mut response, by);
-                let is_wanted = was_pushed && matches!(response.body(), Body::Pushed);
-                lane.answer(*exchange, response);
-                is_wanted
-            }
+            Receiver::Client(client) => client.answer(response, by),
             Receiver::Rule(Some(rule)) => {
                 rule.body.extend_from_slice(response.body_bytes().unwrap_or_default());
                 response.take_body();
@@ -180,7 +226,7 @@ impl Receiver {
     pub(crate) fn push(&mut self, lane: &Lane, data: Bytes) -> bool {
         match self {
             // The caller has checked that there is room.
-            Receiver::Client { exchange, .. } => lane.push(*exchange, data) != Push::Gone,
+            Receiver::Client(client) => lane.push(client.exchange, data) != Push::Gone,
             Receiver::Rule(Some(rule)) => {
                 rule.body.extend_from_slice(&data);
                 rule.body.len() <= OPINION_BYTES_MAX
@@ -192,16 +238,19 @@ impl Receiver {
 
     /// The same through a pipe, for a client.
     pub(crate) fn push_pipe(&self, lane: &Lane, pipe: PooledPipe) {
-        if let Receiver::Client { exchange, .. } = self {
+        if let Receiver::Client(client) = self {
             // The caller has checked that there is room.
-            let _ = lane.push_pipe(*exchange, pipe);
+            let _ = lane.push_pipe(client.exchange, pipe);
         }
     }
 
     /// The response is complete.
     pub(crate) fn end(&mut self, lane: &Lane, trailers: &[u8], decisions: &mut PendingDecisions) {
         match self {
-            Receiver::Client { exchange, .. } => drop(lane.end(*exchange, trailers)),
+            Receiver::Client(client) => {
+                client.phase = Phase::Over;
+                lane.end(client.exchange, trailers);
+            }
             Receiver::Rule(rule) => {
                 if let Some(rule) = rule.take() {
                     let decision = rule.response.map(|response| decision(response, &rule.wanted, rule.body));
@@ -215,7 +264,10 @@ impl Receiver {
     /// The response cannot be completed.
     pub(crate) fn cut(&mut self, lane: &Lane, decisions: &mut PendingDecisions) {
         match self {
-            Receiver::Client { exchange, .. } => drop(lane.cut(*exchange)),
+            Receiver::Client(client) => {
+                client.phase = Phase::Over;
+                lane.cut(client.exchange);
+            }
             Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
             Receiver::Sink(sink) => sink.cut(),
         }
@@ -229,4 +281,69 @@ fn decision(mut response: Box<Response>, wanted: &[String], body: Vec<u8>) -> Au
     }
     response.set_body(Body::Shared(body.into()));
     AuthDecision::Refused(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use flatout_engine::{Address, Plan, Reply, Request, Service, start};
+
+    use super::*;
+
+    struct Unchanged;
+
+    impl Finish for Unchanged {
+        fn finish(&self, _: &mut Response, _: ResponseOrigin) {}
+    }
+
+    /// Drops the receiver of each request: before the response for `/`, and otherwise after its head.
+    struct Dropping(Lane);
+
+    impl Service for Dropping {
+        fn call(&self, request: Request<'_>, _: &mut Response) -> Reply {
+            let parked = ParkedClient { exchange: request.park(), finish: Rc::new(Unchanged) };
+            let mut receiver = Receiver::client(&self.0, parked);
+            if request.path != b"/" {
+                let mut response = self.0.response();
+                response.set_body(Body::Pushed);
+                assert!(receiver.answer(&self.0, None, response, ResponseOrigin::Upstream));
+                assert!(receiver.push(&self.0, Bytes::from_static(b"part")));
+            }
+            if request.path == b"/end" {
+                receiver.end(&self.0, b"", &mut PendingDecisions::new());
+            }
+            Reply::Parked
+        }
+    }
+
+    #[test]
+    fn a_client_whose_receiver_is_dropped_gets_502_or_a_cut_response() {
+        let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
+        let server = start(plan, |worker| Box::new(Dropping(worker.lane.clone()))).unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        for (path, status, end) in [
+            ("/", "502", "\r\n\r\n"),
+            ("/cut", "200", "\r\n\r\n4\r\npart\r\n"),
+            ("/end", "200", "\r\n\r\n4\r\npart\r\n0\r\n\r\n"),
+        ] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+            let (mut bytes, mut byte) = (Vec::new(), [0]);
+            // A response that is cut may end with a reset.
+            while let Ok(1) = stream.read(&mut byte) {
+                bytes.push(byte[0]);
+            }
+            let text = String::from_utf8(bytes).unwrap();
+            assert!(
+                text.starts_with(&format!("HTTP/1.1 {status} ")) && text.ends_with(end),
+                "{path}: {text}"
+            );
+        }
+        server.handle().stop();
+        server.wait().unwrap();
+    }
 }

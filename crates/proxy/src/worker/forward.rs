@@ -20,6 +20,7 @@ use crate::request::job::{Job, Pulled};
 use crate::request::trailers;
 use crate::request::upgrade::write_key;
 use crate::select::sticky;
+use crate::table::UpstreamId;
 use crate::upstream::LiveUpstream;
 use crate::worker::ProxyWorker;
 
@@ -44,12 +45,13 @@ impl Prepared {
 impl ProxyWorker {
     /// Prepares a request without a body. `None` if there is no such upstream.
     pub fn prepare(&self, request: &Request<'_>, what: &Forwarded<'_>) -> Option<Prepared> {
-        self.job(request, what, Receiver::nobody()).map(Prepared)
+        let upstream = self.upstreams.id(what.forward.upstream)?;
+        Some(Prepared(self.job(request, what, upstream, Receiver::nobody())))
     }
 
     /// Forwards a request whose response goes to the client.
-    pub fn pass_on(&self, mut prepared: Prepared, ParkedClient { exchange, finish }: ParkedClient) {
-        prepared.0.receiver = Receiver::Client { exchange, finish };
+    pub fn pass_on(&self, mut prepared: Prepared, client: ParkedClient) {
+        prepared.0.receiver = Receiver::client(&self.lane, client);
         self.begin_job(prepared.0);
     }
 
@@ -65,9 +67,14 @@ impl ProxyWorker {
     }
 
     /// Builds the request to forward. Its head is written here, while the client's head is still available.
-    fn job(&self, request: &Request<'_>, what: &Forwarded<'_>, receiver: Receiver) -> Option<Box<Job>> {
+    fn job(
+        &self,
+        request: &Request<'_>,
+        what: &Forwarded<'_>,
+        upstream_id: UpstreamId,
+        receiver: Receiver,
+    ) -> Box<Job> {
         let Request { head, body, peer, .. } = request;
-        let upstream_id = self.upstreams.id(what.forward.upstream)?;
         let upstream = self.upstreams.at(upstream_id);
         let whole = match body {
             flatout_engine::RequestBody::Whole { bytes, .. } => *bytes,
@@ -107,13 +114,13 @@ impl ProxyWorker {
             ends_ns: self.ends_ns(upstream, exchange),
             ..Job::new(upstream_id, upstream.plan.retries_max, receiver, bytes)
         };
-        Some(match spare {
+        match spare {
             Some(mut spare) => {
                 *spare = job;
                 spare
             }
             None => Box::new(job),
-        })
+        }
     }
 }
 
@@ -173,18 +180,14 @@ impl Forwarding for ProxyWorker {
             what.finish.finish(response, ResponseOrigin::Here);
             return Reply::Now;
         }
-        let receiver = Receiver::Client { exchange: request.park(), finish: what.finish.clone() };
-        match self.job(&request, &what, receiver) {
-            Some(job) => {
-                self.begin_job(job);
-                Reply::Parked
-            }
-            None => {
-                response.set_status(Status::BAD_GATEWAY);
-                what.finish.finish(response, ResponseOrigin::Here);
-                Reply::Now
-            }
-        }
+        let Some(upstream) = self.upstreams.id(what.forward.upstream) else {
+            response.set_status(Status::BAD_GATEWAY);
+            what.finish.finish(response, ResponseOrigin::Here);
+            return Reply::Now;
+        };
+        let client = ParkedClient { exchange: request.park(), finish: what.finish.clone() };
+        self.begin_job(self.job(&request, &what, upstream, Receiver::client(&self.lane, client)));
+        Reply::Parked
     }
 
     fn time_left(&self, to: &Forward, key: ExchangeKey) -> Option<Duration> {
