@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, BodyPlan, Handle, Limits, Plan, ProxyProtocol, Reply, Request, Response, Server, Service, start,
+    Address, BodyPlan, Handle, Limits, Listen, Plan, Reply, Request, Response, Server, Service, start,
 };
 use flatout_wire::Head;
 use support::{read_until, rest};
@@ -17,11 +17,11 @@ use support::{read_until, rest};
 struct Hello;
 
 impl Service for Hello {
-    fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+    fn believes_proxy(&self, _: Option<SocketAddr>, _: u16) -> bool {
         true
     }
 
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: None }
     }
 
@@ -232,7 +232,7 @@ fn limits_and_proxy_protocol_can_change() {
     let other = Plan {
         limits,
         server_name: Some("other".to_owned()),
-        proxy_protocol: ProxyProtocol::Except(Vec::new()),
+        listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
         ..plan(&["127.0.0.1:0"])
     };
     let changed = running.handle.prepare(other).unwrap().commit();

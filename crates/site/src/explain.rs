@@ -9,7 +9,7 @@ use flatout_wire::target::forward_path;
 use super::compiled::Compiled;
 use super::fault::Fault;
 use super::plan::{PathMatch, Plan, Route};
-use super::resolve::NoRoute;
+use super::resolve::{Arrival, NoRoute};
 use super::table::Table;
 
 /// A hypothetical request.
@@ -25,6 +25,10 @@ pub struct Question {
     pub fields: Vec<(String, String)>,
     /// The peer of the connection.
     pub peer: Option<SocketAddr>,
+    /// The number of the listener.
+    pub listener: u16,
+    /// It comes over TLS.
+    pub is_tls: bool,
 }
 
 /// Where the request would go.
@@ -151,7 +155,7 @@ pub fn explain(plan: &Plan, question: &Question) -> Result<Explained, Fault> {
 
 impl Compiled {
     fn explain(&self, question: &Question) -> Explained {
-        let Question { method, host, target, fields, peer } = question;
+        let Question { method, host, target, fields, peer, listener, is_tls } = question;
         let fields = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
         let bytes =
             format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", fields.collect::<String>());
@@ -176,7 +180,8 @@ impl Compiled {
                 Err(_) => return no_route(Refused::of(400, "the path is malformed")),
             },
         };
-        let resolution = self.resolve(&head, path, *peer, false);
+        let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
+        let resolution = self.resolve(&head, path, arrival);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
         Explained {
             site: resolution.site,

@@ -22,11 +22,19 @@ use flatout_gateway::AuthQuery;
 const CLIENT_IPV6_BITS: u8 = 64;
 
 /// 421: no site has this host.
-pub(super) fn host(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    match context.resolution.site {
-        Some(_) => Next::Continue(()),
-        None => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
+pub(super) fn host(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let site = context.resolution.site.and_then(|at| worker.compiled.site(at));
+    match site {
+        Some(site) if site.tls_rules.is_none_or(|rules| follows(context, rules)) => Next::Continue(()),
+        _ => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
     }
+}
+
+/// Whether the connection of a request has followed these rules of TLS: it may have been opened for another site. That of a
+/// request that has waited is not known any more; it did.
+fn follows(context: &RequestContext<'_>, rules: u16) -> bool {
+    let followed = context.request.tls.and_then(|tls| tls.rules());
+    followed.is_none_or(|followed| followed == rules)
 }
 
 /// 503, except for some clients.

@@ -32,6 +32,7 @@ impl CompiledCached {
         Caching {
             rules: &self.rules,
             key,
+            space: &self.space,
             names_authorization: self.names_authorization,
             repeats: self.repeats,
             is_bypassed,

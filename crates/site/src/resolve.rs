@@ -20,6 +20,16 @@ use flatout_gateway::Client;
 /// How often one request may be rewritten to another route, as in nginx.
 const ROUTES_CHOSEN_MAX: usize = 10;
 
+/// How a request has arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrival {
+    /// The number of its listener.
+    pub(crate) listener: u16,
+    /// The peer of its connection; `None` also if it is not known yet.
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) is_tls: bool,
+}
+
 /// Where a request goes.
 pub(crate) struct Resolution<'a> {
     pub(crate) site: Option<usize>,
@@ -81,27 +91,25 @@ struct RouteChoice<'p> {
 
 impl Compiled {
     /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
-    pub(crate) fn resolve<'a>(
-        &self,
-        head: &Head<'a>,
-        path: &'a [u8],
-        peer: Option<SocketAddr>,
-        is_tls: bool,
-    ) -> Resolution<'a> {
+    pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], arrival: Arrival) -> Resolution<'a> {
+        let Arrival { listener, peer, is_tls } = arrival;
+        let at = self.hosts.find(listener, head.authority());
+        let site = at.and_then(|at| self.site(at));
+        let clients = site.map_or(&self.clients, |site| &site.clients);
         let mut resolution = Resolution {
-            site: self.hosts.find(head.authority()),
+            site: at,
             route: Err(NoRoute::NoSite),
             goal: Goal {
                 path: Cow::Borrowed(path),
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: self.clients.client(head, peer, is_tls),
+            client: clients.client(head, peer, is_tls),
             peer: peer.map(|peer| peer.ip().to_canonical()),
             captured: Captures::default(),
             sends_goal: true,
         };
-        let Some(site) = resolution.site.and_then(|site| self.site(site)) else { return resolution };
+        let Some(site) = site else { return resolution };
         resolution.route = match head.method {
             Method::Options if path == b"*" => Err(NoRoute::Server),
             // Tunnels by CONNECT are not supported. It has no path.

@@ -11,7 +11,7 @@ use super::concurrency::Permit;
 use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
-use super::resolve::Resolution;
+use super::resolve::{Arrival, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
@@ -41,7 +41,7 @@ macro_rules! request_steps {
 
 // ⏸: the request may be suspended, and resumes at the step in parentheses. The first step that refuses decides the response.
 request_steps! {
-    /// 421: no site has this host.
+    /// 421: no site has this host at this listener, or the connection has followed other rules of TLS.
     Host => guard::host,
     /// 503, except for some clients.
     Maintenance => guard::maintenance,
@@ -178,8 +178,9 @@ impl<'a> RequestContext<'a> {
         mut progress: Progress,
         response: &'a mut Response,
     ) -> RequestContext<'a> {
-        let mut resolution =
-            worker.compiled.resolve(&request.head, request.path, request.peer, request.tls.is_some());
+        let arrival =
+            Arrival { listener: request.listener, peer: request.peer, is_tls: request.tls.is_some() };
+        let mut resolution = worker.compiled.resolve(&request.head, request.path, arrival);
         // A request that has waited is not known to its connection any more.
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());

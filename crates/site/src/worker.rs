@@ -14,7 +14,7 @@ use super::basic::Credentials;
 use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards};
 use super::finish::{Finishers, Needs};
 use super::passwords::Passwords;
-use super::resolve::Resolution;
+use super::resolve::{Arrival, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
@@ -46,16 +46,16 @@ pub(crate) struct SiteWorker {
 pub(crate) struct SiteService(pub(crate) Rc<SiteWorker>);
 
 impl Service for SiteService {
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        self.0.compiled.clients.believes(peer)
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        self.0.compiled.believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {
         PathForm::Forward
     }
 
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        self.0.body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        self.0.body(head, path, listener)
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
@@ -96,9 +96,9 @@ impl SiteWorker {
     }
 
     /// If a request is going to be refused, its body is neither collected nor streamed.
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
         // The peer is known only at the call; rules that depend on it are checked there.
-        let resolution = self.compiled.resolve(head, path, None, false);
+        let resolution = self.compiled.resolve(head, path, Arrival { listener, ..Arrival::default() });
         let Some(route) = self.route(&resolution) else { return BodyPlan::None };
         let guards = &route.guards;
         if self.is_too_large(head, guards) {

@@ -54,6 +54,7 @@ pub(crate) struct WaitingRequest {
     pub(crate) head: Vec<u8>,
     path: Vec<u8>,
     peer: Option<SocketAddr>,
+    listener: u16,
     exchange: ExchangeKey,
     forward: Forward,
     target: Vec<u8>,
@@ -82,6 +83,7 @@ impl WaitingRequest {
             head: request.head.bytes().to_vec(),
             path: request.path.to_vec(),
             peer: request.peer,
+            listener: request.listener,
             exchange: request.park(),
             forward: forwarded.forward.clone(),
             target: forwarded.target.to_vec(),
@@ -113,8 +115,9 @@ impl WaitingRequest {
     ) -> Reply {
         let rules = Caching {
             rules: &self.rules,
-            // It is in our key.
+            // They are in our key.
             key: None,
+            space: b"",
             names_authorization: self.names_authorization,
             repeats: false,
             is_bypassed: false,
@@ -140,7 +143,14 @@ impl WaitingRequest {
             waited: self.waited,
         };
         let reply = with_head(&self.head, |head| {
-            let request = Request::resumed(*head, &self.path, RequestBody::NONE, self.peer, &self.exchange);
+            let request = Request::resumed(
+                *head,
+                &self.path,
+                RequestBody::NONE,
+                self.peer,
+                self.listener,
+                &self.exchange,
+            );
             act(request, forwarded, lookup, response)
         });
         reply.unwrap_or_else(|| {

@@ -28,6 +28,8 @@ pub(crate) struct HotHeads {
     places: Box<[HeadSlot; PLACES]>,
     /// The hash of the current head, unless it is too long.
     hash: u64,
+    /// The listener of the current request.
+    listener: u16,
 }
 
 #[derive(Default)]
@@ -35,6 +37,7 @@ struct HeadSlot {
     hash: u64,
     head: Vec<u8>,
     is_https: bool,
+    listener: u16,
     /// `None` if the head was seen only once.
     known: Option<KnownResponse>,
 }
@@ -75,7 +78,7 @@ impl CacheWorker {
             return false;
         }
         let mut repeats = self.hot_heads.borrow_mut();
-        repeats.hash = self.store.hash(bytes);
+        (repeats.hash, repeats.listener) = (self.store.hash(bytes), request.listener);
         let Some(known) = repeats.find(bytes, is_https) else { return false };
         let (slot_at, finish) = (known.slot, known.finish.clone());
         let mut front = self.hot_entries.borrow_mut();
@@ -101,14 +104,17 @@ impl CacheWorker {
 
 impl HotHeads {
     pub(crate) fn new() -> HotHeads {
-        HotHeads { places: Box::new(std::array::from_fn(|_| HeadSlot::default())), hash: 0 }
+        HotHeads { places: Box::new(std::array::from_fn(|_| HeadSlot::default())), hash: 0, listener: 0 }
     }
 
     /// What was served for this head before.
     #[inline]
     fn find(&self, head: &[u8], is_https: bool) -> Option<&KnownResponse> {
         let place = &self.places[self.hash as usize % PLACES];
-        let is_it = place.hash == self.hash && place.is_https == is_https && place.head == head;
+        let is_it = place.hash == self.hash
+            && place.is_https == is_https
+            && place.listener == self.listener
+            && place.head == head;
         if is_it { place.known.as_ref() } else { None }
     }
 
@@ -126,7 +132,7 @@ impl HotHeads {
         } else {
             place.head.clear();
             place.head.extend_from_slice(head);
-            place.is_https = is_https;
+            (place.is_https, place.listener) = (is_https, self.listener);
             place.known = Some(make());
         }
     }

@@ -70,7 +70,7 @@ impl Serving {
         let rest = bytes.get(head.len()..).unwrap_or_default();
         let (body, used) = match head.framing {
             Framing::None => (RequestBody::NONE, head.len()),
-            framing => match plan_body(&*self.service, &self.limits, head, path) {
+            framing => match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
                 Err(refusal) => {
                     connection.machine.give_up();
                     return self.refuse(connection, refusal, end - at);
@@ -119,10 +119,17 @@ impl Serving {
             connection.work().judged_at = self.now.ticks;
         }
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
-        let peer = connection.peer;
+        let (peer, listener) = (connection.peer, connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request =
-            || Request { head: *head, path, body, peer: peer.address(), tls, parking: Some(&parking) };
+        let request = || Request {
+            head: *head,
+            path,
+            body,
+            peer: peer.address(),
+            tls,
+            listener,
+            parking: Some(&parking),
+        };
         let reply = call(&*self.service, request, &mut self.response);
         connection.exchange = parking.exchange.get();
         if let Reply::Leave(takeover) = reply {
@@ -169,9 +176,9 @@ impl Serving {
         };
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
+        let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         if let Reply::Leave(takeover) = reply {
             let mut bytes = whole.head.clone();

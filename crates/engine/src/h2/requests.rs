@@ -78,7 +78,7 @@ impl Serving {
             exchange = Some(self.open_websocket(key, session, id, is_whole));
         } else if !is_whole && head.framing != Framing::None {
             let bytes_max = self.limits.body_bytes_max;
-            match plan_body(&*self.service, &self.limits, head, path) {
+            match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),
                 Ok(BodyPlan::None | BodyPlan::Refused) => {}
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
@@ -109,9 +109,9 @@ impl Serving {
             }
         }
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
+        let request = || Request { head: *head, path, body, peer, tls, listener, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
         self.handle_reply_h2(key, session, id, reply, exchange, record);
@@ -172,9 +172,9 @@ impl Serving {
         let reply = if let (Some(head), Some(path)) = (head, path) {
             let body = RequestBody::Whole { bytes: &whole.body, trailers };
             let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
-            let peer = connection.peer.address();
+            let (peer, listener) = (connection.peer.address(), connection.listener);
             let tls = connection.transport.secured().map(Tls::of);
-            let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
+            let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
             call(&*self.service, request, &mut self.response)
         } else if head.is_some() {
             self.response = refused(BAD_PATH);

@@ -62,8 +62,8 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header } = start;
-        if has_proxy_header && !self.admits_proxy(peer) {
+        let Start { is_secure, has_proxy_header, number } = start;
+        if has_proxy_header && !self.admits_proxy(peer, number) {
             return;
         }
         // The header will say whose address counts.
@@ -74,13 +74,13 @@ impl WorkerLoop {
         self.accepted_count += 1;
         let (transport, deadline) = match is_secure && !has_proxy_header {
             false => (Transport::plain(socket), self.serving.idle_deadline()),
-            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket)) {
+            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket, number)) {
                 Some(Ok(channel)) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // The plan was checked when it was opened, so this is out of memory or a bug. Never serve it without TLS.
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },
         };
-        let mut connection = Connection::new(transport, client, deadline, self.requests_max);
+        let mut connection = Connection::new(transport, client, number, deadline, self.requests_max);
         if has_proxy_header {
             self.await_proxy_header(&mut connection, peer, is_secure);
         }

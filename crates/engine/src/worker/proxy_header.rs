@@ -21,8 +21,8 @@ use crate::transport::Transport;
 
 impl WorkerLoop {
     /// Whether to accept a connection of such a listener; otherwise it has to be closed.
-    pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        let is_believed = self.serving.believes_proxy(peer);
+    pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let is_believed = self.serving.believes_proxy(peer, listener);
         if !is_believed {
             self.count_refused(
                 peer,
@@ -106,10 +106,10 @@ impl WorkerLoop {
     fn begin_tls(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(key) else { return };
         connection.transport.unwatch(self.poll.set());
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
             // It fails without memory.
-            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket).ok(),
+            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket, listener).ok(),
             _ => {
                 bug!("TLS begins on a connection that has it already, or without certificates");
                 None
@@ -120,7 +120,7 @@ impl WorkerLoop {
             return self.connection_ended();
         };
         let deadline = self.serving.handshake_deadline();
-        self.enter(Connection::new(Transport::tls(channel), peer, deadline, self.requests_max));
+        self.enter(Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max));
     }
 
     fn count_refused(&self, proxy: Option<SocketAddr>, reason: &str) {

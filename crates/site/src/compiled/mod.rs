@@ -4,7 +4,7 @@ mod guards;
 mod route;
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use flatout_engine::bug;
@@ -30,6 +30,7 @@ const SITES_MAX: usize = 4096;
 pub(crate) struct Compiled {
     pub(crate) hosts: Hosts,
     pub(crate) sites: Vec<CompiledSite>,
+    /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
     pub(crate) maps: Arc<Maps>,
     pub(crate) keys: RandomState,
@@ -39,6 +40,10 @@ pub(crate) struct Compiled {
 
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledSite {
+    pub(crate) clients: Arc<Clients>,
+    /// The numbers of its listeners; empty: all.
+    listeners: Vec<u16>,
+    pub(crate) tls_rules: Option<u16>,
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<CompiledRoute>,
@@ -74,6 +79,12 @@ impl Compiled {
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),
         })
+    }
+
+    /// Whether a peer may announce the client of a connection to this listener.
+    pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let is_here = |site: &&CompiledSite| site.listeners.is_empty() || site.listeners.contains(&listener);
+        self.sites.iter().filter(is_here).any(|site| site.clients.believes(peer))
     }
 
     /// Whether passwords are checked anywhere.
@@ -148,7 +159,7 @@ impl CompiledSite {
             let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
             let expression = table.expression(route_at).cloned();
             let place = Place::Route(at, route_at);
-            let mut route = CompiledRoute::new(plan, shared, (place, class), route, expression)?;
+            let mut route = CompiledRoute::new(plan, shared, (place, class), (site, route), expression)?;
             if let Some(cache) = &mut route.cache {
                 // A rewrite may depend on anything.
                 cache.repeats &= site.rewrites.is_empty();
@@ -156,6 +167,9 @@ impl CompiledSite {
             routes.push(route);
         }
         Ok(CompiledSite {
+            clients: Arc::new(Clients::new(&site.trust)),
+            listeners: site.listeners.iter().map(|at| at.number).collect(),
+            tls_rules: site.tls_rules,
             table,
             rewrites: Rewrites::new(&site.rewrites, None, plan.maps.len(), place)?,
             routes,

@@ -40,6 +40,8 @@ pub(crate) struct CompiledRoute {
 pub(crate) struct CompiledCached {
     pub(crate) rules: Arc<gateway::Rules>,
     pub(crate) key: Option<Text>,
+    /// See [`plan::Site::cache_space`].
+    pub(crate) space: Box<[u8]>,
     pub(crate) names_authorization: bool,
     /// The rules depend on nothing but the request head.
     pub(crate) repeats: bool,
@@ -90,7 +92,7 @@ impl CompiledRoute {
         plan: &Plan,
         shared: &SharedLimits,
         (place, class): (Place, usize),
-        route: &plan::Route,
+        (site, route): (&plan::Site, &plan::Route),
         expression: Option<Regex>,
     ) -> Result<CompiledRoute, Fault> {
         let maps_count = plan.maps.len();
@@ -140,7 +142,7 @@ impl CompiledRoute {
             response.compress = None;
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
-        let mut cache = cache.map(|rules| CompiledCached::new(rules, text)).transpose()?;
+        let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
         if let Some(cache) = &mut cache {
             // Nothing may depend on addresses, the counters of limits, or files.
             cache.repeats = cache.key.is_none()
@@ -152,7 +154,8 @@ impl CompiledRoute {
                 && response.fields.is_constant()
                 && response.cors.is_none()
                 && route.try_files.is_none()
-                && plan.trust.proxies.is_empty();
+                && site.trust.proxies.is_empty()
+                && site.tls_rules.is_none();
         }
         let uses_captures = rewrites.uses_captures()
             || guards.uses_captures()
@@ -186,6 +189,7 @@ impl CompiledRoute {
 impl CompiledCached {
     fn new(
         cached: &plan::Cached,
+        site: &plan::Site,
         text: impl Fn(&Template) -> Result<Text, Fault>,
     ) -> Result<CompiledCached, Fault> {
         let texts = |templates: &[Template]| templates.iter().map(&text).collect::<Result<Vec<_>, Fault>>();
@@ -195,6 +199,7 @@ impl CompiledCached {
         };
         Ok(CompiledCached {
             key: cached.key.as_ref().map(&text).transpose()?,
+            space: site.cache_space.as_bytes().into(),
             repeats: false,
             names_authorization: cached.key.iter().flat_map(|key| &key.0).any(is_authorization),
             bypass: texts(&cached.bypass)?,
