@@ -1,7 +1,7 @@
 //! Receives an upstream response and passes it to the client.
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_engine::{Body, GuestKey, Lane, Response, bug};
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 use flatout_wire::answer::{ResponseFraming, parse_fields};
@@ -50,7 +50,10 @@ impl ResponseReader<'_> {
         let mut used = 0;
         loop {
             let rest = bytes.get(used..).unwrap_or_default();
-            let Some(job) = connection.job.as_deref_mut() else { return (used, ReadOutcome::More) };
+            let Some(job) = connection.job.as_deref_mut() else {
+                bug!("a response without a request");
+                return (used, ReadOutcome::Bad);
+            };
             let (taken, outcome) = match job.is_answered {
                 false => self.head(&mut connection.machine, job, connection.server_id.server, rest),
                 true => self.body(&mut connection.machine, job, rest),

@@ -34,11 +34,11 @@ pub(crate) fn start(upstreams: &Arc<Upstreams>, resolver: &Resolver) -> io::Resu
         return Ok(None);
     }
     let names = if has_names { Some(Names::new(resolver)?) } else { None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ends, ended) = oneshot::channel();
     let (found, is_found) = std::sync::mpsc::channel();
     let (waiting, upstreams) = (upstreams, upstreams.clone());
     std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         LocalSet::new().block_on(&runtime, async move {
             tokio::select! {
                 () = run(&upstreams, names, found) => {}

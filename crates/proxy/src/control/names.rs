@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flatout_engine::say;
+use flatout_engine::{bug, say};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -57,7 +57,10 @@ impl Names {
 
     /// Keeps the address of a server up to date for ever; `resolved` is notified after the first lookup.
     pub(crate) async fn follow(&self, server: &LiveServer, resolved: oneshot::Sender<()>) {
-        let Some((name, port)) = server.dns_name() else { return };
+        let Some((name, port)) = server.dns_name() else {
+            bug!("{} is looked up, which is no name", server.name);
+            return;
+        };
         let mut resolved = Some(resolved);
         let mut was_found = true;
         loop {

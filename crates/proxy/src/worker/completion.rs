@@ -95,6 +95,7 @@ impl ProxyWorker {
         let (server_id, address) = (connection.server_id, connection.address.clone());
         let job = state.take_job(at);
         self.close(state, at);
+        // An idle connection has none.
         let Some(mut job) = job else { return };
         if was_idle && !job.wants_new && !job.is_answered {
             // This is no retry: the server has refused nothing.

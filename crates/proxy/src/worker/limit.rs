@@ -52,8 +52,8 @@ impl ProxyWorker {
             loop {
                 let group = state.groups.at_mut(index);
                 is_timing |= group.queue.iter().any(|job| job.ends_ns.is_some());
-                let Some(at) = group.queue.iter().position(|job| job.is_overdue(now_ns)) else { break };
-                let Some(job) = group.queue.remove(at) else { break };
+                let late = group.queue.iter().position(|job| job.is_overdue(now_ns));
+                let Some(job) = late.and_then(|at| group.queue.remove(at)) else { break };
                 group.counts.down(|counts| &counts.queued);
                 self.log(Failure::RequestTime, index, None, Some(&job), None);
                 self.refuse(state, job, Failure::RequestTime);

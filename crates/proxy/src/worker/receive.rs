@@ -1,7 +1,7 @@
 //! Receives the responses of HTTP/1 connections.
 
 use bytes::Bytes;
-use flatout_engine::{Moved, PIPE_BYTES};
+use flatout_engine::{Moved, PIPE_BYTES, bug};
 use flatout_wire::h1::Piece;
 
 use crate::connection::UpstreamConnection;
@@ -47,7 +47,11 @@ impl ProxyWorker {
             }
             let mut buffer = self.lane.buffer();
             let held = connection.held.len();
-            let Some(room) = buffer.get_mut(held..) else { return };
+            let Some(room) = buffer.get_mut(held..) else {
+                bug!("{held} bytes of a response are held, more than a buffer");
+                drop(buffer);
+                return self.failed(state, at);
+            };
             let received = if connection.is_readable {
                 self.lane.receive(connection.guest, room)
             } else {

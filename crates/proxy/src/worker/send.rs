@@ -1,7 +1,7 @@
 //! Sends requests over HTTP/1 connections.
 
 use bytes::Bytes;
-use flatout_engine::{Moved, Pull};
+use flatout_engine::{Moved, Pull, bug};
 use flatout_wire::field::write_line;
 use flatout_wire::proxy_protocol;
 
@@ -29,7 +29,11 @@ impl ProxyWorker {
             return false;
         }
         connection.is_connecting = false;
-        let Some(job) = state.take_job(at) else { return false };
+        let Some(job) = state.take_job(at) else {
+            bug!("a connection was opened for no request");
+            self.close(state, at);
+            return false;
+        };
         if let Some(back) = self.begin(state, at, job) {
             self.dispatch(state, back);
             return false;
@@ -127,6 +131,15 @@ impl ProxyWorker {
         }
     }
 
+    /// The body does not have the length that its head declares, which the engine has checked. Returns `true`: nothing is
+    /// left to be sent.
+    #[cold]
+    fn misframed(&self, state: &mut State, at: usize) -> bool {
+        bug!("a request body has another length than its head declares");
+        self.end_job_of(state, at, Failure::BadBody);
+        true
+    }
+
     /// Sends queued bytes, and newly arrived parts of the request's body. Returns whether the connection still
     /// accepts data.
     fn send_body(&self, state: &mut State, at: usize) -> bool {
@@ -153,17 +166,21 @@ impl ProxyWorker {
             scratch.clear();
             match piece {
                 Pull::Data(bytes) => {
-                    let Ok(behind) = connection.machine.data(bytes.len(), scratch) else { return true };
+                    let Ok(behind) = connection.machine.data(bytes.len(), scratch) else {
+                        return self.misframed(state, at);
+                    };
                     push(connection, scratch, Out::Bytes(bytes), behind);
                 }
                 Pull::Pipe(pipe) => {
-                    let Ok(behind) = connection.machine.data(pipe.bytes(), scratch) else { return true };
+                    let Ok(behind) = connection.machine.data(pipe.bytes(), scratch) else {
+                        return self.misframed(state, at);
+                    };
                     push(connection, scratch, Out::Pipe(pipe), behind);
                 }
                 Pull::End(trailers) => {
                     job.pulled = Pulled::Whole;
                     if connection.machine.end(&request_trailers(&trailers, &job.trailers), scratch).is_err() {
-                        return true;
+                        return self.misframed(state, at);
                     }
                     if !scratch.is_empty() {
                         connection.out.push_back(Out::Bytes(Bytes::copy_from_slice(scratch)));

@@ -15,6 +15,7 @@ impl ProxyWorker {
         newest.replace(Rc::downgrade(self));
         self.newest.replace(newest);
         former.is_retired.set(true);
+        // While they are in use, its connections come when they become idle.
         let Ok(mut state) = former.state.try_borrow_mut() else { return };
         let idle: Vec<usize> = state
             .groups

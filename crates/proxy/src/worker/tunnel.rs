@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flatout_engine::{Body, DetachedConnection, GuestKey, Response};
+use flatout_engine::{Body, DetachedConnection, GuestKey, Response, bug};
 use flatout_gateway::ResponseOrigin;
 
 use crate::connection::tunnel::{CLIENT_SIDE, Direction, Progress, Tunnel};
@@ -64,7 +64,10 @@ impl Drop for PendingTunnel {
 impl ProxyWorker {
     /// The upstream switches protocols; the client's connection switches after its response was sent.
     pub(crate) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
-        let Some(mut job) = state.take_job(at) else { return };
+        let Some(mut job) = state.take_job(at) else {
+            bug!("a connection without a request switches protocols");
+            return self.close(state, at);
+        };
         let (Some(connection), Some(me)) = (state.table.known(at), self.owner()) else { return };
         let is_left = Rc::new(Cell::new(false));
         let waiting = PendingTunnel {
@@ -120,7 +123,10 @@ impl ProxyWorker {
         let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let guest = connection.guest;
-        let Some(tunnel) = connection.tunnel.as_mut() else { return };
+        let Some(tunnel) = connection.tunnel.as_mut() else {
+            bug!("{} is no tunnel", connection.address);
+            return self.close(state, at);
+        };
         let there = tunnel.there.go(&self.lane, tunnel.client, guest);
         let back = tunnel.back.go(&self.lane, guest, tunnel.client);
         let is_over = tunnel.there.is_over && tunnel.back.is_over;

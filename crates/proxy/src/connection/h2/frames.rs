@@ -1,7 +1,7 @@
 //! From frames to responses.
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_engine::{Body, GuestKey, Lane, Response, bug};
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
@@ -189,7 +189,10 @@ impl FrameReader<'_> {
     /// A response is complete: it is passed on in one piece.
     fn whole(&mut self, session: &mut Session, id: StreamId, trailers: Trailers) {
         let Some(stream) = session.live(id) else { return };
-        let Some(mut response) = stream.response.take() else { return };
+        let Some(mut response) = stream.response.take() else {
+            bug!("a response without a head is complete");
+            return session.end(id, StreamEnd::Reset(Code::INTERNAL_ERROR));
+        };
         // A receiver that is not a client takes trailers only after pushed content.
         if !trailers.is_empty() && stream.job.receiver.exchange().is_none() {
             let is_wanted = self.begin(stream, response);

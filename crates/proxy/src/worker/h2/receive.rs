@@ -1,6 +1,6 @@
 //! Receives the responses of HTTP/2 connections.
 
-use flatout_engine::Moved;
+use flatout_engine::{Moved, bug};
 use flatout_lane::clock;
 use flatout_wire::h2::StreamId;
 
@@ -21,13 +21,19 @@ impl ProxyWorker {
         for _ in 0..READS_PER_CALL {
             let State { table, decisions, room, .. } = &mut *state;
             let Some(connection) = table.known(at) else { return ReceiveOutcome::On };
-            let Some(session) = connection.session.as_deref_mut() else { return ReceiveOutcome::On };
+            let Some(session) = connection.session.as_deref_mut() else {
+                bug!("{} has no HTTP/2 session", connection.address);
+                return ReceiveOutcome::Ended;
+            };
             if !connection.is_readable || session.is_gone || session.pending_bytes() > OUT_BYTES_MAX {
                 return ReceiveOutcome::On;
             }
             let mut buffer = self.lane.buffer();
             let held = connection.held.len();
-            let Some(into) = buffer.get_mut(held..) else { return ReceiveOutcome::On };
+            let Some(into) = buffer.get_mut(held..) else {
+                bug!("{held} bytes of a frame are held, more than a buffer");
+                return ReceiveOutcome::Ended;
+            };
             let end = match self.lane.receive(connection.guest, into) {
                 Moved::Bytes(0) | Moved::Broken => {
                     connection.is_readable = false;
