@@ -30,8 +30,8 @@ struct Holding {
 }
 
 impl Service for Holding {
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        self.all.body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        self.all.body(head, path, listener)
     }
 
     fn path_form(&self) -> PathForm {
