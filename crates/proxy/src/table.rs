@@ -78,3 +78,25 @@ impl<T> DerefMut for FixedTable<T> {
         &mut self.entries
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_made_for_entries_only() {
+        let mut table = FixedTable::new(vec!["a", "b"], "none");
+        let ids: Vec<_> = table.ids().map(|id| *table.at(id)).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!(table.id(2), None);
+        *table.at_mut(table.id(1).unwrap()) = "c";
+        assert_eq!(table.last(), Some(&"c"));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_lookup_of_a_missing_entry_is_a_bug() {
+        let table = FixedTable::new(vec![1], 0);
+        assert!(std::panic::catch_unwind(|| *table.at(1_usize)).is_err());
+    }
+}

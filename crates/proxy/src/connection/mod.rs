@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
-use flatout_engine::{GuestKey, Lane, Moved, PooledPipe};
+use flatout_engine::{GuestKey, Lane, Moved, PooledPipe, Ready};
 use flatout_wire::h1::Client;
 
 use crate::connection::h2::Session;
@@ -23,6 +23,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) server_id: ServerId,
     /// The server's address, for logs.
     pub(crate) address: Rc<str>,
+    /// What it carries.
+    pub(crate) protocol: ConnectionProtocol,
     /// The HTTP/1 state machine.
     pub(crate) machine: Client,
     /// The attempt to connect is still in progress.
@@ -34,12 +36,6 @@ pub(crate) struct UpstreamConnection {
     pub(crate) uses: u32,
     /// The current request; `None` while idle.
     pub(crate) job: Option<Box<Job>>,
-    /// It has switched to another protocol, and waits for the client's connection or is joined to it.
-    pub(crate) is_switching: bool,
-    /// Both connections, once they are joined.
-    pub(crate) tunnel: Option<Tunnel>,
-    /// The HTTP/2 session, if any, which carries many requests; `machine`, `job` and `out` are then unused.
-    pub(crate) session: Option<Box<Session>>,
     /// Bytes of the request not sent yet.
     pub(crate) out: VecDeque<Out>,
     /// The socket accepts no more for now; an event will report when it does.
@@ -50,6 +46,18 @@ pub(crate) struct UpstreamConnection {
     pub(crate) is_readable: bool,
     /// The server has closed its side; reads continue until they report EOF.
     pub(crate) is_read_closed: bool,
+}
+
+/// What a connection carries.
+pub(crate) enum ConnectionProtocol {
+    /// One request at a time, with `machine`, `job` and `out`, which the others do not use.
+    Http1,
+    /// Many requests at once.
+    Http2(Box<Session>),
+    /// The server has switched to another protocol; it waits for the client's connection.
+    Switching,
+    /// It is joined to the client's connection.
+    Tunnel(Box<Tunnel>),
 }
 
 /// A piece of a request that waits for the socket.
@@ -84,15 +92,39 @@ impl UpstreamConnection {
             is_piped,
             uses: 0,
             job: None,
-            is_switching: false,
-            tunnel: None,
-            session: None,
+            protocol: ConnectionProtocol::Http1,
             out: VecDeque::new(),
             is_full: is_connecting,
             held: Vec::new(),
             is_readable: false,
             is_read_closed: false,
         }
+    }
+
+    /// Remembers what an event of the socket reports.
+    #[inline]
+    pub(crate) fn note(&mut self, ready: Ready) {
+        self.is_full &= !ready.writable();
+        self.is_read_closed |= ready.read_closed() || ready.hung_up();
+        self.is_readable |= ready.readable() || ready.hung_up();
+    }
+
+    pub(crate) fn session(&mut self) -> Option<&mut Session> {
+        match &mut self.protocol {
+            ConnectionProtocol::Http2(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tunnel(&mut self) -> Option<&mut Tunnel> {
+        match &mut self.protocol {
+            ConnectionProtocol::Tunnel(tunnel) => Some(tunnel),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_http1(&self) -> bool {
+        matches!(self.protocol, ConnectionProtocol::Http1)
     }
 
     /// Sends bytes, after those already queued.

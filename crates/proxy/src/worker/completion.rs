@@ -46,9 +46,9 @@ impl ProxyWorker {
     /// Closes a connection, and drops its request if it has one.
     pub(crate) fn close(&self, state: &mut State, at: usize) {
         let had_job = state.take_job(at).is_some();
-        let Some(connection) = state.table.remove(at) else { return };
+        let Some(mut connection) = state.table.remove(at) else { return };
         self.lane.remove(connection.guest);
-        if let Some(tunnel) = &connection.tunnel {
+        if let Some(tunnel) = connection.tunnel() {
             self.lane.remove(tunnel.client());
         }
         state.pool(connection.server_id).forget(at);

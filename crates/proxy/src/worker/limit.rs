@@ -66,7 +66,7 @@ impl ProxyWorker {
                 if job.is_overdue(now_ns) {
                     self.end_job_of(state, at, Failure::RequestTime);
                 }
-            } else if connection.session.is_some() {
+            } else if connection.session().is_some() {
                 is_timing |= self.end_overdue_h2(state, at, now_ns);
             }
         }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Worker, bug};
 use flatout_wire::h2::Room;
 
+use crate::connection::ConnectionProtocol;
 use crate::connection::h2::windows::Windows;
 use crate::connection::tunnel::CLIENT_SIDE;
 use crate::failure::Failure;
@@ -144,35 +145,26 @@ impl ProxyWorker {
         let is_client = tag & CLIENT_SIDE != 0;
         let at = (tag & !CLIENT_SIDE) as usize;
         let Some(connection) = state.table.find(at) else { return };
-        let is_tunnel = connection.tunnel.is_some();
-        let is_known = match &connection.tunnel {
-            Some(tunnel) if is_client => tunnel.client() == guest,
+        let is_known = match &connection.protocol {
+            ConnectionProtocol::Tunnel(tunnel) if is_client => tunnel.client() == guest,
             _ => !is_client && connection.guest == guest,
         };
         if !is_known {
             return;
         }
-        if connection.session.is_some() {
-            return self.happened_h2(state, at, event);
-        }
-        match event {
-            GuestEvent::Socket(ready) if is_tunnel => {
-                return self.tunnel_ready(state, at, is_client, Some(ready));
-            }
-            GuestEvent::Again if is_tunnel => return self.tunnel_ready(state, at, is_client, None),
-            GuestEvent::Deadline if is_tunnel => return self.close(state, at),
-            _ => {}
+        match connection.protocol {
+            ConnectionProtocol::Http1 => {}
+            ConnectionProtocol::Http2(_) => return self.happened_h2(state, at, event),
+            ConnectionProtocol::Switching => return self.happened_switching(state, at, event),
+            ConnectionProtocol::Tunnel(_) => return self.happened_tunnel(state, at, is_client, event),
         }
         let is_of = |key: ExchangeKey| {
             connection.job.as_ref().is_some_and(|job| job.receiver.exchange() == Some(key))
         };
         match event {
             GuestEvent::Socket(ready) => {
-                connection.is_full &= !ready.writable();
-                connection.is_read_closed |= ready.read_closed() || ready.hung_up();
-                connection.is_readable |= ready.readable() || ready.hung_up();
-                let is_switching = connection.is_switching;
-                if is_switching || (connection.is_connecting && !self.connected(state, at)) {
+                connection.note(ready);
+                if connection.is_connecting && !self.connected(state, at) {
                     return;
                 }
                 self.pump(state, at);

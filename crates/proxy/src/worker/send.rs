@@ -105,7 +105,7 @@ impl ProxyWorker {
 
     /// Moves data in both directions.
     pub(crate) fn pump(&self, state: &mut State, at: usize) {
-        if state.table.find(at).is_none_or(|connection| connection.is_connecting || connection.is_switching) {
+        if state.table.find(at).is_none_or(|connection| connection.is_connecting || !connection.is_http1()) {
             return;
         }
         if !self.send_body(state, at) {

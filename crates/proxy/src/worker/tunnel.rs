@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flatout_engine::{Body, DetachedConnection, GuestKey, Response, bug};
+use flatout_engine::{Body, DetachedConnection, GuestEvent, GuestKey, Ready, Response, bug};
 use flatout_gateway::ResponseOrigin;
 
+use crate::connection::ConnectionProtocol;
 use crate::connection::tunnel::{CLIENT_SIDE, Direction, Progress, Tunnel};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
@@ -41,7 +42,8 @@ impl PendingTunnel {
             is_read_closed: connection.is_read_closed,
             ..Direction::default()
         };
-        connection.tunnel = Some(Tunnel { client, there, back, _seat: permit });
+        let tunnel = Tunnel { client, there, back, _seat: permit };
+        connection.protocol = ConnectionProtocol::Tunnel(Box::new(tunnel));
         worker.tunnel(state, self.at);
     }
 }
@@ -54,7 +56,7 @@ impl Drop for PendingTunnel {
         let is_left = state
             .table
             .find(self.at)
-            .is_some_and(|connection| connection.guest == self.guest && connection.tunnel.is_none());
+            .is_some_and(|connection| connection.guest == self.guest && connection.tunnel().is_none());
         if is_left {
             worker.close(&mut state, self.at);
         }
@@ -76,7 +78,7 @@ impl ProxyWorker {
             guest: connection.guest,
             is_left: is_left.clone(),
         };
-        connection.is_switching = true;
+        connection.protocol = ConnectionProtocol::Switching;
         self.lane.set_deadline(connection.guest, None);
         response.set_body(Body::Take(Box::new(move |taken| {
             waiting.join(taken);
@@ -89,15 +91,30 @@ impl ProxyWorker {
         }
     }
 
+    /// An event of a connection that waits for its client's.
+    pub(crate) fn happened_switching(&self, state: &mut State, at: usize, event: GuestEvent) {
+        let Some(connection) = state.table.known(at) else { return };
+        match event {
+            GuestEvent::Socket(ready) => connection.note(ready),
+            GuestEvent::Deadline => self.close(state, at),
+            _ => {}
+        }
+    }
+
+    /// An event of a tunnel.
+    pub(crate) fn happened_tunnel(&self, state: &mut State, at: usize, is_client: bool, event: GuestEvent) {
+        match event {
+            GuestEvent::Socket(ready) => self.tunnel_ready(state, at, is_client, Some(ready)),
+            GuestEvent::Again => self.tunnel_ready(state, at, is_client, None),
+            GuestEvent::Deadline => self.close(state, at),
+            // It continues until the drain's deadline.
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
+        }
+    }
+
     /// An event at one end of a tunnel.
-    pub(crate) fn tunnel_ready(
-        &self,
-        state: &mut State,
-        at: usize,
-        is_client: bool,
-        ready: Option<flatout_engine::Ready>,
-    ) {
-        let Some(tunnel) = state.table.known(at).and_then(|connection| connection.tunnel.as_mut()) else {
+    pub(crate) fn tunnel_ready(&self, state: &mut State, at: usize, is_client: bool, ready: Option<Ready>) {
+        let Some(tunnel) = state.table.known(at).and_then(|connection| connection.tunnel()) else {
             return;
         };
         let Tunnel { there, back, .. } = tunnel;
@@ -123,7 +140,7 @@ impl ProxyWorker {
         let Some(connection) = state.table.known(at) else { return };
         let upstream = self.upstreams.at(connection.server_id.upstream);
         let guest = connection.guest;
-        let Some(tunnel) = connection.tunnel.as_mut() else {
+        let ConnectionProtocol::Tunnel(tunnel) = &mut connection.protocol else {
             bug!("{} is no tunnel", connection.address);
             return self.close(state, at);
         };

@@ -30,7 +30,7 @@ use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits};
 use crate::connection::h2::stream::{Entry, Stream, StreamEnd};
 use crate::connection::h2::windows::{FIRST_BYTES, GROWN_BYTES};
 use crate::connection::response::FIELDS_MAX;
-use crate::connection::{Flushed, UpstreamConnection};
+use crate::connection::{ConnectionProtocol, Flushed, UpstreamConnection};
 use crate::request::job::Job;
 use crate::table::ServerId;
 
@@ -251,7 +251,7 @@ impl UpstreamConnection {
     /// Its session, and what the session needs of the connection. A connection without HTTP/2 is reported as a bug.
     pub(crate) fn h2(&mut self) -> Option<(&mut Session, GuestKey, ServerId)> {
         let (guest, server_id) = (self.guest, self.server_id);
-        let Some(session) = self.session.as_deref_mut() else {
+        let ConnectionProtocol::Http2(session) = &mut self.protocol else {
             bug!("{} has no HTTP/2 session", self.address);
             return None;
         };

@@ -25,7 +25,7 @@ impl ProxyWorker {
         let guest = connection.guest;
         // If the server closes while we send, it may have processed the request. Before sending one that must not be
         // repeated, read what the server has sent.
-        if !job.is_idempotent && connection.session.as_ref().is_some_and(|session| session.is_idle()) {
+        if !job.is_idempotent && connection.session().is_some_and(|session| session.is_idle()) {
             connection.is_readable = true;
             self.pump_h2(state, at);
             if !state.is_still(at, guest) {
@@ -99,9 +99,7 @@ impl ProxyWorker {
     pub(crate) fn happened_h2(&self, state: &mut State, at: usize, event: GuestEvent) {
         let Some(connection) = state.table.known(at) else { return };
         if let GuestEvent::Socket(ready) = event {
-            connection.is_full &= !ready.writable();
-            connection.is_read_closed |= ready.read_closed() || ready.hung_up();
-            connection.is_readable |= ready.readable() || ready.hung_up();
+            connection.note(ready);
             if connection.is_connecting && !self.connected_h2(state, at) {
                 return;
             }

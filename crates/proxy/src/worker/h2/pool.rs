@@ -2,6 +2,7 @@
 
 use flatout_engine::GuestKey;
 
+use crate::connection::ConnectionProtocol;
 use crate::connection::h2::{PoolList, Session};
 use crate::failure::{Failure, error_text};
 use crate::request::job::Job;
@@ -14,7 +15,7 @@ impl ProxyWorker {
     pub(crate) fn open_shared(&self, state: &mut State, at: usize, streams_max: u32, job: Box<Job>) {
         let Some(connection) = state.table.known(at) else { return };
         let (guest, server_id) = (connection.guest, connection.server_id);
-        connection.session = Some(Box::new(Session::new(streams_max)));
+        connection.protocol = ConnectionProtocol::Http2(Box::new(Session::new(streams_max)));
         self.lane.set_deadline(guest, Some(self.upstreams.at(server_id.upstream).plan.connect_time_max));
         self.enlist(state, at, job);
     }

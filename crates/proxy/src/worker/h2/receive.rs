@@ -4,6 +4,7 @@ use flatout_engine::{Moved, bug};
 use flatout_lane::clock;
 use flatout_wire::h2::StreamId;
 
+use crate::connection::ConnectionProtocol;
 use crate::connection::h2::frames::{FrameReader, ReceiveOutcome, reason, repay};
 use crate::connection::h2::stream::StreamEnd;
 use crate::connection::h2::{OUT_BYTES_MAX, Session};
@@ -21,7 +22,7 @@ impl ProxyWorker {
         for _ in 0..READS_PER_CALL {
             let State { table, decisions, room, .. } = &mut *state;
             let Some(connection) = table.known(at) else { return ReceiveOutcome::On };
-            let Some(session) = connection.session.as_deref_mut() else {
+            let ConnectionProtocol::Http2(session) = &mut connection.protocol else {
                 bug!("{} has no HTTP/2 session", connection.address);
                 return ReceiveOutcome::Ended;
             };
