@@ -3,13 +3,13 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flatout_engine::{BodyFault, say};
 use flatout_wire::Status;
 
-use super::job::Job;
 use flatout_observe::log::iso_time;
 
 /// Lines about failures that a process logs in a second. Further ones are counted.
@@ -99,7 +99,7 @@ impl Failure {
     }
 
     /// The status of the response, unless the server's has started.
-    pub(super) fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         match self {
             Failure::NoServer
             | Failure::NotConnected
@@ -119,7 +119,7 @@ impl Failure {
     }
 
     /// The text of this response. It does not name the server: that is nobody else's business.
-    pub(super) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Failure::NoServer => "no server of the upstream is up",
             Failure::QueueFull => "too many requests are waiting for the upstream",
@@ -147,11 +147,17 @@ impl Failure {
 
     /// Logs it. `server` is the address of the server, if one was chosen; `detail` says more than the text.
     #[cold]
-    pub(super) fn log(self, upstream: &str, server: Option<&str>, job: Option<&Job>, detail: Option<&str>) {
+    pub(crate) fn log(
+        self,
+        upstream: &str,
+        server: Option<&str>,
+        request: Option<RequestLine<'_>>,
+        detail: Option<&str>,
+    ) {
         static THROTTLE: Throttle = Throttle::new();
         let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let Some(left_out) = THROTTLE.admit(unix_seconds) else { return };
-        let line = Line { failure: self, upstream, server, job, detail };
+        let line = Line { failure: self, upstream, server, request, detail };
         let time = iso_time(unix_seconds);
         let level = if self.is_warning() { "warning" } else { "error" };
         match left_out {
@@ -171,7 +177,7 @@ impl From<BodyFault> for Failure {
 }
 
 /// The text of an error without its number, as in `connection refused`.
-pub(super) fn error_text(error: &io::Error) -> String {
+pub(crate) fn error_text(error: &io::Error) -> String {
     match (error.get_ref(), error.raw_os_error()) {
         (Some(inner), _) => inner.to_string(),
         (None, Some(_)) => {
@@ -183,18 +189,26 @@ pub(super) fn error_text(error: &io::Error) -> String {
     }
 }
 
+/// A request, for the log.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestLine<'a> {
+    /// The head as it was sent.
+    pub(crate) head: &'a [u8],
+    pub(crate) peer: Option<SocketAddr>,
+}
+
 /// A line of the log.
 struct Line<'a> {
     failure: Failure,
     upstream: &'a str,
     server: Option<&'a str>,
-    job: Option<&'a Job>,
+    request: Option<RequestLine<'a>>,
     detail: Option<&'a str>,
 }
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { failure, upstream, server, job, detail } = self;
+        let Line { failure, upstream, server, request, detail } = self;
         write!(f, "upstream {upstream}: ")?;
         match (failure, server) {
             (Failure::NotConnected, Some(server)) => write!(f, "cannot connect to {server}")?,
@@ -205,13 +219,13 @@ impl fmt::Display for Line<'_> {
         if let Some(detail) = detail {
             write!(f, ": {detail}")?;
         }
-        if let Some(job) = job {
-            let line = job.head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        if let Some(RequestLine { head, peer }) = request {
+            let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
             // The query may hold secrets.
             let end = line.iter().position(|&byte| byte == b'?').or(line.iter().rposition(|&it| it == b' '));
             let request = line.get(..end.unwrap_or(0).min(TARGET_BYTES_MAX)).unwrap_or_default();
             write!(f, "; request {}", request.escape_ascii())?;
-            if let Some(peer) = job.peer {
+            if let Some(peer) = peer {
                 write!(f, " of {peer}")?;
             }
         }
@@ -283,7 +297,7 @@ mod tests {
             failure: Failure::NotConnected,
             upstream: "api",
             server: Some("127.0.0.1:26011"),
-            job: None,
+            request: None,
             detail: Some(&error_text(&refused)),
         };
         assert_eq!(line.to_string(), "upstream api: cannot connect to 127.0.0.1:26011: connection refused");

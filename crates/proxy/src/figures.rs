@@ -28,29 +28,29 @@ const KEPT_MAX: usize = 4096;
 
 /// What one worker counts of a server.
 #[repr(align(128))]
-pub(super) struct OfServer {
-    pub(super) requests: AtomicU64,
-    pub(super) failures: AtomicU64,
-    pub(super) retries: AtomicU64,
+pub(crate) struct OfServer {
+    pub(crate) requests: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) retries: AtomicU64,
     /// Gauges: these three go up and down.
-    pub(super) active: AtomicU64,
-    pub(super) open: AtomicU64,
-    pub(super) idle: AtomicU64,
-    pub(super) responses: Counted,
+    pub(crate) active: AtomicU64,
+    pub(crate) open: AtomicU64,
+    pub(crate) idle: AtomicU64,
+    pub(crate) responses: Counted,
 }
 
 /// What one worker counts of an upstream.
 #[repr(align(128))]
 #[derive(Default)]
-pub(super) struct OfUpstream {
+pub(crate) struct OfUpstream {
     /// A gauge.
-    pub(super) queued: AtomicU64,
-    pub(super) queue_full: AtomicU64,
-    pub(super) queue_time: AtomicU64,
-    pub(super) no_server: AtomicU64,
-    pub(super) no_budget: AtomicU64,
+    pub(crate) queued: AtomicU64,
+    pub(crate) queue_full: AtomicU64,
+    pub(crate) queue_time: AtomicU64,
+    pub(crate) no_server: AtomicU64,
+    pub(crate) no_budget: AtomicU64,
     /// By the place in [`Failure::ALL`].
-    pub(super) ended: [AtomicU64; Failure::ALL.len()],
+    pub(crate) ended: [AtomicU64; Failure::ALL.len()],
 }
 
 impl Default for OfServer {
@@ -106,13 +106,13 @@ pub struct UpstreamFigures {
 
 impl Figures {
     /// A worker's counters for a server.
-    pub(super) fn of_server(&self, worker: usize, upstream: &str, server: &str) -> Arc<OfServer> {
+    pub(crate) fn of_server(&self, worker: usize, upstream: &str, server: &str) -> Arc<OfServer> {
         let servers = &mut self.lock().servers;
         own(servers, (upstream.to_owned(), server.to_owned()), worker)
     }
 
     /// A worker's counters for an upstream.
-    pub(super) fn of_upstream(&self, worker: usize, upstream: &str) -> Arc<OfUpstream> {
+    pub(crate) fn of_upstream(&self, worker: usize, upstream: &str) -> Arc<OfUpstream> {
         own(&mut self.lock().upstreams, upstream.to_owned(), worker)
     }
 
@@ -176,13 +176,13 @@ fn read(counter: &AtomicU64) -> u64 {
 
 /// Adds one.
 #[inline]
-pub(super) fn up(counter: &AtomicU64) {
+pub(crate) fn up(counter: &AtomicU64) {
     count(counter, 1);
 }
 
 /// Subtracts one from a gauge.
 #[inline]
-pub(super) fn down(counter: &AtomicU64) {
+pub(crate) fn down(counter: &AtomicU64) {
     count(counter, u64::MAX);
 }
 

@@ -1,45 +1,49 @@
 //! The reverse proxy: requests go to upstream servers over connections in the worker's own lane.
 //!
 //! ```text
-//! client ── ProxyWorker::forward ──> Job ── dispatch: server, connection ──> begin ──> upstream
+//! client ── worker::forward ──> Job ── dispatch: server, connection ──> begin ──> upstream
 //!              │ park                    │ or queue                      ^ send_body: pulled by key
 //!              v                         v                               │
-//! client <── Lane: answer, push <── receive: head, body <── UpstreamConnection <── ready (the lane's events)
+//! client <── Receiver: answer, push <── receive: head, body <── UpstreamConnection <── ready (the lane's events)
 //! ```
 //!
 //! A request is parked, and its head rewritten from what was parsed. Its upstream connection is a guest of the lane,
 //! so it needs neither a task nor a future. Bodies are pulled and pushed by the exchange's key, no faster than the
 //! receiving side accepts them. Large ones go through a pipe without passing through the program.
+//!
+//! The rooms, each of which uses only those below it:
+//!
+//! | room | holds |
+//! |---|---|
+//! | `worker` | a worker's part: what happens to requests and connections, and when |
+//! | `control` | what runs on a thread of its own: names and health checks |
+//! | `pool` | the connections to each server, and the requests that wait for one |
+//! | `connection` | one connection over HTTP/1 or HTTP/2: bytes to responses, and tunnels |
+//! | `request` | the job of a request: its head, and whether it may be sent again |
+//! | `receiver` | who gets the response: a client, a rule or a cache |
+//! | `select` | which server gets a request, and the retry budget |
+//! | `upstream`, `server` | what all workers share: servers, and whether they are up |
+//! | `watch`, `figures`, `failure` | logs, counters, and the reasons of errors |
+//! | `plan`, `address`, `hash` | settings |
 #![forbid(unsafe_code)]
 // The data path: data from a client, a file or a plan must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod address;
-mod balance;
-mod budget;
-mod completion;
 mod connection;
 mod control;
-mod dispatch;
 mod failure;
 mod figures;
-mod h2;
-mod health;
-mod job;
-mod limit;
-mod names;
+mod hash;
 mod plan;
-mod receive;
+mod pool;
+mod receiver;
 mod request;
-mod response;
-mod secure;
-mod sticky;
-mod takeover;
-mod tunnel;
+mod select;
+mod server;
+mod table;
 mod upstream;
-mod waiter;
 mod watch;
-mod windows;
 mod worker;
 
 use std::io;
@@ -48,21 +52,23 @@ use std::sync::Arc;
 
 use flatout_engine::Worker;
 
+pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{Forward, Host};
-pub use names::Resolver;
 pub use plan::{Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream};
-pub use request::{may_be_trailer, withholds};
-pub use upstream::ServerState;
-pub use waiter::{Disposition, ParkedClient, ResponseSink};
+pub use receiver::{Disposition, ParkedClient, ResponseSink};
+pub use request::fields::withholds;
+pub use request::trailers::may_be_trailer;
+pub use server::ServerState;
 pub use watch::Watch;
-pub use worker::{Prepared, ProxyWorker, body_plan};
+pub use worker::ProxyWorker;
+pub use worker::forward::{Prepared, body_plan};
 
 /// The upstreams of a server, shared by all its workers. Clones are the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
-    upstreams: Arc<[upstream::LiveUpstream]>,
+    upstreams: Arc<upstream::Upstreams>,
     _control: Option<Arc<control::Control>>,
 }
 
@@ -85,10 +91,10 @@ impl Proxy {
         resolver: &Resolver,
         former: Option<&Proxy>,
     ) -> io::Result<Proxy> {
-        let former = former.map_or(&[][..], |former| &former.upstreams);
-        let opened: Result<Arc<[_]>, _> =
+        let former = former.map_or(&[][..], |former| &**former.upstreams);
+        let opened: Result<Vec<_>, _> =
             upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
-        let upstreams = opened.map_err(io::Error::other)?;
+        let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
         let control = control::start(&upstreams, resolver)?;
         Ok(Proxy { upstreams, _control: control.map(Arc::new) })
     }

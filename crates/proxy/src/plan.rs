@@ -77,7 +77,7 @@ impl Protocol {
     pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
 
     /// Concurrent requests per HTTP/2 connection; `None` for HTTP/1.
-    pub(super) fn streams_max(self) -> Option<u32> {
+    pub(crate) fn streams_max(self) -> Option<u32> {
         match self {
             Protocol::Http1 => None,
             Protocol::H2c { streams_max } | Protocol::H2 { streams_max } => Some(streams_max),

@@ -34,22 +34,22 @@ impl Watch {
 
 /// A worker's counters for a server, if they are wanted.
 #[derive(Default)]
-pub(super) struct ServerCounts(pub(super) Option<Arc<OfServer>>);
+pub(crate) struct ServerCounts(pub(crate) Option<Arc<OfServer>>);
 
 /// A worker's counters for an upstream, if they are wanted.
 #[derive(Default)]
-pub(super) struct UpstreamCounts(pub(super) Option<Arc<OfUpstream>>);
+pub(crate) struct UpstreamCounts(pub(crate) Option<Arc<OfUpstream>>);
 
 impl ServerCounts {
     #[inline]
-    pub(super) fn up(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
+    pub(crate) fn up(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
         if let Some(counts) = &self.0 {
             up(of(counts));
         }
     }
 
     #[inline]
-    pub(super) fn down(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
+    pub(crate) fn down(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
         if let Some(counts) = &self.0 {
             down(of(counts));
         }
@@ -58,21 +58,21 @@ impl ServerCounts {
 
 impl UpstreamCounts {
     /// Counts a request that has ended for this reason.
-    pub(super) fn ended(&self, failure: Failure) {
+    pub(crate) fn ended(&self, failure: Failure) {
         if let Some(counter) = self.0.as_ref().and_then(|counts| counts.ended.get(failure as usize)) {
             up(counter);
         }
     }
 
     #[inline]
-    pub(super) fn up(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
+    pub(crate) fn up(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
         if let Some(counts) = &self.0 {
             up(of(counts));
         }
     }
 
     #[inline]
-    pub(super) fn down(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
+    pub(crate) fn down(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
         if let Some(counts) = &self.0 {
             down(of(counts));
         }
@@ -81,7 +81,7 @@ impl UpstreamCounts {
 
 /// The attempts of one request.
 #[derive(Default)]
-pub(super) struct Trail {
+pub(crate) struct Trail {
     /// When the current attempt began; 0 if it is not measured.
     began_ns: u64,
     /// All attempts, until they are noted for a response.
@@ -92,7 +92,7 @@ pub(super) struct Trail {
 
 impl Trail {
     /// An attempt starts: to connect to the server at this address, or to use an existing connection.
-    pub(super) fn begin(&mut self, watch: &Watch, address: &Rc<str>) {
+    pub(crate) fn begin(&mut self, watch: &Watch, address: &Rc<str>) {
         if !watch.is_timing() {
             return;
         }
@@ -112,14 +112,14 @@ impl Trail {
     }
 
     /// The connection is established.
-    pub(super) fn connected(&mut self) {
+    pub(crate) fn connected(&mut self) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.connect_ns = Some(since(self.began_ns));
         }
     }
 
     /// The upstream's response head has arrived; the client gets `response`.
-    pub(super) fn answered(&mut self, watch: &Watch, status: Status, response: &mut Response) {
+    pub(crate) fn answered(&mut self, watch: &Watch, status: Status, response: &mut Response) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();
             attempt.head_ns = Some(since(self.began_ns));
@@ -128,7 +128,7 @@ impl Trail {
     }
 
     /// The attempt has failed. The client gets `status` unless another attempt follows.
-    pub(super) fn failed(&mut self, status: Status) {
+    pub(crate) fn failed(&mut self, status: Status) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();
             attempt.response_ns = Some(since(self.began_ns));
@@ -136,7 +136,7 @@ impl Trail {
     }
 
     /// Notes all attempts for the log line of a response.
-    pub(super) fn note(&mut self, watch: &Watch, response: &mut Response) {
+    pub(crate) fn note(&mut self, watch: &Watch, response: &mut Response) {
         let attempts = std::mem::take(&mut self.attempts);
         if let Some(notes) = watch.notes.as_ref().filter(|_| !attempts.is_empty()) {
             self.note = notes.upstream(0, Upstream { attempts });
@@ -145,7 +145,7 @@ impl Trail {
     }
 
     /// The response was received completely.
-    pub(super) fn ended(&self, watch: &Watch, counts: &ServerCounts) {
+    pub(crate) fn ended(&self, watch: &Watch, counts: &ServerCounts) {
         if self.began_ns == 0 {
             return;
         }

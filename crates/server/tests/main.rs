@@ -13,6 +13,8 @@ mod cache_forms;
 mod cache_hostile;
 #[path = "compress.rs"]
 mod compress;
+#[path = "early_responses.rs"]
+mod early_responses;
 #[path = "endings.rs"]
 mod endings;
 #[path = "expect.rs"]

@@ -25,8 +25,8 @@ use flatout_wire::target::PathForm;
 
 /// Forwards everything.
 pub(crate) struct All {
-    proxy_worker: Rc<ProxyWorker>,
-    forward: Forward,
+    pub(crate) proxy_worker: Rc<ProxyWorker>,
+    pub(crate) forward: Forward,
 }
 
 struct Nothing;

@@ -1,0 +1,112 @@
+//! Request bodies, sent as the windows and the socket allow.
+
+use flatout_engine::{Lane, Pull};
+use flatout_lane::clock;
+use flatout_wire::h2::hpack::encode_lines;
+use flatout_wire::h2::{Code, StreamId};
+
+use crate::connection::h2::stream::{KEPT_BYTES_MAX, Stream, StreamEnd};
+use crate::connection::h2::{OUT_BYTES_MAX, Session};
+use crate::failure::Failure;
+use crate::request::job::Pulled;
+use crate::request::trailers::request_trailers;
+
+/// The result of a stream's turn.
+enum Turn {
+    /// It may have more to send.
+    GoesOn,
+    /// It waits for its client or for a window, or has sent everything.
+    Waits,
+    Ended(StreamEnd),
+}
+
+impl Session {
+    /// Frames content of the streams that have some, in turn, one frame each.
+    pub(crate) fn take_turns(&mut self, lane: &Lane) {
+        while self.pending_bytes() < OUT_BYTES_MAX
+            && let Some(id) = self.turns.pop_front()
+        {
+            match self.take_turn(lane, id) {
+                Turn::GoesOn => {
+                    self.turns.push_back(id);
+                    continue;
+                }
+                Turn::Waits => {}
+                Turn::Ended(over) => self.end(id, over),
+            }
+            if let Some(at) = self.find(id)
+                && let Some(entry) = self.streams.get_mut(at)
+            {
+                entry.stream.has_turn = false;
+            }
+        }
+    }
+
+    fn take_turn(&mut self, lane: &Lane, id: StreamId) -> Turn {
+        let Session { machine, streams, out, .. } = self;
+        let at = streams.binary_search_by_key(&id, |entry| entry.id);
+        let Some(entry) = at.ok().and_then(|at| streams.get_mut(at)) else { return Turn::Waits };
+        let stream = &mut *entry.stream;
+        if stream.is_over || !machine.is_open(id) {
+            return Turn::Waits;
+        }
+        if stream.rest.is_empty() {
+            if !matches!(stream.job.pulled, Pulled::Waiting | Pulled::Begun) {
+                return Turn::Waits;
+            }
+            match entry.exchange.map_or(Pull::Gone, |exchange| lane.pull(exchange)) {
+                Pull::Data(bytes) => stream.pulled(bytes),
+                Pull::Pipe(mut pipe) => match pipe.take_bytes() {
+                    Some(bytes) => stream.pulled(bytes),
+                    None => return Turn::Ended(StreamEnd::Ended(Failure::BadBody)),
+                },
+                Pull::End(trailers) => {
+                    stream.job.pulled = Pulled::Whole;
+                    let lines = request_trailers(&trailers, &stream.job.trailers);
+                    if !lines.is_empty() {
+                        // A repeated request would lose them.
+                        stream.kept = None;
+                    }
+                    let has_ended = match lines.is_empty() {
+                        true => machine.content(id, 0, 0, true, out),
+                        false => machine.trailers(id, |block| encode_lines(&lines, block), out),
+                    };
+                    return if has_ended {
+                        Turn::Waits
+                    } else {
+                        Turn::Ended(StreamEnd::Ended(Failure::BadBody))
+                    };
+                }
+                // The engine has rejected the rest of the body, and with it the request.
+                Pull::Fault(fault) => return Turn::Ended(StreamEnd::Ended(fault.into())),
+                Pull::Later | Pull::Gone => return Turn::Waits,
+            }
+        }
+        let room = machine.room(id).min(stream.rest.len());
+        if room == 0 {
+            return if stream.rest.is_empty() { Turn::GoesOn } else { Turn::Waits };
+        }
+        let piece = stream.rest.split_to(room);
+        let ends = stream.rest.is_empty() && matches!(stream.job.pulled, Pulled::Not | Pulled::Whole);
+        if !machine.content(id, room, stream.rest.len(), ends, out) {
+            return Turn::Ended(StreamEnd::Reset(Code::INTERNAL_ERROR));
+        }
+        out.extend_from_slice(&piece);
+        if ends { Turn::Waits } else { Turn::GoesOn }
+    }
+}
+
+impl Stream {
+    /// Takes a pulled piece of the body.
+    fn pulled(&mut self, bytes: bytes::Bytes) {
+        self.job.pulled = Pulled::Begun;
+        self.client_seen_ns = clock::nanoseconds();
+        if let Some(kept) = &mut self.kept {
+            match kept.len() + bytes.len() <= KEPT_BYTES_MAX {
+                true => kept.extend_from_slice(&bytes),
+                false => self.kept = None,
+            }
+        }
+        self.rest = bytes;
+    }
+}

@@ -1,0 +1,87 @@
+//! Server names, looked up again whenever their TTL expires.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use flatout_engine::{bug, say};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use tokio::sync::oneshot;
+
+use crate::server::LiveServer;
+
+/// The minimum and the maximum time that an address is used, whatever its TTL.
+const TTL_MIN: Duration = Duration::from_secs(1);
+const TTL_MAX: Duration = Duration::from_secs(3600);
+
+/// How soon a name that did not resolve is looked up again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Which DNS servers are used.
+#[derive(Debug, Clone, Default)]
+pub enum Resolver {
+    /// `/etc/hosts`, then the servers in `/etc/resolv.conf`.
+    #[default]
+    System,
+    /// These servers.
+    Servers(Vec<SocketAddr>),
+}
+
+/// Looks names up.
+pub(crate) struct Names(TokioResolver);
+
+impl Names {
+    /// # Errors
+    /// The system's configuration cannot be read.
+    pub(crate) fn new(resolver: &Resolver) -> io::Result<Names> {
+        let built = match resolver {
+            Resolver::System => TokioResolver::builder_tokio(),
+            Resolver::Servers(servers) => {
+                let server = |address: &SocketAddr| {
+                    let port = |mut connection: ConnectionConfig| {
+                        connection.port = address.port();
+                        connection
+                    };
+                    let connections = vec![port(ConnectionConfig::udp()), port(ConnectionConfig::tcp())];
+                    NameServerConfig::new(address.ip(), true, connections)
+                };
+                let config = ResolverConfig::from_name_servers(servers.iter().map(server).collect());
+                Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
+            }
+        };
+        let resolver = built.and_then(|builder| builder.build()).map_err(io::Error::other)?;
+        Ok(Names(resolver))
+    }
+
+    /// Keeps the address of a server up to date for ever; `resolved` is notified after the first lookup.
+    pub(crate) async fn follow(&self, server: &LiveServer, resolved: oneshot::Sender<()>) {
+        let Some((name, port)) = server.dns_name() else {
+            bug!("{} is looked up, which is no name", server.name);
+            return;
+        };
+        let mut resolved = Some(resolved);
+        let mut was_found = true;
+        loop {
+            let found = self.0.lookup_ip(name).await;
+            let pause = match &found {
+                Ok(found) => {
+                    server.found_at(found.iter().map(|ip| SocketAddr::new(ip, port)).collect());
+                    let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
+                    left.clamp(TTL_MIN, TTL_MAX)
+                }
+                // The previous addresses stay in use.
+                Err(error) => {
+                    if was_found {
+                        say(format_args!("upstream server {name}: not found: {error}"));
+                    }
+                    RETRY
+                }
+            };
+            was_found = found.is_ok();
+            drop(resolved.take());
+            tokio::time::sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The receiver of a response: a client, a rule that uses an auth service, or a cache.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response};
+use flatout_wire::Status;
+use tokio::sync::oneshot;
+
+use flatout_gateway::{AuthDecision, Finish, ResponseOrigin};
+
+/// Bytes kept of an auth service's response body; a longer one fails the query.
+const OPINION_BYTES_MAX: usize = 256 << 10;
+
+/// Gets the decision.
+pub(crate) type DecisionSender = oneshot::Sender<AuthDecision>;
+
+/// The receiver of a response.
+pub(crate) enum Receiver {
+    /// A client.
+    Client(WaitingClient),
+    /// A rule; `None` after it was notified. If it is dropped before, the rule finds that its sender is gone.
+    Rule(Option<Rule>),
+    /// A cache, which may serve many clients with the response. It ends their requests when it is dropped.
+    Sink(Rc<dyn ResponseSink>),
+}
+
+/// A client in the proxy's hands. If it is dropped before its response is complete, it gets 502, or its response is cut:
+/// no mistake leaves a client without an end.
+pub(crate) struct WaitingClient {
+    lane: Lane,
+    exchange: ExchangeKey,
+    /// Applies the route's rules to the response.
+    finish: Rc<dyn Finish>,
+    phase: Phase,
+}
+
+/// How far the response to a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    /// The head was sent, and parts of the body follow.
+    Begun,
+    Over,
+}
+
+impl WaitingClient {
+    /// Passes on the head. Returns whether the rest of the body is wanted.
+    fn answer(&mut self, mut response: Box<Response>, by: ResponseOrigin) -> bool {
+        let was_pushed = matches!(response.body(), Body::Pushed);
+        self.finish.finish(&mut response, by);
+        let is_wanted = was_pushed && matches!(response.body(), Body::Pushed);
+        self.phase = if is_wanted { Phase::Begun } else { Phase::Over };
+        self.lane.answer(self.exchange, response);
+        is_wanted
+    }
+
+    #[cold]
+    fn abandon(&mut self) {
+        match self.phase {
+            Phase::Waiting if self.lane.is_open(self.exchange) => {
+                let mut response = self.lane.response();
+                response.set_status(Status::BAD_GATEWAY);
+                self.answer(response, ResponseOrigin::Here);
+            }
+            Phase::Begun => drop(self.lane.cut(self.exchange)),
+            Phase::Waiting | Phase::Over => {}
+        }
+    }
+}
+
+impl Drop for WaitingClient {
+    fn drop(&mut self) {
+        if self.phase != Phase::Over {
+            self.abandon();
+        }
+    }
+}
+
+/// Receives a response in place of a client. All of it runs on the requesting worker.
+pub trait ResponseSink {
+    /// An interim response.
+    fn inform(&self, lane: &Lane, status: Status, lines: &[u8]);
+
+    /// The head of the response, with the body if that has arrived; otherwise the body is pushed later. `guest` is to
+    /// be [called again](Lane::call_again) when there is room after there was none; it is `None` for our own error
+    /// response.
+    fn head(
+        &self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        response: Box<Response>,
+        by: ResponseOrigin,
+    ) -> Disposition;
+
+    /// Whether more of the body can be taken now.
+    fn has_room(&self) -> bool;
+
+    /// A piece of the body. Returns whether more is wanted.
+    fn push(&self, data: Bytes) -> bool;
+
+    /// The body is complete.
+    fn end(&self);
+
+    /// The response cannot be finished.
+    fn cut(&self);
+}
+
+/// What a sink does with a response.
+pub enum Disposition {
+    /// The sink keeps it. Whether it wants the rest of the body.
+    Consumed(bool),
+    /// It goes to this client, as if there were no sink.
+    Passed(Box<Response>, ParkedClient),
+}
+
+/// A client that waits for a response.
+#[derive(Clone)]
+pub struct ParkedClient {
+    /// Its request.
+    pub exchange: ExchangeKey,
+    /// Applies the route's rules to the response.
+    pub finish: Rc<dyn Finish>,
+}
+
+/// A rule that asks an auth service about a request.
+pub(crate) struct Rule {
+    then: DecisionSender,
+    /// The fields of a successful response to keep.
+    wanted: Vec<String>,
+    response: Option<Box<Response>>,
+    body: Vec<u8>,
+}
+
+/// Rules, and the decisions to deliver once the connections are no longer borrowed; `None`: the auth service
+/// could not be reached.
+pub(crate) type PendingDecisions = Vec<(DecisionSender, Option<AuthDecision>)>;
+
+impl Receiver {
+    pub(crate) fn client(lane: &Lane, ParkedClient { exchange, finish }: ParkedClient) -> Receiver {
+        Receiver::Client(WaitingClient { lane: lane.clone(), exchange, finish, phase: Phase::Waiting })
+    }
+
+    pub(crate) fn rule(then: DecisionSender, wanted: Vec<String>) -> Receiver {
+        Receiver::Rule(Some(Rule { then, wanted, response: None, body: Vec::new() }))
+    }
+
+    /// A placeholder after the receiver was notified or taken.
+    pub(crate) fn nobody() -> Receiver {
+        Receiver::Rule(None)
+    }
+
+    /// The exchange of a client.
+    pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
+        match self {
+            Receiver::Client(client) => Some(client.exchange),
+            Receiver::Rule(_) | Receiver::Sink(_) => None,
+        }
+    }
+
+    /// Whether a rule waits.
+    pub(crate) fn is_rule(&self) -> bool {
+        matches!(self, Receiver::Rule(_))
+    }
+
+    /// Passes on an interim response, if the receiver uses it.
+    pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
+        match self {
+            Receiver::Client(client) => drop(lane.inform(client.exchange, status, lines)),
+            Receiver::Rule(_) => {}
+            Receiver::Sink(sink) => sink.inform(lane, status, lines),
+        }
+    }
+
+    /// Whether anybody still waits.
+    pub(crate) fn is_open(&self, lane: &Lane) -> bool {
+        match self {
+            Receiver::Client(client) => lane.is_open(client.exchange),
+            // Its client may be gone.
+            Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
+            Receiver::Sink(_) => true,
+        }
+    }
+
+    /// Whether more of the body can be taken now.
+    pub(crate) fn has_room(&self, lane: &Lane) -> bool {
+        match self {
+            Receiver::Client(client) => lane.has_room(client.exchange),
+            Receiver::Rule(_) => true,
+            Receiver::Sink(sink) => sink.has_room(),
+        }
+    }
+
+    /// Passes on the head of the response, with the body if that has arrived too, received by `guest`. Returns
+    /// whether the rest of the body is wanted.
+    pub(crate) fn answer(
+        &mut self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        mut response: Box<Response>,
+        by: ResponseOrigin,
+    ) -> bool {
+        match self {
+            Receiver::Sink(sink) => match sink.head(lane, guest, response, by) {
+                Disposition::Consumed(is_wanted) => is_wanted,
+                Disposition::Passed(response, client) => {
+                    if let Some(guest) = guest {
+                        lane.attach(client.exchange, guest);
+                    }
+                    *self = Receiver::client(lane, client);
+                    self.answer(lane, guest, response, by)
+                }
+            },
+            Receiver::Client(client) => client.answer(response, by),
+            Receiver::Rule(Some(rule)) => {
+                rule.body.extend_from_slice(response.body_bytes().unwrap_or_default());
+                response.take_body();
+                rule.response = Some(response);
+                true
+            }
+            Receiver::Rule(None) => false,
+        }
+    }
+
+    /// Passes on a piece of the body. Returns whether more is wanted.
+    pub(crate) fn push(&mut self, lane: &Lane, data: Bytes) -> bool {
+        match self {
+            // The caller has checked that there is room.
+            Receiver::Client(client) => lane.push(client.exchange, data) != Push::Gone,
+            Receiver::Rule(Some(rule)) => {
+                rule.body.extend_from_slice(&data);
+                rule.body.len() <= OPINION_BYTES_MAX
+            }
+            Receiver::Rule(None) => false,
+            Receiver::Sink(sink) => sink.push(data),
+        }
+    }
+
+    /// The same through a pipe, for a client.
+    pub(crate) fn push_pipe(&self, lane: &Lane, pipe: PooledPipe) {
+        if let Receiver::Client(client) = self {
+            // The caller has checked that there is room.
+            let _ = lane.push_pipe(client.exchange, pipe);
+        }
+    }
+
+    /// The response is complete.
+    pub(crate) fn end(&mut self, lane: &Lane, trailers: &[u8], decisions: &mut PendingDecisions) {
+        match self {
+            Receiver::Client(client) => {
+                client.phase = Phase::Over;
+                lane.end(client.exchange, trailers);
+            }
+            Receiver::Rule(rule) => {
+                if let Some(rule) = rule.take() {
+                    let decision = rule.response.map(|response| decision(response, &rule.wanted, rule.body));
+                    decisions.push((rule.then, decision));
+                }
+            }
+            Receiver::Sink(sink) => sink.end(),
+        }
+    }
+
+    /// The response cannot be completed.
+    pub(crate) fn cut(&mut self, lane: &Lane, decisions: &mut PendingDecisions) {
+        match self {
+            Receiver::Client(client) => {
+                client.phase = Phase::Over;
+                lane.cut(client.exchange);
+            }
+            Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
+            Receiver::Sink(sink) => sink.cut(),
+        }
+    }
+}
+
+fn decision(mut response: Box<Response>, wanted: &[String], body: Vec<u8>) -> AuthDecision {
+    if (200..300).contains(&response.status().code()) {
+        let fields = wanted.iter().filter_map(|name| Some((name.clone(), response.field(name)?.to_vec())));
+        return AuthDecision::Allowed(fields.collect());
+    }
+    response.set_body(Body::Shared(body.into()));
+    AuthDecision::Refused(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use flatout_engine::{Address, Plan, Reply, Request, Service, start};
+
+    use super::*;
+
+    struct Unchanged;
+
+    impl Finish for Unchanged {
+        fn finish(&self, _: &mut Response, _: ResponseOrigin) {}
+    }
+
+    /// Drops the receiver of each request: before the response for `/`, and otherwise after its head.
+    struct Dropping(Lane);
+
+    impl Service for Dropping {
+        fn call(&self, request: Request<'_>, _: &mut Response) -> Reply {
+            let parked = ParkedClient { exchange: request.park(), finish: Rc::new(Unchanged) };
+            let mut receiver = Receiver::client(&self.0, parked);
+            if request.path != b"/" {
+                let mut response = self.0.response();
+                response.set_body(Body::Pushed);
+                assert!(receiver.answer(&self.0, None, response, ResponseOrigin::Upstream));
+                assert!(receiver.push(&self.0, Bytes::from_static(b"part")));
+            }
+            if request.path == b"/end" {
+                receiver.end(&self.0, b"", &mut PendingDecisions::new());
+            }
+            Reply::Parked
+        }
+    }
+
+    #[test]
+    fn a_client_whose_receiver_is_dropped_gets_502_or_a_cut_response() {
+        let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
+        let server = start(plan, |worker| Box::new(Dropping(worker.lane.clone()))).unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        for (path, status, end) in [
+            ("/", "502", "\r\n\r\n"),
+            ("/cut", "200", "\r\n\r\n4\r\npart\r\n"),
+            ("/end", "200", "\r\n\r\n4\r\npart\r\n0\r\n\r\n"),
+        ] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+            let (mut bytes, mut byte) = (Vec::new(), [0]);
+            // A response that is cut may end with a reset.
+            while let Ok(1) = stream.read(&mut byte) {
+                bytes.push(byte[0]);
+            }
+            let text = String::from_utf8(bytes).unwrap();
+            assert!(
+                text.starts_with(&format!("HTTP/1.1 {status} ")) && text.ends_with(end),
+                "{path}: {text}"
+            );
+        }
+        server.handle().stop();
+        server.wait().unwrap();
+    }
+}

@@ -1,0 +1,137 @@
+//! A request on its way to an upstream.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use flatout_wire::h1::{Length, Sent};
+
+use crate::failure::RequestLine;
+use crate::receiver::Receiver;
+use crate::table::UpstreamId;
+use crate::watch::Trail;
+
+/// How often one request may be sent to a server whose GOAWAY says that it was not processed.
+pub(crate) const REFUSALS_MAX: u8 = 20;
+
+/// A request to an upstream, from when it was read to the end of its response.
+pub(crate) struct Job {
+    /// The receiver of the response.
+    pub(crate) receiver: Receiver,
+    pub(crate) upstream: UpstreamId,
+    pub(crate) sent: Sent,
+    /// Request line and field lines, without the end of the head.
+    pub(crate) head: Vec<u8>,
+    /// The body, if it was complete; of a pulled one, the part to send again.
+    pub(crate) body: Bytes,
+    /// The body's length, as sent to the upstream.
+    pub(crate) length: Option<Length>,
+    /// How much of a pulled body was read.
+    pub(crate) pulled: Pulled,
+    /// Repeating it has the same effect as sending it once (RFC 9110 section 9.2.2).
+    pub(crate) is_idempotent: bool,
+    /// Further attempts that it may make.
+    pub(crate) retries_left: u32,
+    /// How often it may still be refused by servers that have not processed it.
+    pub(crate) refusals_left: u8,
+    /// The servers tried, one bit each; servers beyond the last bit are not recorded.
+    pub(crate) tried: u64,
+    /// The peer of the client's connection.
+    pub(crate) peer: Option<SocketAddr>,
+    /// The hash for balancing.
+    pub(crate) hash: u64,
+    /// The response has started: its client must not get another.
+    pub(crate) is_answered: bool,
+    /// The expected `Sec-WebSocket-Accept` for the key that we added.
+    pub(crate) accept: Option<Box<str>>,
+    /// Our name in `Via`.
+    pub(crate) via: Option<String>,
+    /// An idle connection turned out to be closed: the next one must be new.
+    pub(crate) wants_new: bool,
+    /// The server in its cookie.
+    pub(crate) stuck_to: Option<usize>,
+    /// `Host` is the server's address, which is written after the head.
+    pub(crate) names_server: bool,
+    /// The trailer fields that are passed on, in lower case.
+    pub(crate) trailers: Vec<String>,
+    /// When it has to be over ([`clock::nanoseconds`](flatout_lane::clock::nanoseconds)).
+    pub(crate) ends_ns: Option<u64>,
+    /// Its client has sent some of its body since the last deadline.
+    pub(crate) has_client_sent: bool,
+    /// When it entered the queue.
+    pub(crate) queued_ns: Option<u64>,
+    /// The attempts at it so far.
+    pub(crate) trail: Trail,
+}
+
+impl Job {
+    /// A request for an upstream without a body, which may be sent again `retries_max` times.
+    pub(crate) fn new(upstream: UpstreamId, retries_max: u32, receiver: Receiver, head: Vec<u8>) -> Job {
+        Job {
+            receiver,
+            upstream,
+            sent: Sent::default(),
+            head,
+            body: Bytes::new(),
+            length: None,
+            pulled: Pulled::Not,
+            is_idempotent: true,
+            retries_left: retries_max,
+            refusals_left: REFUSALS_MAX,
+            tried: 0,
+            peer: None,
+            hash: 0,
+            is_answered: false,
+            accept: None,
+            via: None,
+            wants_new: false,
+            stuck_to: None,
+            names_server: false,
+            trailers: Vec::new(),
+            ends_ns: None,
+            has_client_sent: false,
+            queued_ns: None,
+            trail: Trail::default(),
+        }
+    }
+
+    /// The same request as if nothing had been sent of it, without a receiver.
+    pub(crate) fn again(&self) -> Job {
+        let Job { sent, length, pulled, is_idempotent, refusals_left, peer, .. } = *self;
+        let Job { hash, stuck_to, names_server, ends_ns, .. } = *self;
+        Job {
+            sent,
+            body: self.body.clone(),
+            length,
+            pulled,
+            is_idempotent,
+            refusals_left,
+            peer,
+            hash,
+            accept: self.accept.clone(),
+            via: self.via.clone(),
+            stuck_to,
+            names_server,
+            trailers: self.trailers.clone(),
+            ends_ns,
+            ..Job::new(self.upstream, self.retries_left, Receiver::nobody(), self.head.clone())
+        }
+    }
+
+    /// How the log names it.
+    pub(crate) fn line(&self) -> RequestLine<'_> {
+        RequestLine { head: &self.head, peer: self.peer }
+    }
+}
+
+/// The state of a pulled request body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pulled {
+    /// There is none, or it is complete.
+    Not,
+    /// Nothing of it was read yet.
+    Waiting,
+    /// Part of it was read: it cannot be sent again.
+    Begun,
+    /// All of it was read.
+    Whole,
+}

@@ -1,0 +1,5 @@
+//! Which server gets a request.
+
+pub(crate) mod balance;
+pub(crate) mod budget;
+pub(crate) mod sticky;

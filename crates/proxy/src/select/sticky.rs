@@ -1,0 +1,54 @@
+//! Sticky sessions: a cookie keeps a client at one server.
+
+use flatout_engine::Response;
+use flatout_wire::Head;
+
+use crate::hash::hash;
+use crate::plan::Balance;
+use crate::upstream::LiveUpstream;
+
+/// The value of the request's cookie of this name.
+pub(crate) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
+    head.field_all("Cookie").flat_map(|line| line.split(|&byte| byte == b';')).find_map(|pair| {
+        let (this, value) = pair.trim_ascii().split_at_checked(name.len())?;
+        (this == name.as_bytes()).then_some(())?;
+        value.strip_prefix(b"=")
+    })
+}
+
+/// The server named by the cookie.
+pub(crate) fn server(head: &Head<'_>, name: &str, upstream: &LiveUpstream) -> Option<usize> {
+    let value = cookie(head, name)?;
+    (0..upstream.servers.len()).find(|&at| value_of(upstream, at).as_bytes() == value)
+}
+
+/// The cookie's value for a server, which does not reveal its address.
+pub(crate) fn value_of(upstream: &LiveUpstream, server: usize) -> String {
+    // Not its position in the file: clients keep their server when another is added or removed.
+    let number = upstream.servers.get(server).map_or(0, |server| server.number);
+    format!("{:016x}", hash(format!("{} {number}", upstream.plan.name).as_bytes()))
+}
+
+/// Sets the cookie in a response.
+pub(crate) fn set(upstream: &LiveUpstream, server: usize, response: &mut Response) {
+    if let Balance::Sticky { cookie } = &upstream.plan.balance {
+        let value = value_of(upstream, server);
+        response.header("Set-Cookie", format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_wire::head::{HeadLimits, parse};
+
+    #[test]
+    fn cookies_are_found() {
+        let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nCookie: ab=1; a=2\r\nCookie: b=3;c = 4\r\n\r\n";
+        let mut fields = Vec::new();
+        let head = parse(bytes, &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        for (name, value) in [("a", Some(&b"2"[..])), ("ab", Some(b"1")), ("b", Some(b"3")), ("d", None)] {
+            assert_eq!(cookie(&head, name), value, "{name}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! How requests to an upstream end, and what happens to their connections.
+
+use flatout_gateway::ResponseOrigin;
+use flatout_wire::Status;
+
+use crate::failure::Failure;
+use crate::request::job::{Job, Pulled};
+use crate::table::{ServerId, UpstreamId};
+use crate::worker::ProxyWorker;
+use crate::worker::state::State;
+
+impl ProxyWorker {
+    /// The response is complete: the connection carries the next request, or is closed.
+    pub(crate) fn complete(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, guest, is_reusable) =
+            (connection.server_id, connection.guest, connection.is_reusable());
+        if let Some(job) = state.take_job(at) {
+            job.trail.ended(&self.watch, state.counts_of(server_id));
+            // Data still to be sent to the client does not concern this connection.
+            if let Some(exchange) = job.receiver.exchange() {
+                self.lane.detach(exchange);
+            }
+            state.end_job(job);
+        }
+        let (upstream, group) =
+            (self.upstreams.at(server_id.upstream), state.groups.at_mut(server_id.upstream));
+        upstream.servers.at(server_id.server).succeeded();
+        let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
+        let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
+        if keeps && !is_wanted_here && self.hand_on(state, at) {
+            return;
+        }
+        let group = state.groups.at_mut(server_id.upstream);
+        let pool = group.pools.at_mut(server_id.server);
+        if keeps && pool.idle.len() < upstream.plan.idle_max {
+            pool.idle.push(at);
+            pool.counts.up(|counts| &counts.idle);
+            self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
+        } else {
+            self.close(state, at);
+        }
+        self.dequeue(state, server_id.upstream);
+    }
+
+    /// Closes a connection, and drops its request if it has one.
+    pub(crate) fn close(&self, state: &mut State, at: usize) {
+        let had_job = state.take_job(at).is_some();
+        let Some(mut connection) = state.table.remove(at) else { return };
+        self.lane.remove(connection.guest);
+        if let Some(tunnel) = connection.tunnel() {
+            self.lane.remove(tunnel.client());
+        }
+        state.pool(connection.server_id).forget(at);
+        if had_job {
+            self.dequeue(state, connection.server_id.upstream);
+        }
+    }
+
+    /// The connection was closed or reset, during a request or while it was idle.
+    pub(crate) fn broken(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        // After earlier requests, the server most likely closed it while it was idle.
+        let was_idle = connection.uses > 1 && connection.held.is_empty();
+        self.lost(state, at, was_idle, Failure::Closed);
+    }
+
+    /// The response is malformed: the server may have processed the request.
+    pub(crate) fn failed(&self, state: &mut State, at: usize) {
+        if let Some(connection) = state.table.known(at)
+            && let Some(job) = connection.job.as_mut()
+        {
+            job.retries_left = 0;
+        }
+        self.lost(state, at, false, Failure::Malformed);
+    }
+
+    /// The connection failed, so the server saw nothing of the request. `why`: what the kernel or TLS says.
+    pub(crate) fn not_connected(&self, state: &mut State, at: usize, failure: Failure, why: Option<&str>) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, address) = (connection.server_id, connection.address.clone());
+        let job = state.take_job(at);
+        self.log(failure, server_id.upstream, Some(&address), job.as_deref(), why);
+        self.count_failure(state, server_id);
+        self.close(state, at);
+        if let Some(job) = job {
+            self.repeat_or_refuse(state, job, server_id, false, failure);
+        }
+        self.dequeue(state, server_id.upstream);
+    }
+
+    /// Closes a connection that cannot be used any more; its request is repeated if that is safe.
+    fn lost(&self, state: &mut State, at: usize, was_idle: bool, failure: Failure) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, address) = (connection.server_id, connection.address.clone());
+        let job = state.take_job(at);
+        self.close(state, at);
+        // An idle connection has none.
+        let Some(mut job) = job else { return };
+        if was_idle && !job.wants_new && !job.is_answered {
+            // This is no retry: the server has refused nothing.
+            job.wants_new = true;
+            job.retries_left += 1;
+        } else {
+            self.log(failure, server_id.upstream, Some(&address), Some(&job), None);
+            self.count_failure(state, server_id);
+        }
+        match job.is_answered {
+            true => self.end_with(state, job, failure),
+            false => self.repeat_or_refuse(state, job, server_id, true, failure),
+        }
+        self.dequeue(state, server_id.upstream);
+    }
+
+    /// Ends the request of a connection, not for the server's fault. The connection cannot be used any more.
+    pub(crate) fn end_job_of(&self, state: &mut State, at: usize, failure: Failure) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, address) = (connection.server_id, connection.address.clone());
+        let job = state.take_job(at);
+        self.close(state, at);
+        if let Some(job) = job {
+            self.log(failure, server_id.upstream, Some(&address), Some(&job), None);
+            self.end_with(state, job, failure);
+            self.dequeue(state, server_id.upstream);
+        }
+    }
+
+    pub(crate) fn count_failure(&self, state: &State, server_id: ServerId) {
+        let upstream = self.upstreams.at(server_id.upstream);
+        upstream.servers.at(server_id.server).failed(&upstream.plan.passive);
+        state.counts_of(server_id).up(|counts| &counts.failures);
+    }
+
+    /// A deadline has passed.
+    pub(crate) fn overdue(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
+        if connection.is_connecting {
+            return self.not_connected(state, at, Failure::ConnectTime, None);
+        }
+        let Some(job) = &mut connection.job else { return self.close(state, at) };
+        if !connection.out.is_empty() && !job.is_answered {
+            return self.lost(state, at, false, Failure::SendTime);
+        }
+        // A server is not slow while it waits for the client, in either direction. The engine sees to it that the client
+        // takes what is sent; a client that sends nothing has its time here, or it could hold this connection for ever.
+        let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && connection.out.is_empty();
+        let awaits_room = job.is_answered && !job.receiver.has_room(&self.lane);
+        if !awaits_body && !awaits_room {
+            return self.lost(state, at, false, Failure::ReadTime);
+        }
+        // Once the response has begun, both sides may be silent, as in a call that streams both ways.
+        if std::mem::take(&mut job.has_client_sent) || job.is_answered {
+            return self.lane.set_deadline(connection.guest, Some(upstream.plan.read_time_max));
+        }
+        self.end_job_of(state, at, Failure::BodyTime);
+    }
+
+    /// Logs why a request or an attempt at it has failed.
+    pub(crate) fn log(
+        &self,
+        failure: Failure,
+        upstream: UpstreamId,
+        server: Option<&str>,
+        job: Option<&Job>,
+        detail: Option<&str>,
+    ) {
+        failure.log(&self.upstreams.at(upstream).plan.name, server, job.map(Job::line), detail);
+    }
+
+    /// Ends a request that was taken off its connection: its response is cut if it has started.
+    pub(crate) fn end_with(&self, state: &mut State, mut job: Box<Job>, failure: Failure) {
+        if !job.is_answered {
+            return self.refuse(state, job, failure);
+        }
+        state.count_ended(job.upstream, failure);
+        job.receiver.cut(&self.lane, &mut state.decisions);
+    }
+
+    /// Sends an error response in place of the upstream's.
+    pub(crate) fn refuse(&self, state: &mut State, mut job: Box<Job>, failure: Failure) {
+        state.count_ended(job.upstream, failure);
+        if job.receiver.is_rule() {
+            return job.receiver.cut(&self.lane, &mut state.decisions);
+        }
+        let status = failure.status();
+        let mut response = self.lane.response();
+        response.set_status(status);
+        response.header("Content-Type", "text/plain; charset=utf-8");
+        if status == Status::SERVICE_UNAVAILABLE {
+            response.header("Retry-After", "1");
+        }
+        response.buffer().extend_from_slice(failure.text().as_bytes());
+        response.buffer().push(b'\n');
+        job.trail.note(&self.watch, &mut response);
+        job.receiver.answer(&self.lane, None, response, ResponseOrigin::Here);
+    }
+}

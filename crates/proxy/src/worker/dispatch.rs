@@ -1,0 +1,148 @@
+//! Sends a request to an upstream: chooses the server and the connection, and writes the bytes.
+
+use std::io::{self, ErrorKind};
+
+use flatout_engine::GuestKey;
+use flatout_lane::connect;
+use flatout_lane::connect::Remote;
+
+use crate::connection::UpstreamConnection;
+use crate::failure::{Failure, error_text};
+use crate::request::job::Job;
+use crate::select::balance::with_tried;
+use crate::server::LiveServer;
+use crate::table::ServerId;
+use crate::worker::ProxyWorker;
+use crate::worker::state::State;
+
+impl ProxyWorker {
+    /// Finds a server and a connection for a request.
+    pub(crate) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
+        let upstream = self.upstreams.at(job.upstream);
+        let streams_max = upstream.plan.protocol.streams_max();
+        loop {
+            let group = state.groups.at_mut(job.upstream);
+            let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
+            let Some(at) = chosen else {
+                group.counts.up(|counts| &counts.no_server);
+                self.log(Failure::NoServer, job.upstream, None, Some(&job), None);
+                return self.refuse(state, job, Failure::NoServer);
+            };
+            let server_id = ServerId { upstream: job.upstream, server: at };
+            if streams_max.is_some()
+                && let Some(connection) = group.shared_connection(at)
+            {
+                match self.join(state, connection, job) {
+                    Some(back) => job = back,
+                    None => return,
+                }
+                continue;
+            }
+            let (server, pool) = (upstream.servers.at(at), group.pools.at_mut(at));
+            if !job.wants_new
+                && let Some(connection) = pool.idle.pop()
+            {
+                pool.counts.down(|counts| &counts.idle);
+                match self.begin(state, connection, job) {
+                    // It had been closed; the server saw nothing of the request.
+                    Some(back) => job = back,
+                    None => return,
+                }
+                continue;
+            }
+            if pool.open >= upstream.plan.connections_max {
+                return self.enqueue(state, job);
+            }
+            job.tried = with_tried(job.tried, at);
+            if upstream.servers.len() > 1 && !server.try_again(&upstream.plan.passive) {
+                continue;
+            }
+            match self.connect(state, server_id, job) {
+                Some(back) => job = back,
+                None => return,
+            }
+        }
+    }
+
+    /// Opens a connection to a server for a request. Returns the request if another attempt may be made.
+    fn connect(&self, state: &mut State, server_id: ServerId, mut job: Box<Job>) -> Option<Box<Job>> {
+        let upstream = self.upstreams.at(server_id.upstream);
+        let server = upstream.servers.at(server_id.server);
+        let remote = server.remote();
+        let address = match &remote {
+            // Log which of the name's addresses it is.
+            Some(remote) if self.watch.notes.is_some() && server.dns_name().is_some() => {
+                remote.to_string().into()
+            }
+            _ => state.pool(server_id).address.clone(),
+        };
+        job.trail.begin(&self.watch, &address);
+        let guest = match self.open_socket(server, remote.as_deref(), state.table.next() as u64) {
+            Ok(guest) => guest,
+            Err(error) => {
+                let why = match remote {
+                    Some(_) => error_text(&error),
+                    None => "its name has no address".to_owned(),
+                };
+                self.log(Failure::NotConnected, job.upstream, Some(&address), Some(&job), Some(&why));
+                return self.not_opened_socket(state, server_id, job);
+            }
+        };
+        let pool = state.pool(server_id);
+        pool.open += 1;
+        pool.counts.up(|counts| &counts.open);
+        let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
+        // A Unix socket connects at once or fails; a TLS handshake comes after that.
+        let is_connecting = is_tcp || server.is_secure();
+        let is_piped = is_tcp && !server.is_secure();
+        let connection = UpstreamConnection::new(guest, server_id, address, is_connecting, is_piped);
+        let at = state.table.insert(connection);
+        if let Some(streams_max) = upstream.plan.protocol.streams_max() {
+            self.open_shared(state, at, streams_max, job);
+            return None;
+        }
+        if is_connecting {
+            if let Some(exchange) = job.receiver.exchange() {
+                self.lane.attach(exchange, guest);
+            }
+            self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
+            state.give_job(at, job);
+            return None;
+        }
+        self.begin(state, at, job)
+    }
+
+    /// Starts to connect to a server; `tag` marks the events of the connection.
+    fn open_socket(&self, server: &LiveServer, remote: Option<&Remote>, tag: u64) -> io::Result<GuestKey> {
+        let owner = self.owner().ok_or(ErrorKind::Interrupted)?;
+        let remote = remote.ok_or(ErrorKind::AddrNotAvailable)?;
+        match server.secure(connect::begin(remote, None)?)? {
+            Ok(channel) => self.lane.register_tls(channel, owner, tag),
+            Err(socket) => self.lane.register(socket, owner, tag),
+        }
+    }
+
+    /// There is no socket for a request. Returns the request if it may be tried again.
+    #[cold]
+    fn not_opened_socket(
+        &self,
+        state: &mut State,
+        server_id: ServerId,
+        mut job: Box<Job>,
+    ) -> Option<Box<Job>> {
+        let upstream = self.upstreams.at(server_id.upstream);
+        self.count_failure(state, server_id);
+        job.trail.failed(Failure::NotConnected.status());
+        if job.retries_left == 0 {
+            self.refuse(state, job, Failure::NotConnected);
+            return None;
+        }
+        job.retries_left -= 1;
+        state.counts_of(server_id).up(|counts| &counts.retries);
+        // A single server is tried again.
+        if upstream.servers.len() == 1 {
+            job.tried = 0;
+        }
+        Some(job)
+    }
+}

@@ -1,0 +1,211 @@
+//! Requests enter the proxy: their jobs are made here, and nowhere else.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::{BodyPlan, ExchangeKey, Reply, Request, Response};
+use flatout_gateway::{AuthDecision, AuthQuery, Forward, Forwarded, Forwarding, ResponseOrigin};
+use flatout_wire::h1::Sent;
+use flatout_wire::{Framing, Head, Method, Status, Version};
+use tokio::sync::oneshot;
+
+use crate::hash::hash;
+use crate::plan::{Balance, Key};
+use crate::receiver::{ParkedClient, Receiver, ResponseSink};
+use crate::request::auth_query::write_auth_query;
+use crate::request::head::{body_length, names_server, write_head};
+use crate::request::job::{Job, Pulled};
+use crate::request::trailers;
+use crate::request::upgrade::write_key;
+use crate::select::sticky;
+use crate::table::UpstreamId;
+use crate::upstream::LiveUpstream;
+use crate::worker::ProxyWorker;
+
+/// Bodies up to this size are sent together with their head, once they are complete.
+const WHOLE_BYTES_MAX: u64 = 16 << 10;
+
+/// A request ready to be forwarded, without the receiver of its response.
+pub struct Prepared(Box<Job>);
+
+impl Prepared {
+    /// Adds lines to the head, each ended by CRLF.
+    pub fn add_lines(&mut self, lines: &[u8]) {
+        self.0.head.extend_from_slice(lines);
+    }
+
+    /// A copy of the request, to forward a second time.
+    pub fn again(&self) -> Prepared {
+        Prepared(Box::new(self.0.again()))
+    }
+}
+
+impl ProxyWorker {
+    /// Prepares a request without a body. `None` if there is no such upstream.
+    pub fn prepare(&self, request: &Request<'_>, what: &Forwarded<'_>) -> Option<Prepared> {
+        let upstream = self.upstreams.id(what.forward.upstream)?;
+        Some(Prepared(self.job(request, what, upstream, Receiver::nobody())))
+    }
+
+    /// Forwards a request whose response goes to the client.
+    pub fn pass_on(&self, mut prepared: Prepared, client: ParkedClient) {
+        prepared.0.receiver = Receiver::client(&self.lane, client);
+        self.begin_job(prepared.0);
+    }
+
+    /// Forwards a request whose response goes to `sink`, which may be called before this returns.
+    pub fn fetch(&self, mut prepared: Prepared, sink: Rc<dyn ResponseSink>) {
+        prepared.0.receiver = Receiver::Sink(sink);
+        self.begin_job(prepared.0);
+    }
+
+    /// The name of an upstream.
+    pub fn upstream_name(&self, upstream: usize) -> &str {
+        <[LiveUpstream]>::get(&self.upstreams, upstream).map_or("", |upstream| &upstream.plan.name)
+    }
+
+    /// Builds the request to forward. Its head is written here, while the client's head is still available.
+    fn job(
+        &self,
+        request: &Request<'_>,
+        what: &Forwarded<'_>,
+        upstream_id: UpstreamId,
+        receiver: Receiver,
+    ) -> Box<Job> {
+        let Request { head, body, peer, .. } = request;
+        let upstream = self.upstreams.at(upstream_id);
+        let whole = match body {
+            flatout_engine::RequestBody::Whole { bytes, .. } => *bytes,
+            flatout_engine::RequestBody::Stream(_) => &[],
+        };
+        let exchange = receiver.exchange();
+        // Whatever the settings say now: this is what became of the body when its head was read.
+        let is_pulled = head.framing != Framing::None && exchange.is_some_and(|key| self.lane.is_pulled(key));
+        let pulled = if is_pulled { Pulled::Waiting } else { Pulled::Not };
+        let spare = self.state.borrow_mut().spare.pop();
+        let (mut bytes, spare) = match spare {
+            Some(mut job) => (std::mem::take(&mut job.head), Some(job)),
+            None => (Vec::new(), None),
+        };
+        bytes.clear();
+        bytes.reserve(head.len() + 256);
+        let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
+        let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
+        let accept = is_websocket_of_h2.then(|| write_key(&mut bytes).into_boxed_str());
+        let stuck_to = match &upstream.plan.balance {
+            Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
+            _ => None,
+        };
+        let job = Job {
+            sent: Sent::of(head.method, is_upgrade),
+            body: Bytes::copy_from_slice(whole),
+            length: body_length(head, pulled == Pulled::Not, whole.len()),
+            pulled,
+            is_idempotent: is_idempotent(head.method),
+            peer: *peer,
+            hash: key_hash(&upstream.plan.balance, request, what.client.address),
+            accept,
+            via: what.forward.via.clone(),
+            stuck_to,
+            names_server: names_server(&what.forward.host, head),
+            trailers: trailers::passed_trailers(head, what),
+            ends_ns: self.ends_ns(upstream, exchange),
+            ..Job::new(upstream_id, upstream.plan.retries_max, receiver, bytes)
+        };
+        match spare {
+            Some(mut spare) => {
+                *spare = job;
+                spare
+            }
+            None => Box::new(job),
+        }
+    }
+}
+
+/// Whether repeating has the same effect as sending once (RFC 9110 section 9.2.2).
+fn is_idempotent(method: Method) -> bool {
+    matches!(
+        method,
+        Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
+    )
+}
+
+/// Whether the body after this head is streamed.
+fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
+    match head.framing {
+        Framing::None => false,
+        // A client that waits for 100 gets it when the server takes the body.
+        Framing::Length(length) => {
+            (length > WHOLE_BYTES_MAX || head.expects_continue) && !forward.buffer_requests
+        }
+        Framing::Chunked => !forward.buffer_requests,
+    }
+}
+
+/// How the body after this head is to be read; `bytes_max` is the route's limit, `None` the server's.
+pub fn body_plan(forward: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+    match is_pulled(forward, head) {
+        true => BodyPlan::Pull { bytes_max },
+        false => BodyPlan::Whole { bytes_max },
+    }
+}
+
+fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
+    let Balance::Hash(key) = balance else { return 0 };
+    let head = &request.head;
+    match key {
+        Key::Client => match client {
+            Some(IpAddr::V4(address)) => hash(&address.octets()),
+            Some(IpAddr::V6(address)) => hash(&address.octets()),
+            None => 0,
+        },
+        Key::Path => hash(request.path),
+        Key::Target => hash(head.target()),
+        Key::Header(name) => hash(head.field(name).unwrap_or_default()),
+        Key::Cookie(name) => hash(sticky::cookie(head, name).unwrap_or_default()),
+    }
+}
+
+impl Forwarding for ProxyWorker {
+    fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        body_plan(to, head, bytes_max)
+    }
+
+    fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {
+        // A tunnel to an address that the client chooses is the job of a forward proxy.
+        if request.head.method == Method::Connect {
+            response.set_status(Status::NOT_IMPLEMENTED).close();
+            what.finish.finish(response, ResponseOrigin::Here);
+            return Reply::Now;
+        }
+        let Some(upstream) = self.upstreams.id(what.forward.upstream) else {
+            response.set_status(Status::BAD_GATEWAY);
+            what.finish.finish(response, ResponseOrigin::Here);
+            return Reply::Now;
+        };
+        let client = ParkedClient { exchange: request.park(), finish: what.finish.clone() };
+        self.begin_job(self.job(&request, &what, upstream, Receiver::client(&self.lane, client)));
+        Reply::Parked
+    }
+
+    fn time_left(&self, to: &Forward, key: ExchangeKey) -> Option<Duration> {
+        let time_max = self.upstreams.get(to.upstream)?.plan.request_time_max?;
+        Some(time_max.saturating_sub(self.lane.age(key)))
+    }
+
+    fn ask(&self, query: AuthQuery<'_>, then: oneshot::Sender<AuthDecision>) {
+        // The rule fails closed when its sender is dropped.
+        let Some(upstream_id) = self.upstreams.id(query.upstream) else { return };
+        let upstream = self.upstreams.at(upstream_id);
+        let mut head = Vec::with_capacity(query.head.len() + 256);
+        write_auth_query(&query, &mut head);
+        let receiver = Receiver::rule(then, query.response_fields.to_vec());
+        self.begin_job(Box::new(Job {
+            names_server: query.head.authority().is_empty(),
+            ends_ns: self.ends_ns(upstream, None),
+            ..Job::new(upstream_id, upstream.plan.retries_max, receiver, head)
+        }));
+    }
+}

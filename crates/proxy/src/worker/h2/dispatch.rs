@@ -1,0 +1,180 @@
+//! From requests to frames.
+
+use flatout_engine::GuestEvent;
+use flatout_lane::clock;
+use flatout_wire::h1::Length;
+use flatout_wire::h2::Asking;
+
+use crate::connection::Flushed;
+use crate::connection::h2::frames::ReceiveOutcome;
+use crate::connection::h2::head::encode_head;
+use crate::connection::h2::stream::{Entry, Stream};
+use crate::request::job::{Job, Pulled};
+use crate::worker::ProxyWorker;
+use crate::worker::h2::completion::TICK;
+use crate::worker::state::State;
+
+impl ProxyWorker {
+    /// Gives a request to a connection with room. Returns the request if the connection turns out to be closed.
+    pub(crate) fn join(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
+        let Some(connection) = state.table.known(at) else {
+            // It must not be chosen again.
+            state.groups.at_mut(job.upstream).pools.iter_mut().for_each(|pool| pool.unlist(at));
+            return Some(job);
+        };
+        let guest = connection.guest;
+        // If the server closes while we send, it may have processed the request. Before sending one that must not be
+        // repeated, read what the server has sent.
+        if !job.is_idempotent && connection.session().is_some_and(|session| session.is_idle()) {
+            connection.is_readable = true;
+            self.pump_h2(state, at);
+            if !state.is_still(at, guest) {
+                return Some(job);
+            }
+        }
+        if let Some(connection) = state.table.known(at) {
+            job.trail.begin(&self.watch, &connection.address);
+        }
+        self.enlist(state, at, job);
+        None
+    }
+
+    /// Assigns a request to a connection: sends it at once, or when the connection is open.
+    pub(crate) fn enlist(&self, state: &mut State, at: usize, job: Box<Job>) {
+        let Some((session, guest, server_id)) = state.table.known(at).and_then(|connection| connection.h2())
+        else {
+            return;
+        };
+        if let Some(exchange) = job.receiver.exchange() {
+            self.lane.attach(exchange, guest);
+        }
+        let is_ready = session.is_ready;
+        if !is_ready {
+            session.waiting.push(job);
+            state.count_in(server_id);
+        } else {
+            state.count_in(server_id);
+            self.start(state, at, job);
+        }
+        self.shelve(state, at);
+    }
+
+    /// Sends the head of a request over an open connection. The server's count of requests already includes it.
+    pub(crate) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
+        let Some(connection) = state.table.known(at) else { return };
+        let upstream = self.upstreams.at(connection.server_id.upstream);
+        let Some((session, guest, server_id)) = connection.h2() else { return };
+        let server = upstream.servers.at(server_id.server);
+        job.trail.connected();
+        let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
+        let length = match job.length {
+            Some(Length::Known(bytes)) => Some(bytes),
+            _ => None,
+        };
+        let asking = Asking { is_whole, is_head: job.sent.is_head, is_connect: false, length };
+        let host = job.names_server.then_some(server.name.as_str());
+        let encode =
+            |block: &mut Vec<u8>| encode_head(&job.head, host, job.length, server.is_secure(), block);
+        let Some(id) = session.machine.ask(asking, encode, &mut session.out) else {
+            // The connection was chosen because it had room.
+            state.count_out(server_id);
+            return self.repeat_unseen(state, job, 1);
+        };
+        if session.streams.is_empty() {
+            session.machine.refill();
+            self.lane.set_deadline(guest, Some(TICK));
+        }
+        let exchange = job.receiver.exchange();
+        let growth = state.windows.growth(exchange.and_then(|key| self.lane.connection(key)));
+        let stream = Box::new(Stream::new(job, session.receipts, clock::nanoseconds(), growth));
+        session.streams.push(Entry { id, exchange, stream });
+        if !is_whole {
+            session.give_turn(id);
+        }
+        self.schedule(session, guest);
+        state.counts_of(server_id).up(|counts| &counts.requests);
+    }
+
+    /// Handles an event of an HTTP/2 connection, or of one of its requests.
+    pub(crate) fn happened_h2(&self, state: &mut State, at: usize, event: GuestEvent) {
+        let Some(connection) = state.table.known(at) else { return };
+        if let GuestEvent::Socket(ready) = event {
+            connection.note(ready);
+            if connection.is_connecting && !self.connected_h2(state, at) {
+                return;
+            }
+            return self.pump_h2(state, at);
+        }
+        let Some((session, guest, _)) = connection.h2() else { return };
+        match event {
+            GuestEvent::Again => {
+                session.is_scheduled = false;
+                if session.holding > 0 {
+                    self.release_held(state, at, None);
+                }
+                self.pump_h2(state, at);
+            }
+            GuestEvent::Body(key) => {
+                if let Some(id) = session.by_exchange(key) {
+                    session.give_turn(id);
+                    self.schedule(session, guest);
+                }
+            }
+            GuestEvent::Room(key) => {
+                if let Some(id) = session.by_exchange(key) {
+                    self.release_held(state, at, Some(id));
+                    self.pump_h2(state, at);
+                }
+            }
+            GuestEvent::Gone(key) => self.client_gone(state, at, key),
+            GuestEvent::Deadline => self.overdue_h2(state, at),
+            GuestEvent::Draining | GuestEvent::Socket(_) => {}
+        }
+    }
+
+    /// Transfers everything possible, in both directions.
+    pub(crate) fn pump_h2(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        if connection.is_connecting {
+            return;
+        }
+        let guest = connection.guest;
+        let outcome = self.receive_h2(state, at);
+        self.bury(state, at);
+        if !state.is_still(at, guest) {
+            return;
+        }
+        match outcome {
+            ReceiveOutcome::On => {}
+            ReceiveOutcome::Opened => self.opened(state, at),
+            lost => return self.lost_h2(state, at, lost),
+        }
+        if !state.is_still(at, guest) {
+            return;
+        }
+        if self.say(state, at) == Flushed::Broken {
+            return self.receive_last_h2(state, at);
+        }
+        self.bury(state, at);
+        self.shelve(state, at);
+    }
+
+    /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.
+    #[cold]
+    fn receive_last_h2(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        connection.is_readable = true;
+        let Some((session, guest, _)) = connection.h2() else { return };
+        session.out.clear();
+        session.sent = 0;
+        let outcome = match session.machine.is_closed() {
+            true => ReceiveOutcome::Ended,
+            false => self.receive_h2(state, at),
+        };
+        self.bury(state, at);
+        if state.is_still(at, guest) {
+            let fault = matches!(outcome, ReceiveOutcome::Fault(_)).then_some(outcome);
+            self.lost_h2(state, at, fault.unwrap_or(ReceiveOutcome::Ended));
+        }
+    }
+}

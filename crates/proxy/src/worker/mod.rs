@@ -1,0 +1,181 @@
+//! All connections of one worker to its upstreams, and what happens to them.
+
+mod completion;
+mod dispatch;
+pub(crate) mod forward;
+mod h2;
+mod limit;
+mod queue;
+mod receive;
+mod retry;
+mod send;
+pub(crate) mod state;
+mod takeover;
+mod tunnel;
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Worker, bug};
+use flatout_wire::h2::Room;
+
+use crate::connection::ConnectionProtocol;
+use crate::connection::h2::windows::Windows;
+use crate::connection::tunnel::CLIENT_SIDE;
+use crate::failure::Failure;
+use crate::figures::Figures;
+use crate::hash::hash;
+use crate::pool::{Group, Pool, Table};
+use crate::receiver::PendingDecisions;
+use crate::request::job::Job;
+use crate::select::balance::Shares;
+use crate::select::budget::Budget;
+use crate::server::LiveServer;
+use crate::table::FixedTable;
+use crate::upstream::{LiveUpstream, Upstreams};
+use crate::watch::{ServerCounts, UpstreamCounts, Watch};
+use crate::worker::state::State;
+
+/// A worker's part of the proxy.
+pub struct ProxyWorker {
+    me: Weak<ProxyWorker>,
+    pub(crate) lane: Lane,
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) watch: Watch,
+    pub(crate) state: RefCell<State>,
+    /// The newest of the parts that have replaced each other.
+    pub(crate) newest: RefCell<Rc<RefCell<Weak<ProxyWorker>>>>,
+    /// Another part has replaced this one.
+    pub(crate) is_retired: Cell<bool>,
+}
+
+impl ProxyWorker {
+    pub(crate) fn new(worker: &Worker, upstreams: Arc<Upstreams>, watch: Watch) -> Rc<ProxyWorker> {
+        let figures = watch.figures.as_ref();
+        let pool = |upstream: &LiveUpstream, server: &LiveServer| {
+            let of = |figures: &Figures| figures.of_server(worker.index, &upstream.plan.name, &server.label);
+            Pool::new(server.label.as_str().into(), ServerCounts(figures.map(of)))
+        };
+        let group = |upstream: &LiveUpstream| {
+            let of = |figures: &Figures| figures.of_upstream(worker.index, &upstream.plan.name);
+            Group::new(
+                // Workers start round robin at different servers.
+                Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
+                Budget::new(upstream.plan.retry_budget),
+                upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
+                UpstreamCounts(figures.map(of)),
+            )
+        };
+        let none = Group::new(Shares::new(0, 1), Budget::new(0.0), Vec::new(), UpstreamCounts::default());
+        let state = State {
+            table: Table::default(),
+            groups: FixedTable::new(upstreams.iter().map(group).collect(), none),
+            fields: Vec::new(),
+            scratch: Vec::new(),
+            room: Room::default(),
+            decisions: PendingDecisions::new(),
+            spare: Vec::new(),
+            windows: Windows::default(),
+            is_timing: false,
+        };
+        Rc::new_cyclic(|me| ProxyWorker {
+            me: me.clone(),
+            lane: worker.lane.clone(),
+            upstreams,
+            watch,
+            state: RefCell::new(state),
+            newest: RefCell::new(Rc::new(RefCell::new(me.clone()))),
+            is_retired: Cell::new(false),
+        })
+    }
+
+    /// Itself, for those who call it later.
+    pub(crate) fn owner(&self) -> Option<Rc<ProxyWorker>> {
+        let owner = self.me.upgrade();
+        if owner.is_none() {
+            bug!("a worker's part of the proxy is used while it is dropped");
+        }
+        owner
+    }
+}
+
+/// Delivers the results of questions to rules.
+#[cold]
+fn deliver(decisions: PendingDecisions) {
+    for (then, decision) in decisions {
+        if let Some(decision) = decision {
+            // Its client may be gone.
+            drop(then.send(decision));
+        }
+    }
+}
+
+impl Guests for ProxyWorker {
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent) {
+        self.with_state(|state| self.happened(state, guest, tag, event));
+    }
+}
+
+impl ProxyWorker {
+    /// Runs `act` on the connections, then delivers results to rules. Delivery happens outside the borrow, because a
+    /// rule may forward its request at once.
+    pub(crate) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let (done, decisions) = {
+            let state = &mut *self.state.borrow_mut();
+            (act(state), std::mem::take(&mut state.decisions))
+        };
+        if !decisions.is_empty() {
+            deliver(decisions);
+        }
+        done
+    }
+
+    fn begin_job(&self, job: Box<Job>) {
+        self.with_state(|state| {
+            state.groups.at_mut(job.upstream).budget.earn();
+            if job.ends_ns.is_some() && !self.watch_time(state, &job) {
+                return self.refuse(state, job, Failure::RequestTime);
+            }
+            self.dispatch(state, job);
+        });
+    }
+
+    fn happened(&self, state: &mut State, guest: GuestKey, tag: u64, event: GuestEvent) {
+        let is_client = tag & CLIENT_SIDE != 0;
+        let at = (tag & !CLIENT_SIDE) as usize;
+        let Some(connection) = state.table.find(at) else { return };
+        let is_known = match &connection.protocol {
+            ConnectionProtocol::Tunnel(tunnel) if is_client => tunnel.client() == guest,
+            _ => !is_client && connection.guest == guest,
+        };
+        if !is_known {
+            return;
+        }
+        match connection.protocol {
+            ConnectionProtocol::Http1 => {}
+            ConnectionProtocol::Http2(_) => return self.happened_h2(state, at, event),
+            ConnectionProtocol::Switching => return self.happened_switching(state, at, event),
+            ConnectionProtocol::Tunnel(_) => return self.happened_tunnel(state, at, is_client, event),
+        }
+        let is_of = |key: ExchangeKey| {
+            connection.job.as_ref().is_some_and(|job| job.receiver.exchange() == Some(key))
+        };
+        match event {
+            GuestEvent::Socket(ready) => {
+                connection.note(ready);
+                if connection.is_connecting && !self.connected(state, at) {
+                    return;
+                }
+                self.pump(state, at);
+            }
+            GuestEvent::Room(key) | GuestEvent::Body(key) if is_of(key) => self.pump(state, at),
+            // Its client has disconnected.
+            GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
+            // Waiting clients get their responses, and tunnels continue until the drain's deadline.
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
+            GuestEvent::Again => self.pump(state, at),
+            GuestEvent::Deadline => self.overdue(state, at),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Requests that wait for a connection.
+
+use std::time::Duration;
+
+use flatout_lane::clock;
+
+use crate::failure::Failure;
+use crate::pool::Group;
+use crate::request::job::Job;
+use crate::table::UpstreamId;
+use crate::worker::ProxyWorker;
+use crate::worker::state::State;
+
+/// How often a queue is checked for requests that have waited too long.
+const QUEUE_LOOK: Duration = Duration::from_millis(100);
+
+impl ProxyWorker {
+    /// Queues a request until a connection is free.
+    pub(crate) fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
+        let index = job.upstream;
+        let (upstream, group) = (self.upstreams.at(index), state.groups.at_mut(index));
+        if group.queue.len() >= upstream.plan.queue_max {
+            group.counts.up(|counts| &counts.queue_full);
+            self.log(Failure::QueueFull, index, None, Some(&job), None);
+            return self.refuse(state, job, Failure::QueueFull);
+        }
+        job.queued_ns.get_or_insert_with(clock::nanoseconds);
+        group.queue.push_back(job);
+        group.counts.up(|counts| &counts.queued);
+        if !std::mem::replace(&mut group.is_watched, true)
+            && let Some(me) = self.owner()
+        {
+            tokio::task::spawn_local(async move {
+                loop {
+                    tokio::time::sleep(QUEUE_LOOK).await;
+                    if !me.expire_queue(index) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Refuses requests that have waited too long. Returns whether others are still queued.
+    fn expire_queue(&self, index: UpstreamId) -> bool {
+        self.with_state(|state| {
+            let upstream = self.upstreams.at(index);
+            let time_max_ns = upstream.plan.queue_time_max.as_nanos() as u64;
+            let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
+            let Group { queue, counts, .. } = state.groups.at_mut(index);
+            queue.retain(|job| {
+                let is_open = job.receiver.is_open(&self.lane);
+                if !is_open {
+                    counts.down(|counts| &counts.queued);
+                }
+                is_open
+            });
+            loop {
+                let group = state.groups.at_mut(index);
+                let is_late = group.queue.front().is_some_and(|job| job.queued_ns <= Some(oldest_ns));
+                let late = if is_late { group.queue.pop_front() } else { None };
+                match late {
+                    Some(job) => {
+                        group.counts.down(|counts| &counts.queued);
+                        group.counts.up(|counts| &counts.queue_time);
+                        self.log(Failure::QueueTime, index, None, Some(&job), None);
+                        self.refuse(state, job, Failure::QueueTime);
+                    }
+                    None => {
+                        group.is_watched = !group.queue.is_empty();
+                        return group.is_watched;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Dispatches the next queued request, if a server that it may use has room.
+    pub(crate) fn dequeue(&self, state: &mut State, upstream: UpstreamId) {
+        loop {
+            let group = state.groups.at_mut(upstream);
+            let Some(job) = group.queue.pop_front() else { return };
+            group.counts.down(|counts| &counts.queued);
+            // Its client may have disconnected meanwhile.
+            if job.receiver.is_open(&self.lane) {
+                return self.dispatch(state, job);
+            }
+        }
+    }
+}
