@@ -3,7 +3,6 @@
 mod handle;
 mod termination;
 
-use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -155,7 +154,7 @@ impl Bound {
     ) -> Result<(Handle, Vec<worker::SteppedWorker>), Error> {
         let (handle, setups) = self.set_up()?;
         let worker = |setup| worker::SteppedWorker::new(setup, &make);
-        let workers: io::Result<Vec<_>> = setups.into_iter().map(worker).collect();
+        let workers: std::io::Result<Vec<_>> = setups.into_iter().map(worker).collect();
         Ok((handle, workers.map_err(|error| Error::System("a worker".to_owned(), error))?))
     }
 

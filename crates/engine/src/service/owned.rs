@@ -1,12 +1,14 @@
 //! A request that outlives its turn: whoever lets it wait keeps all of it.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use flatout_wire::Framing;
 use flatout_wire::h1::Trailers;
 use flatout_wire::head::parse_kept;
 
+use super::request::TlsFacts;
 use super::{BodyFault, BodyStream, Collected, ExchangeKey, Request, RequestBody, Tls, collect};
 use crate::exchange::Lane;
 
@@ -25,13 +27,12 @@ pub struct OwnedRequest {
 }
 
 /// What a request that waits keeps of its connection and its exchange.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RequestOrigin {
     key: ExchangeKey,
     peer: Option<SocketAddr>,
     listener: u16,
-    /// An early request is still treated as early, although the handshake may be complete by now.
-    tls: Option<Tls<'static>>,
+    tls: Option<Rc<TlsFacts>>,
 }
 
 /// The body of a request that waits.
@@ -101,7 +102,7 @@ impl RequestOrigin {
             key: request.park(),
             peer: request.peer,
             listener: request.listener,
-            tls: request.tls.map(|tls| if tls.is_early() { Tls::EARLY } else { Tls::UNKNOWN }),
+            tls: request.tls.map(|tls| Rc::new(TlsFacts::of(tls))),
         }
     }
 
@@ -126,7 +127,7 @@ impl RequestOrigin {
             path,
             body,
             peer: *peer,
-            tls: *tls,
+            tls: tls.as_deref().map(Tls::copy),
             listener: *listener,
             parking: Some(key),
         }))

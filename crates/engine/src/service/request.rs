@@ -33,12 +33,35 @@ pub struct Tls<'a>(Known<'a>);
 #[derive(Debug, Clone, Copy)]
 enum Known<'a> {
     Connection(&'a Secured),
+    /// Copied when its request had to wait.
+    Copy(&'a TlsFacts),
     /// Nothing but whether it was early data.
     Early(bool),
 }
 
+/// The facts about a TLS connection that a request keeps while it waits.
+#[derive(Debug)]
+pub(crate) struct TlsFacts {
+    is_early: bool,
+    cipher: Option<(&'static str, String)>,
+    rules: Option<u16>,
+    client_certificate: Option<Vec<u8>>,
+}
+
+impl TlsFacts {
+    /// An early request is still treated as early, although the handshake may be complete by the time it is resumed.
+    pub(crate) fn of(tls: Tls<'_>) -> TlsFacts {
+        TlsFacts {
+            is_early: tls.is_early(),
+            cipher: tls.cipher(),
+            rules: tls.rules(),
+            client_certificate: tls.client_certificate(),
+        }
+    }
+}
+
 impl<'a> Tls<'a> {
-    /// One of which nothing is known, for tests of services, and for requests that were parked.
+    /// One of which nothing is known, for tests of services.
     pub const UNKNOWN: Tls<'static> = Tls(Known::Early(false));
 
     /// The same for a request that is [early](Tls::is_early).
@@ -49,36 +72,48 @@ impl<'a> Tls<'a> {
         Tls(Known::Connection(secured))
     }
 
+    pub(crate) fn copy(facts: &'a TlsFacts) -> Tls<'a> {
+        Tls(Known::Copy(facts))
+    }
+
     /// Whether the request arrived before the end of the handshake (early data, which a plan must enable) and
     /// so could be a replay by an attacker (RFC 8470). After the handshake this returns `false`.
     pub fn is_early(&self) -> bool {
         match self.0 {
             Known::Connection(secured) => secured.with(|channel| channel.is_early()).unwrap_or(false),
+            Known::Copy(facts) => facts.is_early,
             Known::Early(is_early) => is_early,
-        }
-    }
-
-    fn connection(&self) -> Option<&'a Secured> {
-        match self.0 {
-            Known::Connection(secured) => Some(secured),
-            Known::Early(_) => None,
         }
     }
 
     /// Version and cipher suite, such as `TLSv1.3` and `TLS_AES_128_GCM_SHA256`.
     pub fn cipher(&self) -> Option<(&'static str, String)> {
-        self.connection()?.with(|channel| channel.cipher()).flatten()
+        match self.0 {
+            Known::Connection(secured) => secured.with(|channel| channel.cipher()).flatten(),
+            Known::Copy(facts) => facts.cipher.clone(),
+            Known::Early(_) => None,
+        }
     }
 
     /// The number of the rules that the client had to follow ([`Acceptor::rules`](crate::tls::Acceptor::rules)); `None` if the
     /// connection is not known any more.
     pub fn rules(&self) -> Option<u16> {
-        self.connection()?.with(|channel| channel.rules()).flatten()
+        match self.0 {
+            Known::Connection(secured) => secured.with(|channel| channel.rules()).flatten(),
+            Known::Copy(facts) => facts.rules,
+            Known::Early(_) => None,
+        }
     }
 
     /// The client's certificate (DER), if it was requested and presented.
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
-        self.connection()?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
+        match self.0 {
+            Known::Connection(secured) => {
+                secured.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
+            }
+            Known::Copy(facts) => facts.client_certificate.clone(),
+            Known::Early(_) => None,
+        }
     }
 }
 
@@ -123,4 +158,42 @@ pub enum RequestBody<'a> {
 impl RequestBody<'_> {
     /// No body.
     pub const NONE: RequestBody<'static> = RequestBody::Whole { bytes: &[], trailers: &[] };
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_wire::head::parse_kept;
+
+    use super::*;
+    use crate::service::OwnedRequest;
+
+    #[test]
+    fn requests_that_wait_keep_the_facts_of_their_tls_connection() {
+        let facts = TlsFacts {
+            is_early: true,
+            cipher: Some(("TLSv1.3", "TLS_AES_128_GCM_SHA256".to_owned())),
+            rules: Some(7),
+            client_certificate: Some(b"der".to_vec()),
+        };
+        let mut fields = Vec::new();
+        let head = parse_kept(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, None).unwrap();
+        let mut request = Request::detached(head, b"/", RequestBody::NONE);
+        request.tls = Some(Tls::copy(&facts));
+        // It may wait more than once.
+        let once = OwnedRequest::of(request);
+        let twice = once.resume(OwnedRequest::of).unwrap();
+        let seen = twice.resume(|request| {
+            let tls = request.tls.unwrap();
+            (tls.is_early(), tls.cipher(), tls.rules(), tls.client_certificate())
+        });
+        assert_eq!(seen, Some((true, facts.cipher, Some(7), Some(b"der".to_vec()))));
+    }
+
+    #[test]
+    fn requests_without_tls_wait_without_it() {
+        let mut fields = Vec::new();
+        let head = parse_kept(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, None).unwrap();
+        let owned = OwnedRequest::of(Request::detached(head, b"/", RequestBody::NONE));
+        assert_eq!(owned.resume(|request| request.tls.is_none()), Some(true));
+    }
 }

@@ -226,7 +226,7 @@ impl LayeredRequest {
         let body = body_of(body, &self.rest, &self.local);
         let extensions = std::mem::take(&mut parts.extensions);
         let path = self.path.clone().into_bytes();
-        let request = OwnedRequest { head, framing: None, path, body, origin: self.origin };
+        let request = OwnedRequest { head, framing: None, path, body, origin: self.origin.clone() };
         Owned { request, extensions, local: self.local.clone() }
     }
 
