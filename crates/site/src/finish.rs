@@ -7,6 +7,8 @@ use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
 use super::concurrency::Permit;
+pub(crate) use super::late::BlockNeeds;
+use super::late::FieldValue;
 use flatout_gateway::{Finish, ResponseOrigin, Stored};
 use flatout_observe::observed::Notes;
 
@@ -15,7 +17,8 @@ use flatout_observe::observed::Notes;
 pub(crate) struct Finisher {
     rules: Rc<FinishRules>,
     /// The values of field rules, if they differ between requests.
-    values: Vec<Vec<u8>>,
+    values: Vec<FieldValue>,
+    blocks: Vec<BlockNeeds>,
     origin: Option<Vec<u8>>,
     is_https: bool,
     is_head: bool,
@@ -43,7 +46,8 @@ pub(crate) struct Finishers {
 /// What a finisher needs from a request.
 #[derive(Default)]
 pub(crate) struct Needs {
-    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) values: Vec<FieldValue>,
+    pub(crate) blocks: Vec<BlockNeeds>,
     pub(crate) origin: Option<Vec<u8>>,
     pub(crate) is_https: bool,
     pub(crate) is_head: bool,
@@ -56,7 +60,10 @@ pub(crate) struct Needs {
 impl Finishers {
     pub(crate) fn new(rules: ResponseRules) -> Finishers {
         let names_origins = rules.cors.is_some();
-        let is_same = rules.fields.is_constant() && !names_origins && rules.compress.is_none();
+        let is_same = rules.fields.is_constant()
+            && !names_origins
+            && rules.compress.is_none()
+            && rules.blocks.is_empty();
         let rules = Rc::new(FinishRules(Some(rules)));
         let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
         let same = is_same.then(|| [false, true].map(same));
@@ -77,6 +84,7 @@ impl Finishers {
             _ => Rc::new(Finisher {
                 rules: self.rules.clone(),
                 values: needs.values,
+                blocks: needs.blocks,
                 origin: needs.origin,
                 is_https: needs.is_https,
                 is_head: needs.is_head,
@@ -107,7 +115,10 @@ impl Finisher {
             rules.pages.apply(response, by);
         }
         if !rules.fields.is_empty() {
-            rules.fields.apply(&self.values, response);
+            rules.fields.apply(&self.values, by, response);
+        }
+        for block in &self.blocks {
+            block.apply(&rules.blocks, by, response);
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()

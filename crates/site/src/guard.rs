@@ -44,7 +44,12 @@ pub(super) fn maintenance(_: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// 403 by the client's address.
 pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    match context.guards.access.verdict(context.resolution.client.address) {
+    let address = context.resolution.client.address;
+    let verdict = match context.blocks {
+        0 => context.guards.access.verdict(address),
+        _ => context.all_guards().find_map(|guards| guards.access.verdict(address)),
+    };
+    match verdict {
         Some(Verdict::Deny) => Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN))),
         Some(Verdict::Allow) | None => Next::Continue(()),
     }
@@ -55,10 +60,9 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
 pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let guards = context.guards;
     let mut scarcest: Option<(Admission, &str)> = None;
     let mut refused = None;
-    for rate in &guards.rates {
+    for rate in context.all_guards().flat_map(|guards| &guards.rates) {
         let key = number_of(worker, &rate.key, context);
         let admission = rate.buckets.take(key, rate.burst, clock::nanoseconds());
         if let Some((_, name)) = &rate.field_values
@@ -84,11 +88,11 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
             _ => {}
         }
     }
+    let all = context.all_guards();
     let lines = &mut context.progress.needs.rate_lines;
     if let Some((admission, name)) = scarcest {
-        let policies: Vec<&str> = guards
-            .rates
-            .iter()
+        let policies: Vec<&str> = all
+            .flat_map(|guards| &guards.rates)
             .filter_map(|rate| rate.field_values.as_ref())
             .map(|(policy, _)| &**policy)
             .collect();
@@ -146,6 +150,7 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
     if passwords.recalls(&login) {
         context.progress.identity.user = name;
+        context.identify(worker);
         return Next::Continue(());
     }
     match passwords.check(&login) {
@@ -159,6 +164,9 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
 
 /// Asks an auth service.
 pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if !context.guards.blocks.is_empty() && context.guards.basic.is_some() {
+        context.identify(worker);
+    }
     let Some(authority) = &context.guards.authority else { return Next::Continue(()) };
     let mut target = Vec::new();
     authority.target.render(&context.view(worker), Paths::Encoded, &mut target);
@@ -195,7 +203,7 @@ pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 /// Takes a permit of each limit of concurrent requests. A request that has waited for one goes on with the next limit.
 pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     let entered = context.progress.needs.permits.len();
-    for (key, gate) in context.guards.gates.iter().skip(entered) {
+    for (key, gate) in context.all_guards().flat_map(|guards| &guards.gates).skip(entered) {
         match gate.enter(number_of(worker, key, context)) {
             GateResult::Now(permit) => context.progress.enter(permit),
             GateResult::Queued(permit) => {

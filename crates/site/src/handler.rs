@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Request, RequestBody};
+use flatout_engine::{Lane, Reply, Request, RequestBody};
 use flatout_wire::{Method, Status};
 
-use super::compiled::{CompiledAction, CompiledCached, CompiledRoute};
+use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, RequestContext, Step};
 use super::suspend::Event;
@@ -15,7 +15,7 @@ use flatout_push::{self as push, Who};
 
 impl CompiledCached {
     /// How the response to this request is cached; its key is written to `key`.
-    fn for_request<'c>(&'c self, view: &View<'_>, key: &'c mut Vec<u8>) -> Caching<'c> {
+    fn for_request<'c>(&'c self, view: &View<'_>, blocks: &[&Block], key: &'c mut Vec<u8>) -> Caching<'c> {
         let mut is_set = |texts: &[Text]| {
             texts.iter().any(|text| {
                 key.clear();
@@ -23,7 +23,8 @@ impl CompiledCached {
                 !key.is_empty() && key != b"0"
             })
         };
-        let (is_bypassed, is_unstored) = (is_set(&self.bypass), is_set(&self.no_store));
+        let is_bypassed = is_set(&self.bypass) || blocks.iter().any(|block| is_set(&block.bypass));
+        let is_unstored = is_set(&self.no_store) || blocks.iter().any(|block| is_set(&block.no_store));
         let key = self.key.as_ref().map(|text| {
             key.clear();
             text.render(view, Paths::Decoded, key);
@@ -60,7 +61,10 @@ pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
     }
     match context.route.map(|route| &route.action) {
         Some(CompiledAction::Proxy(_) | CompiledAction::Push(_)) => {
-            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone()), Step::Handler))
+            // It is streamed up to the largest limit of the site's routes.
+            let servers = worker.lane.as_ref().map(Lane::body_bytes_max);
+            let bytes_max = context.guards.body_bytes_max.or(servers).unwrap_or(u64::MAX);
+            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone(), bytes_max), Step::Handler))
         }
         _ => Next::Continue(()),
     }
@@ -89,7 +93,7 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         }
         CompiledAction::Respond { status, content_type, body } => {
             let RequestContext { request, resolution, progress, response, .. } = context;
-            let view = worker.compiled.view_of(&request.head, resolution, &progress.identity);
+            let view = worker.compiled.view_of(&request.head, request.tls, resolution, &progress.identity);
             response.set_status(*status);
             body.render(&view, Paths::Decoded, response.buffer());
             if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
@@ -109,8 +113,9 @@ pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 }
 
 fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
+    let blocks = context.blocks;
     let RequestContext { request, resolution, finishers, progress, .. } = context;
-    worker.gather_needs(&request.head, resolution, finishers, &progress.identity, &mut progress.needs);
+    worker.gather_needs(request, resolution, finishers, &progress.identity, &mut progress.needs, blocks);
 }
 
 /// Sends the request to an upstream, through the cache if the route has one.
@@ -122,12 +127,18 @@ fn proxy(
 ) -> Next {
     gather_needs(worker, context);
     let needs = std::mem::take(&mut context.progress.needs);
+    let blocks: Vec<&Block> = context.blocks().collect();
     let RequestContext { request, resolution, finishers, progress, response, .. } = context;
     let head = request.head;
     let mut lines = worker.lines.take();
     lines.clear();
-    let view = worker.compiled.view_of(&head, resolution, &progress.identity);
+    let view = worker.compiled.view_of(&head, request.tls, resolution, &progress.identity);
     route.request_fields.request_lines(&head, &view, &mut lines);
+    let mut left_out = Vec::new();
+    for block in &blocks {
+        block.request_fields.request_lines(&head, &view, &mut lines);
+        left_out.extend(block.request_fields.dropped().iter().map(String::as_bytes));
+    }
     lines.extend_from_slice(&progress.authority_lines);
     let target = resolution.target(&head);
     let mut key = worker.key.take();
@@ -138,12 +149,12 @@ fn proxy(
         edits: Edits {
             dropped: route.request_fields.dropped(),
             dropped_too: route.guards.authority.as_ref().map_or(&[], |authority| &authority.dropped),
-            left_out: &[],
+            left_out: &left_out,
             authority: None,
             lines: &lines,
         },
         finish: finishers.of(needs),
-        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &mut key)),
+        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &blocks, &mut key)),
     };
     let mut request = take_request(request);
     request.path = &resolution.goal.path;

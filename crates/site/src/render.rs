@@ -2,35 +2,24 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use flatout_wire::Head;
+use flatout_engine::Tls;
 use flatout_wire::target::encode_path;
+use flatout_wire::{Head, Version};
 use regex::bytes::Regex;
 
+use super::facts::{Noted, Uses};
 use super::fault::{Fault, Place};
 use super::hosts::name_of;
-use super::plan::{Map, OfCertificate, Piece, Template, Variable};
+use super::maps::{TableCounts, Tables};
+use super::plan::{OfCertificate, Piece, Template, Variable};
 use flatout_gateway::Client;
 
 /// Groups of an expression that templates can use.
 const GROUPS_MAX: usize = 32;
 
-/// Maps that one map may use in turn.
-const MAPS_DEEP_MAX: usize = 8;
-
 /// A template whose variables have all been resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
-
-/// The maps, with lower-case keys.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Maps(Vec<MapTable>);
-
-#[derive(Debug, Clone)]
-struct MapTable {
-    source: Text,
-    cases: std::collections::HashMap<Vec<u8>, String, foldhash::fast::RandomState>,
-    default: String,
-}
 
 /// What an expression matched.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +37,10 @@ pub(crate) struct View<'a> {
     /// The client's verified certificate (DER).
     pub(crate) certificate: Option<&'a [u8]>,
     pub(crate) captured: &'a Captures,
-    pub(crate) maps: &'a Maps,
+    pub(crate) tables: &'a Tables,
+    pub(crate) noted: &'a Noted,
+    pub(crate) tls: Option<Tls<'a>>,
+    pub(crate) site_name: &'a str,
 }
 
 /// How paths are written in a text.
@@ -62,11 +54,30 @@ pub(crate) enum Paths {
 
 impl Text {
     /// # Errors
-    /// An unknown group or map.
+    /// An unknown group, map or variable, or a variable that only rules of responses know.
     pub(crate) fn new(
         template: &Template,
         expression: Option<&Regex>,
-        maps_count: usize,
+        counts: TableCounts,
+        place: Place,
+    ) -> Result<Text, Fault> {
+        let text = Text::of_response(template, expression, counts, place)?;
+        if text.variables().any(is_of_response) {
+            return Err(
+                place.fault("a variable of the response is used here; only response-header has those")
+            );
+        }
+        Ok(text)
+    }
+
+    /// The same for a rule of responses, which may also use what is known of them.
+    ///
+    /// # Errors
+    /// An unknown group, map or variable.
+    pub(crate) fn of_response(
+        template: &Template,
+        expression: Option<&Regex>,
+        counts: TableCounts,
         place: Place,
     ) -> Result<Text, Fault> {
         let resolve = |piece: &Piece| match piece {
@@ -76,8 +87,11 @@ impl Text {
                 at.map(|at| Piece::Variable(Variable::Capture(at)))
                     .ok_or_else(|| place.fault(format!("the expression has no group named `{name}`")))
             }
-            Piece::Variable(Variable::Map(map)) if *map >= maps_count => {
-                Err(place.fault(format!("no map {map}, of {maps_count}")))
+            Piece::Variable(Variable::Map(map)) if *map >= counts.maps => {
+                Err(place.fault(format!("no map {map}, of {}", counts.maps)))
+            }
+            Piece::Variable(Variable::Set(set)) if *set >= counts.sets => {
+                Err(place.fault(format!("no variable {set}, of {}", counts.sets)))
             }
             piece => Ok(piece.clone()),
         };
@@ -100,39 +114,40 @@ impl Text {
 
     /// Whether it uses captures.
     pub(crate) fn uses_captures(&self) -> bool {
-        self.0.iter().any(|piece| matches!(piece, Piece::Variable(Variable::Capture(_) | Variable::Map(_))))
+        let uses = |variable: &Variable| {
+            matches!(variable, Variable::Capture(_) | Variable::Map(_) | Variable::Set(_))
+        };
+        self.variables().any(uses)
+    }
+
+    /// Its variables.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Variable(variable) => Some(variable),
+            Piece::Text(_) => None,
+        })
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.0
+    }
+
+    /// What it depends on.
+    pub(crate) fn uses(&self, tables: &Tables) -> Uses {
+        self.variables().fold(Uses::NOTHING, |all, variable| all.and(Uses::of(variable, tables)))
     }
 
     pub(crate) fn render(&self, view: &View<'_>, paths: Paths, out: &mut Vec<u8>) {
         self.render_at(view, paths, 0, out);
     }
 
-    fn render_at(&self, view: &View<'_>, paths: Paths, depth: usize, out: &mut Vec<u8>) {
+    pub(super) fn render_at(&self, view: &View<'_>, paths: Paths, depth: usize, out: &mut Vec<u8>) {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Piece::Variable(variable) => view.write(variable, paths, depth, out),
             }
         }
-    }
-}
-
-impl Maps {
-    /// # Errors
-    /// A map uses itself or a later one.
-    pub(crate) fn new(maps: &[Map]) -> Result<Maps, Fault> {
-        let table = |(at, map): (usize, &Map)| {
-            Ok(MapTable {
-                source: Text::new(&map.source, None, at, Place::Map(at))?,
-                cases: map
-                    .cases
-                    .iter()
-                    .map(|(from, to)| (from.to_ascii_lowercase().into_bytes(), to.clone()))
-                    .collect(),
-                default: map.default.clone(),
-            })
-        };
-        Ok(Maps(maps.iter().enumerate().map(table).collect::<Result<_, Fault>>()?))
     }
 }
 
@@ -148,48 +163,109 @@ impl Captures {
 }
 
 impl View<'_> {
-    fn write(&self, variable: &Variable, paths: Paths, depth: usize, out: &mut Vec<u8>) {
+    /// The text of a variable that is not made for it.
+    pub(super) fn borrowed(&self, variable: &Variable) -> Option<&[u8]> {
         let head = self.head;
-        match variable {
-            Variable::Scheme => out.extend_from_slice(if self.client.is_https { b"https" } else { b"http" }),
+        Some(match variable {
+            Variable::Scheme => {
+                if self.client.is_https {
+                    b"https"
+                } else {
+                    b"http"
+                }
+            }
+            Variable::Authority => head.authority(),
             Variable::Host => {
-                let at = out.len();
-                out.extend_from_slice(name_of(head.authority()));
-                out.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
+                let name = name_of(head.authority());
+                return (!name.iter().any(u8::is_ascii_uppercase)).then_some(name);
             }
-            Variable::Authority => out.extend_from_slice(head.authority()),
-            Variable::Method => out.extend_from_slice(head.method_name()),
-            Variable::Path => write_path(self.path, paths, out),
-            Variable::Query => out.extend_from_slice(self.query.unwrap_or_default()),
-            Variable::QuestionMark if self.query.is_some_and(|query| !query.is_empty()) => out.push(b'?'),
-            Variable::QuestionMark => {}
-            Variable::Target => write_target(head, out),
-            Variable::Argument(name) => out.extend_from_slice(argument(self.query, name).unwrap_or_default()),
-            Variable::Header(name) => out.extend_from_slice(head.field(name).unwrap_or_default()),
-            Variable::Cookie(name) => out.extend_from_slice(cookie(head, name).unwrap_or_default()),
-            Variable::Client => write_address(self.client.address, out),
-            Variable::Peer => write_address(self.peer, out),
-            Variable::User => out.extend_from_slice(self.user),
-            Variable::Certificate(property) => write_property(*property, self.certificate, out),
-            Variable::Capture(at) => {
-                write_path(self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(), paths, out);
+            Variable::Method => head.method_name(),
+            Variable::Path => self.path,
+            Variable::Query => self.query.unwrap_or_default(),
+            Variable::Argument(name) => argument(self.query, name).unwrap_or_default(),
+            Variable::Header(name) => head.field(name).unwrap_or_default(),
+            Variable::Cookie(name) => cookie(head, name).unwrap_or_default(),
+            Variable::User => self.user,
+            Variable::Capture(at) => self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(),
+            Variable::Protocol => protocol(head),
+            Variable::Https => {
+                if self.client.is_https {
+                    b"on"
+                } else {
+                    b""
+                }
             }
-            // These were resolved when the text was made.
-            Variable::NamedCapture(_) => {}
-            Variable::Map(at) => self.write_mapped(*at, depth, out),
+            Variable::SiteName => self.site_name.as_bytes(),
+            Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
+            Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),
+            _ => return None,
+        })
+    }
+
+    /// Whether the request has this field, parameter or cookie.
+    pub(super) fn has_entry(&self, variable: &Variable) -> bool {
+        match variable {
+            Variable::Argument(name) => argument(self.query, name).is_some(),
+            Variable::Header(name) => self.head.field(name).is_some(),
+            Variable::Cookie(name) => cookie(self.head, name).is_some(),
+            _ => false,
         }
     }
 
-    fn write_mapped(&self, map: usize, depth: usize, out: &mut Vec<u8>) {
-        let Some(map) = self.maps.0.get(map).filter(|_| depth < MAPS_DEEP_MAX) else { return };
-        let mut source = Vec::new();
-        map.source.render_at(self, Paths::Decoded, depth + 1, &mut source);
-        source.make_ascii_lowercase();
-        let found = map.cases.get(&source).unwrap_or(&map.default);
-        out.extend_from_slice(found.as_bytes());
+    pub(super) fn write(&self, variable: &Variable, paths: Paths, depth: usize, out: &mut Vec<u8>) {
+        match variable {
+            Variable::Path => write_path(self.path, paths, out),
+            Variable::Capture(at) => {
+                write_path(self.captured.0.get(*at).map(Vec::as_slice).unwrap_or_default(), paths, out);
+            }
+            Variable::Map(at) => self.write_mapped(*at, depth, out),
+            Variable::Set(at) => self.write_set(*at, out),
+            variable => match self.borrowed(variable) {
+                Some(text) => out.extend_from_slice(text),
+                None => self.write_made(variable, out),
+            },
+        }
+    }
+
+    /// Writes a text that is made for the variable.
+    fn write_made(&self, variable: &Variable, out: &mut Vec<u8>) {
+        use std::io::Write;
+        let moment = || self.noted.moment();
+        // Writing to memory does not fail.
+        let _ = match variable {
+            Variable::Host => {
+                let at = out.len();
+                out.extend_from_slice(name_of(self.head.authority()));
+                out.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
+                Ok(())
+            }
+            Variable::QuestionMark if self.query.is_some_and(|query| !query.is_empty()) => {
+                out.write_all(b"?")
+            }
+            Variable::Target => {
+                write_target(self.head, out);
+                Ok(())
+            }
+            Variable::Client => write_address(self.client.address, out),
+            Variable::Peer => write_address(self.peer, out),
+            Variable::Certificate(property) => {
+                write_property(*property, self.certificate, out);
+                Ok(())
+            }
+            Variable::Time => {
+                let unix_ms = moment().unix_ms;
+                write!(out, "{}.{:03}", unix_ms / 1000, unix_ms % 1000)
+            }
+            Variable::Random => write!(out, "{:.6}", moment().fraction()),
+            Variable::RequestId => {
+                let [one, other] = moment().random;
+                write!(out, "{one:016x}{other:016x}")
+            }
+            // Names of groups were resolved when the text was made, and there is no response yet.
+            _ => Ok(()),
+        };
     }
 }
-
 /// Path and query as the client sent them, without the scheme and host of an absolute target.
 pub(crate) fn write_target(head: &Head<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.path());
@@ -216,13 +292,29 @@ fn write_path(path: &[u8], paths: Paths, out: &mut Vec<u8>) {
     }
 }
 
-fn write_address(address: Option<std::net::IpAddr>, out: &mut Vec<u8>) {
+/// The protocol's name as nginx writes it.
+fn protocol(head: &Head<'_>) -> &'static [u8] {
+    match head.version {
+        Version::Http10 => b"HTTP/1.0",
+        Version::Http11 => b"HTTP/1.1",
+        Version::Http2 => b"HTTP/2.0",
+    }
+}
+
+/// Whether only rules of responses know it.
+pub(crate) fn is_of_response(variable: &Variable) -> bool {
+    matches!(
+        variable,
+        Variable::Status | Variable::ResponseHeader(_) | Variable::CacheOutcome | Variable::UpstreamStatus
+    )
+}
+
+fn write_address(address: Option<std::net::IpAddr>, out: &mut Vec<u8>) -> std::io::Result<()> {
     use std::io::Write;
-    // Writing to memory does not fail.
-    let _ = match address {
+    match address {
         Some(address) => write!(out, "{address}"),
         None => write!(out, "unix:"),
-    };
+    }
 }
 
 fn write_property(property: OfCertificate, certificate: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -272,6 +364,7 @@ fn cookie<'h>(head: &Head<'h>, name: &str) -> Option<&'h [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::{Map, MapKey};
     use super::*;
     use flatout_wire::head::{HeadLimits, parse};
 
@@ -279,8 +372,9 @@ mod tests {
         let maps = [Map {
             name: "backend".to_owned(),
             source: Template::parse("$http_x_kind", |_| None).unwrap(),
-            cases: vec![("Blue".to_owned(), "b".to_owned())],
-            default: "other".to_owned(),
+            cases: vec![(MapKey::Exact("Blue".to_owned()), Template::text("b"))],
+            default: Template::text("other"),
+            file: None,
         }];
         let known = |name: &str| match name {
             "backend" => Some(Variable::Map(0)),
@@ -288,9 +382,10 @@ mod tests {
             _ => None,
         };
         let expression = Regex::new("^/(a)/(?P<rest>.*)$").unwrap();
-        let maps = Maps::new(&maps).unwrap();
+        let tables = Tables::new(&maps, &[]).unwrap();
         let template = Template::parse(template, known).unwrap();
-        let text = Text::new(&template, Some(&expression), 1, Place::Plan).unwrap();
+        let text =
+            Text::new(&template, Some(&expression), TableCounts { maps: 1, sets: 0 }, Place::Plan).unwrap();
         let request = b"GET http://Example.ORG:81/a/b%20c?x=1&Y=2&x=3 HTTP/1.1\r\nHost: example.org:81\r\n\
             X-Kind: BLUE\r\nCookie: a=1; b=2\r\nCookie: c=3\r\n\r\n";
         let mut fields = Vec::new();
@@ -310,7 +405,10 @@ mod tests {
             user: b"ann",
             certificate: None,
             captured: &Captures::of(&expression, path).unwrap(),
-            maps: &maps,
+            tables: &tables,
+            noted: &Noted::default(),
+            tls: None,
+            site_name: "a",
         };
         let mut out = Vec::new();
         text.render(&view, paths, &mut out);
@@ -338,11 +436,11 @@ mod tests {
     #[test]
     fn unknown_captures_and_maps_are_refused() {
         let named = Template(vec![Piece::Variable(Variable::NamedCapture("x".to_owned()))]);
-        assert!(Text::new(&named, None, 0, Place::Plan).is_err());
+        assert!(Text::new(&named, None, TableCounts::default(), Place::Plan).is_err());
         let map = Template(vec![Piece::Variable(Variable::Map(0))]);
-        assert!(Text::new(&map, None, 0, Place::Plan).is_err());
+        assert!(Text::new(&map, None, TableCounts::default(), Place::Plan).is_err());
         // A map that uses itself would recurse for ever.
-        let of_itself = Map { name: "m".to_owned(), source: map, cases: Vec::new(), default: String::new() };
-        assert_eq!(Maps::new(&[of_itself]).unwrap_err().place, Place::Map(0));
+        let of_itself = Map { name: "m".to_owned(), source: map, ..Map::default() };
+        assert_eq!(Tables::new(&[of_itself], &[]).unwrap_err().place, Place::Map(0));
     }
 }

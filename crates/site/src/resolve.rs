@@ -4,12 +4,14 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
+use flatout_engine::Tls;
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
-use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite};
+use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, all_hold};
 use super::cors::preflight_method;
-use super::plan::PathPolicy;
+use super::facts::{Noted, Uses};
+use super::plan::{Entry, PathPolicy};
 use super::readings;
 use super::render::{Captures, View, write_target};
 use super::rewrite::{Goal, RewriteResult};
@@ -30,6 +32,13 @@ pub(crate) struct Resolution<'a> {
     pub(crate) captured: Captures,
     /// The upstream gets the goal, not what the client sent.
     pub(crate) sends_goal: bool,
+}
+
+/// What is known of a request apart from its head.
+pub(crate) struct Origin<'o> {
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) tls: Option<Tls<'o>>,
+    pub(crate) identity: &'o Identity,
 }
 
 /// Why no route matches a request.
@@ -79,13 +88,8 @@ struct RouteChoice<'p> {
 
 impl Compiled {
     /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
-    pub(crate) fn resolve<'a>(
-        &self,
-        head: &Head<'a>,
-        path: &'a [u8],
-        peer: Option<SocketAddr>,
-        is_tls: bool,
-    ) -> Resolution<'a> {
+    pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], origin: &Origin<'_>) -> Resolution<'a> {
+        let Origin { peer, tls, .. } = *origin;
         let mut resolution = Resolution {
             site: self.hosts.find(head.authority()),
             route: Err(NoRoute::NoSite),
@@ -94,7 +98,7 @@ impl Compiled {
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: self.clients.client(head, peer, is_tls),
+            client: self.clients.client(head, peer, tls.is_some()),
             peer: peer.map(|peer| peer.ip().to_canonical()),
             captured: Captures::default(),
             sends_goal: true,
@@ -105,12 +109,12 @@ impl Compiled {
             // Tunnels by CONNECT are not supported. It has no path.
             Method::Connect => Err(NoRoute::WrongMethod { route: None, allowed: "GET, HEAD".to_owned() }),
             // TRACE could reveal fields to another page (RFC 9110 section 9.3.8).
-            Method::Trace => self.route(site, head, path, &mut resolution).and_then(|route| {
+            Method::Trace => self.route(site, head, path, &mut resolution, origin).and_then(|route| {
                 let allowed = site.table.methods_of(route);
                 let allowed = if allowed.is_empty() { "GET, HEAD".to_owned() } else { allowed };
                 Err(NoRoute::WrongMethod { route: Some(route), allowed })
             }),
-            _ => self.route(site, head, path, &mut resolution),
+            _ => self.route(site, head, path, &mut resolution, origin),
         };
         resolution
     }
@@ -121,8 +125,11 @@ impl Compiled {
         head: &Head<'_>,
         form: &'a [u8],
         resolution: &mut Resolution<'a>,
+        origin: &Origin<'_>,
     ) -> Result<usize, NoRoute> {
-        let RouteChoice { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
+        let noted = &origin.identity.noted;
+        let choice = self.choose(site, head, resolution, (origin, noted), form)?;
+        let RouteChoice { route: at, goal, has_method } = choice;
         let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
@@ -131,7 +138,7 @@ impl Compiled {
         if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
             if has_method {
-                self.check_readings(site, head, resolution, form, route)?;
+                self.check_readings(site, head, resolution, origin, form, route)?;
             }
         }
         if let Some(goal) = goal {
@@ -154,8 +161,10 @@ impl Compiled {
         site: &CompiledSite,
         head: &Head<'_>,
         resolution: &Resolution<'p>,
+        (origin, noted): (&Origin<'_>, &Noted),
         path: &'p [u8],
     ) -> Result<RouteChoice<'p>, NoRoute> {
+        let view = View { path, ..self.choice_view(head, resolution, origin, noted) };
         const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
         let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
         let begin =
@@ -163,18 +172,30 @@ impl Compiled {
         let mut goal = None;
         if !site.rewrites.is_empty() {
             let goal = goal.get_or_insert_with(begin);
-            if site.rewrites.apply(goal, &self.view(head, resolution)) == RewriteResult::Bad {
+            if site.rewrites.apply(goal, &view) == RewriteResult::Bad {
                 return Err(BAD);
             }
         }
-        for _ in 0..ROUTES_CHOSEN_MAX {
+        if !site.before_paths.is_empty()
+            && let Some(route) = site.before_paths(goal.as_ref(), &view)
+        {
+            return Ok(RouteChoice { route, goal, has_method: true });
+        }
+        for round in 0..ROUTES_CHOSEN_MAX {
             let path = goal.as_ref().map_or(path, |goal| &goal.path);
-            let at = match site.table.find(path, query) {
+            let found = match site.is_conditional {
+                false => site.table.find(path, query),
+                true => site.find(goal.as_ref(), &view, path, query),
+            };
+            let at = match found {
                 Found::Route(at) => at,
                 Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
                 Found::Nothing => return Err(NoRoute::NotFound),
             };
             let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+            if route.entry == Entry::Internal && round == 0 {
+                return Err(NoRoute::NotFound);
+            }
             if route.rewrites.is_empty() {
                 return Ok(RouteChoice { route: at, goal, has_method: true });
             }
@@ -182,7 +203,7 @@ impl Compiled {
                 Some(expression) => Captures::of(expression, path).unwrap_or_default(),
                 None => Captures::default(),
             };
-            let view = View { captured: &captured, ..self.view(head, resolution) };
+            let view = View { captured: &captured, ..view };
             match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
                 RewriteResult::Done => return Ok(RouteChoice { route: at, goal, has_method: true }),
                 RewriteResult::Route => {}
@@ -198,6 +219,7 @@ impl Compiled {
         site: &CompiledSite,
         head: &Head<'_>,
         resolution: &mut Resolution<'_>,
+        origin: &Origin<'_>,
         form: &[u8],
         route: &CompiledRoute,
     ) -> Result<(), NoRoute> {
@@ -206,7 +228,13 @@ impl Compiled {
             return Ok(());
         }
         let leads_here = |path: &[u8]| {
-            let chosen = self.choose(site, head, resolution, path).ok().filter(|chosen| chosen.has_method);
+            // Rules may depend on the path, and another reading of it get other ones.
+            if route.blocks_use.has(Uses::PATH) && path != form {
+                return false;
+            }
+            let noted = origin.identity.noted.of_reading();
+            let chosen = self.choose(site, head, resolution, (origin, &noted), path);
+            let chosen = chosen.ok().filter(|chosen| chosen.has_method);
             let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.routes.get(chosen.route));
             other.is_some_and(|other| other.class == route.class)
         };
@@ -223,15 +251,22 @@ impl Compiled {
     pub(crate) fn view_of<'v>(
         &'v self,
         head: &'v Head<'v>,
+        tls: Option<Tls<'v>>,
         resolution: &'v Resolution<'_>,
         identity: &'v Identity,
     ) -> View<'v> {
-        let certificate = identity.certificate.as_deref();
-        View { user: &identity.user, certificate, ..self.view(head, resolution) }
+        let origin = Origin { peer: None, tls, identity };
+        View { user: &identity.user, ..self.choice_view(head, resolution, &origin, &identity.noted) }
     }
 
-    /// The view of a request for templates.
-    pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, resolution: &'v Resolution<'_>) -> View<'v> {
+    /// The view of a request whose route is being chosen: no user is known.
+    fn choice_view<'v>(
+        &'v self,
+        head: &'v Head<'v>,
+        resolution: &'v Resolution<'_>,
+        origin: &Origin<'v>,
+        noted: &'v Noted,
+    ) -> View<'v> {
         View {
             head,
             path: &resolution.goal.path,
@@ -239,10 +274,45 @@ impl Compiled {
             client: resolution.client,
             peer: resolution.peer,
             user: b"",
-            certificate: None,
+            certificate: origin.identity.certificate.as_deref(),
             captured: &resolution.captured,
-            maps: &self.maps,
+            tables: &self.tables,
+            noted,
+            tls: origin.tls,
+            site_name: resolution.site.and_then(|at| self.sites.get(at)).map_or("", |site| &site.name),
         }
+    }
+}
+
+impl CompiledSite {
+    /// The first route that is chosen before paths are compared.
+    fn before_paths(&self, goal: Option<&Goal<'_>>, view: &View<'_>) -> Option<usize> {
+        let view = view_at(goal, view);
+        let holds = |at: &usize| self.routes.get(*at).is_some_and(|route| all_hold(&route.when, &view));
+        self.before_paths.iter().copied().find(holds)
+    }
+
+    /// The route of a path whose conditions are true.
+    fn find(&self, goal: Option<&Goal<'_>>, view: &View<'_>, path: &[u8], query: RouteQuery<'_>) -> Found {
+        let view = view_at(goal, view);
+        self.table.find_where(path, query, |at| {
+            let Some(route) = self.routes.get(at).filter(|route| !route.when.is_empty()) else { return true };
+            match &route.captures {
+                Some(expression) => {
+                    let captured = Captures::of(expression, path).unwrap_or_default();
+                    all_hold(&route.when, &View { captured: &captured, ..view })
+                }
+                None => all_hold(&route.when, &view),
+            }
+        })
+    }
+}
+
+/// The view of a request at the path and query that it was rewritten to.
+fn view_at<'v>(goal: Option<&'v Goal<'_>>, view: &View<'v>) -> View<'v> {
+    match goal {
+        Some(goal) => View { path: &goal.path, query: goal.query.as_deref(), ..*view },
+        None => *view,
     }
 }
 

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use flatout_engine::{Reply, Request, Response};
 use flatout_wire::{Head, Method, Status};
 
-use super::compiled::{CompiledRoute, Guards};
+use super::compiled::{Block, CompiledRoute, Guards};
 use super::concurrency::Permit;
+use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
-use super::resolve::Resolution;
+use super::resolve::{Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
@@ -111,6 +112,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) finishers: &'a Finishers,
     /// `None` if no route matches.
     pub(crate) route: Option<&'a CompiledRoute>,
+    /// Which blocks of the guards are in force, a bit for each.
+    pub(crate) blocks: u64,
     pub(crate) progress: Progress,
     pub(crate) response: &'a mut Response,
 }
@@ -125,13 +128,16 @@ pub(crate) struct Progress {
     /// Lines that forward-auth adds to the request.
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
+    /// Which blocks are in force, once that is known.
+    pub(crate) blocks: Option<u64>,
     /// It has to be delayed to an even rate.
     pub(crate) waits: Option<PaceDelay>,
 }
 
-/// What was verified of a client.
+/// What was verified of a client, and noted of its request.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
+    pub(crate) noted: Noted,
     /// The user name whose password was verified.
     pub(crate) user: Vec<u8>,
     /// The client's verified certificate (DER).
@@ -178,27 +184,76 @@ impl<'a> RequestContext<'a> {
         mut progress: Progress,
         response: &'a mut Response,
     ) -> RequestContext<'a> {
-        let mut resolution =
-            worker.compiled.resolve(&request.head, request.path, request.peer, request.tls.is_some());
         // A request that has waited is not known to its connection any more.
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }
+        let origin = Origin { peer: request.peer, tls: request.tls, identity: &progress.identity };
+        let mut resolution = worker.compiled.resolve(&request.head, request.path, &origin);
         resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
-        RequestContext {
+        let mut context = RequestContext {
             guards: worker.guards(&resolution),
             finishers: worker.finishers(&resolution),
             route: worker.route(&resolution),
             request,
             resolution,
+            blocks: 0,
             progress,
             response,
+        };
+        if !context.guards.blocks.is_empty() {
+            context.choose_blocks(worker);
         }
+        context
+    }
+
+    /// Decides which blocks are in force. A request that was suspended keeps its blocks.
+    #[cold]
+    fn choose_blocks(&mut self, worker: &SiteWorker) {
+        self.blocks = match self.progress.blocks {
+            Some(blocks) => blocks,
+            None => {
+                let view = self.view(worker);
+                let bits = self
+                    .guards
+                    .blocks
+                    .iter()
+                    .enumerate()
+                    .map(|(at, block)| u64::from(block.holds(&view)) << at);
+                bits.fold(0, |all, bit| all | bit)
+            }
+        };
+        self.progress.blocks = Some(self.blocks);
+    }
+
+    /// The user is known now: decides again, if conditions depend on that.
+    pub(crate) fn identify(&mut self, worker: &SiteWorker) {
+        if self.guards.blocks.iter().any(|block| block.uses.has(Uses::USER)) {
+            self.progress.blocks = None;
+            self.choose_blocks(worker);
+        }
+    }
+
+    /// The blocks that are in force.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &'a Block> + use<'a> {
+        let bits = self.blocks;
+        let all: &'a [Block] = if bits == 0 { &[] } else { &self.guards.blocks };
+        all.iter().enumerate().filter(move |(at, _)| bits >> at & 1 == 1).map(|(_, block)| block)
+    }
+
+    /// The guards that are in force: those of blocks, then those around them.
+    pub(crate) fn all_guards(&self) -> impl Iterator<Item = &'a Guards> + use<'a> {
+        self.blocks().map(|block| &block.guards).chain([self.guards])
     }
 
     /// The request for templates.
     pub(crate) fn view<'v>(&'v self, worker: &'v SiteWorker) -> View<'v> {
-        worker.compiled.view_of(&self.request.head, &self.resolution, &self.progress.identity)
+        worker.compiled.view_of(
+            &self.request.head,
+            self.request.tls,
+            &self.resolution,
+            &self.progress.identity,
+        )
     }
 
     /// Applies the response rules to a response made here.
@@ -240,6 +295,7 @@ impl Progress {
             identity: Identity::default(),
             authority_lines: Vec::new(),
             needs: Needs::default(),
+            blocks: None,
             waits: None,
         }
     }

@@ -27,8 +27,8 @@ pub(crate) enum Event {
     /// A delay to an even rate.
     Pace(PaceDelay),
     Permit(oneshot::Receiver<Permit>, Duration),
-    /// The body, for whose client the guards have decided.
-    Body(Option<Lane>),
+    /// The body, for whose client the guards have decided, and its limit.
+    Body(Option<Lane>, u64),
 }
 
 /// A request with its own memory.
@@ -58,6 +58,8 @@ pub(crate) fn suspend(
     event: Event,
     time_max: Option<Duration>,
 ) -> Reply {
+    // Its connection is not known to it later.
+    progress.identity.noted.tls(request.tls);
     let suspended = SuspendedRequest {
         key: request.park(),
         head: request.head.bytes().to_vec(),
@@ -126,12 +128,12 @@ fn resume(
 }
 
 impl Body {
-    /// Receives all of it. The stream itself ends at the route's limit.
-    async fn collect(&mut self, lane: Option<&Lane>) -> Result<(), BodyFault> {
+    /// Receives all of it.
+    async fn collect(&mut self, lane: Option<&Lane>, bytes_max: u64) -> Result<(), BodyFault> {
         if let Body::Stream(stream) =
             std::mem::replace(self, Body::Whole { bytes: Vec::new(), trailers: Vec::new() })
         {
-            *self = Body::Collected(collect(stream, u64::MAX, lane).await?);
+            *self = Body::Collected(collect(stream, bytes_max, lane).await?);
         }
         Ok(())
     }
@@ -155,8 +157,8 @@ impl Event {
                 Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
-            Event::Body(lane) => {
-                if let Err(fault) = body.collect(lane.as_ref()).await {
+            Event::Body(lane, bytes_max) => {
+                if let Err(fault) = body.collect(lane.as_ref(), bytes_max).await {
                     progress.refusal = Some(refusal(fault));
                 }
             }

@@ -12,9 +12,10 @@ use flatout_wire::{Framing, Head, Method, Status};
 
 use super::basic::Credentials;
 use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards};
-use super::finish::{Finishers, Needs};
+use super::facts::Uses;
+use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
-use super::resolve::Resolution;
+use super::resolve::{Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
@@ -98,7 +99,12 @@ impl SiteWorker {
     /// If a request is going to be refused, its body is neither collected nor streamed.
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         // The peer is known only at the call; rules that depend on it are checked there.
-        let resolution = self.compiled.resolve(head, path, None, false);
+        let identity = Identity::default();
+        let origin = Origin { peer: None, tls: None, identity: &identity };
+        let resolution = self.compiled.resolve(head, path, &origin);
+        if self.is_uncertain(&resolution) {
+            return self.body_of_any(&resolution);
+        }
         let Some(route) = self.route(&resolution) else { return BodyPlan::None };
         let guards = &route.guards;
         if self.is_too_large(head, guards) {
@@ -121,6 +127,21 @@ impl SiteWorker {
             }
             plan => plan,
         }
+    }
+
+    /// Whether the route may be another one, once the connection is known.
+    fn is_uncertain(&self, resolution: &Resolution<'_>) -> bool {
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION))
+    }
+
+    /// How to read a body whose route is not certain: it is streamed, and collected when its route is known. The largest limit of the
+    /// site's routes applies; that of the route is applied after that.
+    fn body_of_any(&self, resolution: &Resolution<'_>) -> BodyPlan {
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        let servers = self.lane.as_ref().map(Lane::body_bytes_max);
+        let limits = site.into_iter().flat_map(|site| &site.routes).map(|route| route.guards.body_bytes_max);
+        BodyPlan::Stream { bytes_max: limits.map(|bytes_max| bytes_max.or(servers)).max().flatten() }
     }
 
     /// The time that is left to a request of this route while it waits.
@@ -164,12 +185,14 @@ impl SiteWorker {
     /// Copies from a request what the rules for its response need.
     pub(crate) fn gather_needs(
         &self,
-        head: &Head<'_>,
+        request: &Request<'_>,
         resolution: &Resolution<'_>,
         finishers: &Finishers,
         identity: &Identity,
         needs: &mut Needs,
+        blocks: u64,
     ) {
+        let head = &request.head;
         let Some(rules) = finishers.rules() else { return };
         needs.is_https = resolution.client.is_https;
         if rules.cors.is_some() {
@@ -181,7 +204,12 @@ impl SiteWorker {
             needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
         if !rules.fields.is_constant() {
-            needs.values = rules.fields.rendered(&self.compiled.view_of(head, resolution, identity));
+            needs.values =
+                rules.fields.rendered(&self.compiled.view_of(head, request.tls, resolution, identity));
+        }
+        if !rules.blocks.is_empty() {
+            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            needs.blocks = BlockNeeds::of(&rules.blocks, blocks, &view);
         }
     }
 }

@@ -26,6 +26,7 @@ pub(crate) const COMMAND: Command = Command {
             "flatout explain GET http://example.org/ -c site.kdl --from 192.0.2.7",
             "the same from this client address",
         ),
+        ("flatout explain GET http://example.org/ -c site.kdl --cost", "with the cost of its conditions"),
     ],
     arguments: |command| {
         command
@@ -48,6 +49,12 @@ pub(crate) const COMMAND: Command = Command {
                     .action(ArgAction::Append)
                     .help("A header field of the request, `Name: value`; can be repeated"),
             )
+            .arg(
+                Arg::new("cost")
+                    .long("cost")
+                    .action(ArgAction::SetTrue)
+                    .help("Also print the most steps that the conditions of this path take"),
+            )
             .arg(Arg::new("from").long("from").value_name("IP").help("The address of the client"))
     },
     run,
@@ -64,7 +71,11 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let checked = built.check().map_err(Failure::Usage)?;
     let sites = &checked.plan().sites;
     let explained = explain(sites, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
-    print(&lines_of(&built, sites, &explained))
+    let mut text = lines_of(&built, sites, &explained);
+    if matches.get_flag("cost") {
+        let _ = writeln!(text, "{:<10} at most {} steps of conditions", "cost", explained.steps);
+    }
+    print(&text)
 }
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
@@ -130,6 +141,17 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained) -> String {
             }
         }
         _ => {}
+    }
+    for condition in &explained.conditions {
+        let truth = match condition.holds {
+            Some(true) => "true",
+            Some(false) => "false",
+            None => "decided when the response is known",
+        };
+        let route = condition.route.and_then(|at| site?.1.routes.get(at));
+        let subject =
+            route.map_or_else(|| "rules".to_owned(), |route| format!("route {}", route.path.text()));
+        lines.line("condition", format!("{}: {truth} ({subject})", condition.source));
     }
     if let Some(client) = explained.client {
         lines.line("client", client.to_string());

@@ -6,7 +6,7 @@ use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::Forward;
-use flatout_site::plan::{Action, PathMatch, Plan, Route, Site};
+use flatout_site::plan::{Action, Condition, Entry, PathMatch, Plan, Route, Site};
 
 use super::blocks::ACTIONS;
 use super::channels;
@@ -14,6 +14,7 @@ use super::options::{Level, ServeOptions};
 use super::parse;
 use super::site::{Places, Reader};
 use super::values::{Values, place};
+use super::when::ConditionalAction;
 
 /// Sites so far.
 #[derive(Default)]
@@ -57,33 +58,38 @@ impl Sites {
             site.hosts.push(host);
         }
         let mut places = Vec::new();
-        for node in nodes.iter().filter(|node| node.name == "route") {
-            let route = self.route(reader, node, options)?;
-            let same = |other: &Route| other.path == route.path && other.methods == route.methods;
-            if let Some(first) = site.routes.iter().position(same) {
-                let message =
-                    format!("this route occurs twice; first on line {}", reader.tree.line(&places[first]));
-                return Err(reader.tree.mistake(node.value_at(), message));
-            }
-            places.push(node.value_at().clone());
-            site.routes.push(route);
-        }
-        // The action of the site itself handles everything that no route does.
-        let rest = options.within(Level::Route);
-        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
-            let route = self.route_of(PathMatch::prefix("/"), action, rest);
-            if let Some(first) = site
-                .routes
-                .iter()
-                .position(|other| other.path == route.path && other.methods == route.methods)
-            {
+        let mut add = |route: Route, at: Range<usize>| -> Result<(), Mistake> {
+            if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
-                return Err(reader
-                    .tree
-                    .mistake(&at, format!("the route \"/\" on line {line} handles this already")));
+                let message = match route.when.is_empty() {
+                    true => format!("this route occurs twice; first on line {line}"),
+                    false => format!("this is never used: the route on line {line} takes all its requests"),
+                };
+                return Err(reader.tree.mistake(&at, message));
             }
             places.push(at);
             site.routes.push(route);
+            Ok(())
+        };
+        let rest = options.within(Level::Route);
+        // Those of the top of the file are for every site.
+        let of_top: &[Node] = if options.level == Level::Top { &[] } else { &reader.tree.nodes };
+        for nodes in [of_top, nodes] {
+            for conditional in reader.conditional_actions(nodes, options)? {
+                let (mut route, at) =
+                    self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
+                route.entry = Entry::BeforePaths;
+                add(route, at)?;
+            }
+        }
+        for node in nodes.iter().filter(|node| node.name == "route") {
+            for (route, at) in self.routes(reader, node, options)? {
+                add(route, at)?;
+            }
+        }
+        // The action of the site itself handles everything that no route does.
+        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
+            add(self.route_of(PathMatch::prefix("/"), action, rest), at)?;
         }
         if site.routes.is_empty() {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
@@ -103,16 +109,58 @@ impl Sites {
         Ok(())
     }
 
-    fn route(&mut self, reader: Reader<'_>, node: &Node, site: &ServeOptions) -> Result<Route, Mistake> {
+    /// A route, and before it those for the actions under conditions in it.
+    fn routes(
+        &mut self,
+        reader: Reader<'_>,
+        node: &Node,
+        site: &ServeOptions,
+    ) -> Result<Vec<(Route, Range<usize>)>, Mistake> {
         let path = path(node).map_err(|message| reader.tree.mistake(node.value_at(), message))?;
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = site.within(Level::Route);
-        reader.settings(inner, &mut options, |_| true)?;
+        let when = node.key("when").map(|value| reader.condition(value, &options)).transpose()?;
+        reader.level(inner, &mut options)?;
+        let entry = match node.key("entry").map(|value| value.text.as_str()) {
+            Some("internal") => Entry::Internal,
+            _ => Entry::Paths,
+        };
+        let mut found = Vec::new();
+        for conditional in reader.conditional_actions(inner, &options)? {
+            let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
+            route.when.splice(0..0, when.clone());
+            route.entry = entry;
+            found.push((route, at));
+        }
         let Some((action, _)) = self.action(reader, inner, &options)? else {
             let message = "this route serves nothing; add files, proxy, push, redirect or respond";
             return Err(reader.tree.mistake(&node.at, message));
         };
-        Ok(self.route_of(path, action, options))
+        let mut route = self.route_of(path, action, options);
+        route.when.extend(when);
+        route.entry = entry;
+        found.push((route, node.value_at().clone()));
+        Ok(found)
+    }
+
+    /// The route for an action in a `when`.
+    fn conditional_route(
+        &mut self,
+        reader: Reader<'_>,
+        conditional: &ConditionalAction<'_>,
+        path: &PathMatch,
+        options: &ServeOptions,
+    ) -> Result<(Route, Range<usize>), Mistake> {
+        let node = conditional.node;
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let Some((action, _)) = self.action(reader, inner, options)? else {
+            return Err(reader.tree.mistake(&node.at, "this has no action"));
+        };
+        let mut route = self.route_of(path.clone(), action, options.clone());
+        let source = conditional.conditions.last().map(Condition::source).unwrap_or_default();
+        route.name = format!("{} when {source}", route.name);
+        route.when.clone_from(&conditional.conditions);
+        Ok((route, node.value_at().clone()))
     }
 
     fn route_of(&mut self, path: PathMatch, action: Action, options: ServeOptions) -> Route {
@@ -195,6 +243,13 @@ impl Sites {
             self.plan.folders.len() - 1
         })
     }
+}
+
+/// Whether a route takes all requests of a later one.
+fn hides(route: &Route, later: &Route) -> bool {
+    let has_same_paths =
+        route.entry == later.entry && route.path == later.path && route.methods == later.methods;
+    has_same_paths && (route.when.is_empty() || route.when == later.when)
 }
 
 /// The paths of a route.

@@ -7,13 +7,19 @@ use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
 use super::super::cors::CompiledCors;
+use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
+use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
-use super::super::plan::{self, Action, Hsts, PathPolicy, Piece, Plan, Rules, Template, Variable};
+use super::super::plan::{
+    self, Action, Condition, Entry, Hsts, PathPolicy, Piece, Rules, Template, Variable,
+};
 use super::super::render::Text;
 use super::super::rewrite::Rewrites;
-use super::guards::{Guards, SharedLimits, status_of, within};
+use super::Parts;
+use super::blocks::{ResponseBlock, resolved_for_requests};
+use super::guards::{Guards, status_of, within};
 use flatout_compress as compress;
 use flatout_gateway as gateway;
 use flatout_observe::observed::NO_SITE;
@@ -23,6 +29,11 @@ use flatout_push as push;
 pub(crate) struct CompiledRoute {
     /// Routes with the same number have the same rules and the same upstream.
     pub(crate) class: usize,
+    /// It is chosen only if these are true.
+    pub(crate) when: Vec<Condition>,
+    pub(crate) entry: Entry,
+    /// What its rules under conditions depend on.
+    pub(crate) blocks_use: Uses,
     pub(crate) paths: PathPolicy,
     pub(crate) rewrites: Rewrites,
     pub(crate) guards: Guards,
@@ -58,6 +69,8 @@ pub(crate) struct ResponseRules {
     pub(crate) hsts: Option<String>,
     pub(crate) cors: Option<CompiledCors>,
     pub(crate) compress: Option<compress::Rules>,
+    /// Under conditions.
+    pub(crate) blocks: Vec<ResponseBlock>,
 }
 
 /// What answers.
@@ -87,14 +100,14 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
 
 impl CompiledRoute {
     pub(super) fn new(
-        plan: &Plan,
-        shared: &SharedLimits,
+        parts: Parts<'_>,
         (place, class): (Place, usize),
         route: &plan::Route,
         expression: Option<Regex>,
     ) -> Result<CompiledRoute, Fault> {
-        let maps_count = plan.maps.len();
-        let text = |template: &Template| Text::new(template, expression.as_ref(), maps_count, place);
+        let plan = parts.plan;
+        let counts = TableCounts::of(plan);
+        let text = |template: &Template| Text::new(template, expression.as_ref(), counts, place);
         if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
             return Err(place.fault(format!("`{method}` is not a valid method")));
         }
@@ -124,17 +137,22 @@ impl CompiledRoute {
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
-        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
-        let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place)?;
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
+        let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Close) {
             // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
             (guards.basic, guards.authority) = (None, None);
             guards.rates.clear();
             guards.gates.clear();
+            for block in &mut guards.blocks {
+                block.guards.rates.clear();
+                block.guards.gates.clear();
+            }
         }
+        let when = resolved_for_requests(&route.when, expression.as_ref(), counts, place)?;
         let request_fields =
-            FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
-        let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+            FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
+        let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Files(_)) {
             // Files were compressed beforehand.
             response.compress = None;
@@ -150,6 +168,7 @@ impl CompiledRoute {
                 && rewrites.is_empty()
                 && request_fields.is_empty()
                 && response.fields.is_constant()
+                && response.blocks.is_empty()
                 && response.cors.is_none()
                 && route.try_files.is_none()
                 && plan.trust.proxies.is_empty();
@@ -157,7 +176,8 @@ impl CompiledRoute {
         let uses_captures = rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
-            || response.fields.uses_captures()
+            || response.uses_captures(parts.tables)
+            || Uses::of_all(&when, parts.tables).has(Uses::CAPTURES)
             || cache.as_ref().is_some_and(CompiledCached::uses_captures)
             || match &action {
                 CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
@@ -168,8 +188,12 @@ impl CompiledRoute {
                 | CompiledAction::Push(_)
                 | CompiledAction::Close => false,
             };
+        let blocks_use = guards.blocks.iter().fold(Uses::NOTHING, |all, block| all.and(block.uses));
         Ok(CompiledRoute {
             class,
+            when,
+            entry: route.entry,
+            blocks_use,
             paths: route.paths,
             rewrites,
             guards,
@@ -217,17 +241,27 @@ impl Default for ResponseRules {
             hsts: None,
             cors: None,
             compress: None,
+            blocks: Vec::new(),
         }
     }
 }
 
 impl ResponseRules {
+    /// Whether a text or a condition uses captures of the route.
+    fn uses_captures(&self, tables: &Tables) -> bool {
+        let of_block = |block: &ResponseBlock| {
+            block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
+        };
+        self.fields.uses_captures() || self.blocks.iter().any(of_block)
+    }
+
     pub(super) fn new(
-        plan: &Plan,
+        parts: Parts<'_>,
         rules: &Rules,
         expression: Option<&Regex>,
         place: Place,
     ) -> Result<ResponseRules, Fault> {
+        let plan = parts.plan;
         let site = match place {
             Place::Site(site) | Place::Route(site, _) => {
                 plan.sites.get(site).map_or(NO_SITE, |site| site.number)
@@ -237,10 +271,20 @@ impl ResponseRules {
         Ok(ResponseRules {
             site,
             pages: ErrorPages::new(&rules.error_pages, place)?,
-            fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
+            fields: FieldRules::of_responses(
+                &rules.response_fields,
+                expression,
+                TableCounts::of(plan),
+                place,
+            )?,
             hsts: rules.hsts.map(hsts),
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
+            blocks: rules
+                .when
+                .iter()
+                .map(|block| ResponseBlock::new(parts, block, expression, place))
+                .collect::<Result<_, Fault>>()?,
         })
     }
 }

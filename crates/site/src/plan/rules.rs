@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::condition::WhenBlock;
 use super::net::Peers;
 use super::template::Template;
 use flatout_compress::Compress;
@@ -40,6 +41,8 @@ pub struct Rules {
     pub cache: Option<Cached>,
     /// How upstream responses and fixed texts are compressed, if at all.
     pub compress: Option<Compress>,
+    /// Rules that apply under conditions.
+    pub when: Vec<WhenBlock>,
 }
 
 /// How the responses of a route are cached.

@@ -216,6 +216,8 @@ fn access(options: &mut ServeOptions, given: &Values, verdict: Verdict) -> Resul
     let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
     if options.begins("access") {
         options.rules.access.clear();
+        let inherited = options.blocks_inherited;
+        options.rules.when.iter_mut().take(inherited).for_each(|block| block.rules.access.clear());
     }
     options.rules.access.extend(peers?.into_iter().map(|peers| Access { verdict, peers }));
     Ok(())

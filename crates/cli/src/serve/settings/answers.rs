@@ -233,7 +233,7 @@ fn rewrite(options: &mut ServeOptions, given: &Values, from: RewriteFrom) -> Res
         _ => Then::Next,
     };
     let to = options.template(given.value(1).unwrap_or_default())?;
-    options.rewrites.push(Rewrite { from, to, then });
+    options.rewrites.push(Rewrite { from, to, then, when: options.conditions.clone() });
     Ok(())
 }
 
