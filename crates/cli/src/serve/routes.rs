@@ -58,10 +58,11 @@ impl Sites {
             site.hosts.push(host);
         }
         let mut places = Vec::new();
-        let mut add = |route: Route, at: Range<usize>| -> Result<(), Mistake> {
+        let mut add = |route: Route, at: Range<usize>, is_rest: bool| -> Result<(), Mistake> {
             if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
                 let message = match route.when.is_empty() {
+                    true if is_rest => format!("the route \"/\" on line {line} handles this already"),
                     true => format!("this route occurs twice; first on line {line}"),
                     false => format!("this is never used: the route on line {line} takes all its requests"),
                 };
@@ -79,17 +80,17 @@ impl Sites {
                 let (mut route, at) =
                     self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
                 route.entry = Entry::BeforePaths;
-                add(route, at)?;
+                add(route, at, false)?;
             }
         }
         for node in nodes.iter().filter(|node| node.name == "route") {
             for (route, at) in self.routes(reader, node, options)? {
-                add(route, at)?;
+                add(route, at, false)?;
             }
         }
         // The action of the site itself handles everything that no route does.
         if let Some((action, at)) = self.action(reader, nodes, &rest)? {
-            add(self.route_of(PathMatch::prefix("/"), action, rest), at)?;
+            add(self.route_of(PathMatch::prefix("/"), action, rest), at, true)?;
         }
         if site.routes.is_empty() {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
