@@ -199,7 +199,7 @@ impl Compiled {
             },
         };
         let identity = Identity::default();
-        let origin = Origin { peer: *peer, tls: None, identity: &identity };
+        let origin = Origin { peer: *peer, tls: None, identity: &identity, rerouted: None };
         let resolution = self.resolve(&head, path, &origin);
         let (conditions, steps) = self.explain_conditions(&head, path, &resolution, &identity);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();

@@ -9,6 +9,7 @@ use super::compiled::ResponseRules;
 use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
 use super::late::FieldValue;
+use super::page_request::PageRequest;
 use flatout_gateway::{Finish, ResponseOrigin, Stored};
 use flatout_observe::observed::Notes;
 
@@ -26,6 +27,8 @@ pub(crate) struct Finisher {
     accept: Option<Vec<u8>>,
     /// Lines of rates, each ended by CRLF.
     rate_lines: Vec<u8>,
+    /// For the page of an error from another route.
+    pages: Option<Box<PageRequest>>,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -53,6 +56,7 @@ pub(crate) struct Needs {
     pub(crate) is_head: bool,
     pub(crate) accept: Option<Vec<u8>>,
     pub(crate) rate_lines: Vec<u8>,
+    pub(crate) pages: Option<Box<PageRequest>>,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -78,7 +82,10 @@ impl Finishers {
     /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
     #[inline]
     pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
-        let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();
+        let is_usual = needs.permits.is_empty()
+            && needs.rate_lines.is_empty()
+            && needs.signal.is_none()
+            && needs.pages.is_none();
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
@@ -90,6 +97,7 @@ impl Finishers {
                 is_head: needs.is_head,
                 accept: needs.accept,
                 rate_lines: needs.rate_lines,
+                pages: needs.pages,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -111,6 +119,12 @@ impl Finisher {
     #[inline]
     fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
         let Some(rules) = &self.rules.0 else { return };
+        if let Some(pages) = &self.pages
+            && let Some((to, is_kept)) = rules.pages.route(response.status(), by)
+            && pages.replace(to, is_kept, response)
+        {
+            return;
+        }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
         }

@@ -60,6 +60,10 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
 pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
+        // It was counted before.
+        return Next::Continue(());
+    }
     let mut scarcest: Option<(Admission, &str)> = None;
     let mut refused = None;
     for rate in context.all_guards().flat_map(|guards| &guards.rates) {
@@ -202,6 +206,10 @@ pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// Takes a permit of each limit of concurrent requests. A request that has waited for one goes on with the next limit.
 pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
+        // It has its permits.
+        return Next::Continue(());
+    }
     let entered = context.progress.needs.permits.len();
     for (key, gate) in context.all_guards().flat_map(|guards| &guards.gates).skip(entered) {
         match gate.enter(number_of(worker, key, context)) {

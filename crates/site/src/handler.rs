@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Lane, Reply, Request, RequestBody};
+use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service};
+use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
 use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
+use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
-use super::steps::{Next, Outcome, RequestContext, Step};
+use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
 use super::worker::{SiteWorker, write_status};
 use flatout_gateway::{Caching, Edits, Finish, Forward, Forwarded, ResponseOrigin};
@@ -87,6 +89,10 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             context.response.set_status(*status).header("Location", location);
             Next::Continue(())
         }
+        CompiledAction::Reroute(to) => match context.reroute(worker, to, None) {
+            true => Next::Break(Outcome::Reroute),
+            false => Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR))),
+        },
         // Taking over a connection and dropping it closes it.
         CompiledAction::Close => {
             Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))
@@ -104,9 +110,21 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     }
 }
 
+/// The page of an error, from another route.
+pub(super) fn error_route(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let may_reroute = context.route.is_some_and(|route| route.may_reroute);
+    match may_reroute && context.reroute_error(worker) {
+        true => Next::Break(Outcome::Reroute),
+        false => Next::Continue(()),
+    }
+}
+
 /// Applies the response rules to a response made here.
 pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     gather_needs(worker, context);
+    if let Some(rerouted) = &context.progress.rerouted {
+        rerouted.restore_status(context.response);
+    }
     let needs = std::mem::take(&mut context.progress.needs);
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
     Next::Continue(())
@@ -126,7 +144,10 @@ fn proxy(
     forward: &Forward,
 ) -> Next {
     gather_needs(worker, context);
-    let needs = std::mem::take(&mut context.progress.needs);
+    let mut needs = std::mem::take(&mut context.progress.needs);
+    if route.response.pages.has_routes() && context.progress.rerouted.is_none() {
+        needs.pages = worker.this().map(|worker| Box::new(PageRequest::of(worker, context)));
+    }
     let blocks: Vec<&Block> = context.blocks().collect();
     let RequestContext { request, resolution, finishers, progress, response, .. } = context;
     let head = request.head;
@@ -196,12 +217,26 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
 
 /// Responds from a folder; returns whether the folder has the file.
 fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
-    let RequestContext { request, resolution, response, .. } = context;
+    let RequestContext { request, resolution, response, progress, .. } = context;
     let (Some(folder), Some(path)) = (worker.folders.get(folder), resolution.file_path()) else {
         return false;
     };
-    folder.call(Request::detached(request.head, &path, RequestBody::NONE), response);
+    match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
+        false => drop(folder.call(Request::detached(request.head, &path, RequestBody::NONE), response)),
+        // The whole file is the page, whatever the request said about ranges and versions.
+        true => page(&**folder, request, &path, response),
+    }
     response.status() != Status::NOT_FOUND
+}
+
+/// Responds with a whole file.
+fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) {
+    let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
+    let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
+    let mut fields = Vec::new();
+    if let Some(head) = parse_kept(text.as_bytes(), &mut fields, None) {
+        folder.call(Request::detached(head, path, RequestBody::NONE), response);
+    }
 }
 
 /// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be read

@@ -20,6 +20,7 @@ mod handler;
 mod hosts;
 mod late;
 mod maps;
+mod page_request;
 mod pages;
 mod passwords;
 mod pattern;
@@ -27,6 +28,7 @@ pub mod plan;
 mod rate;
 mod readings;
 mod render;
+mod reroute;
 mod resolve;
 mod rewrite;
 mod steps;
@@ -174,7 +176,7 @@ impl Sites {
             worker_channels,
             lane,
         );
-        Box::new(worker::SiteService(Rc::new(worker)))
+        Box::new(worker.service())
     }
 }
 

@@ -14,6 +14,7 @@ use super::facts::{Noted, Uses};
 use super::plan::{Entry, PathPolicy};
 use super::readings;
 use super::render::{Captures, View, write_target};
+use super::reroute::Rerouted;
 use super::rewrite::{Goal, RewriteResult};
 use super::steps::Identity;
 use super::table::{Found, RouteQuery};
@@ -39,6 +40,8 @@ pub(crate) struct Origin<'o> {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) tls: Option<Tls<'o>>,
     pub(crate) identity: &'o Identity,
+    /// The request continues at another route.
+    pub(crate) rerouted: Option<&'o Rerouted>,
 }
 
 /// Why no route matches a request.
@@ -128,7 +131,10 @@ impl Compiled {
         origin: &Origin<'_>,
     ) -> Result<usize, NoRoute> {
         let noted = &origin.identity.noted;
-        let choice = self.choose(site, head, resolution, (origin, noted), form)?;
+        let choice = match origin.rerouted {
+            None => self.choose(site, head, resolution, (origin, noted), form)?,
+            Some(rerouted) => self.choose_again(site, head, resolution, (origin, noted), rerouted)?,
+        };
         let RouteChoice { route: at, goal, has_method } = choice;
         let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
         if route.paths == PathPolicy::Strict && head.path_needs_care {
@@ -137,9 +143,11 @@ impl Compiled {
         resolution.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
         if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
-            if has_method {
-                self.check_readings(site, head, resolution, origin, form, route)?;
-            }
+        }
+        // A request that continues at another route was checked at its first one.
+        let is_forwarded = matches!(route.action, CompiledAction::Proxy(_) | CompiledAction::Reroute(_));
+        if is_forwarded && has_method && origin.rerouted.is_none() {
+            self.check_readings(site, head, resolution, origin, form, route)?;
         }
         if let Some(goal) = goal {
             resolution.goal = goal;
@@ -166,7 +174,6 @@ impl Compiled {
     ) -> Result<RouteChoice<'p>, NoRoute> {
         let view = View { path, ..self.choice_view(head, resolution, origin, noted) };
         const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
-        let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
         let begin =
             || Goal { path: Cow::Borrowed(path), query: resolution.goal.query.clone(), is_rewritten: false };
         let mut goal = None;
@@ -181,11 +188,51 @@ impl Compiled {
         {
             return Ok(RouteChoice { route, goal, has_method: true });
         }
-        for round in 0..ROUTES_CHOSEN_MAX {
+        self.walk(site, head, &view, (goal, 0), begin, path)
+    }
+
+    /// Chooses the route of a request that continues elsewhere.
+    fn choose_again<'p>(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        resolution: &Resolution<'p>,
+        (origin, noted): (&Origin<'_>, &Noted),
+        rerouted: &Rerouted,
+    ) -> Result<RouteChoice<'p>, NoRoute> {
+        let mut goal = rerouted.goal.clone();
+        let view = self.choice_view(head, resolution, origin, noted);
+        let view = View { path: &rerouted.goal.path, query: rerouted.goal.query.as_deref(), ..view };
+        if let Some((at, route)) = rerouted.named.and_then(|at| Some((at, site.routes.get(at)?))) {
+            match route.rewrites.apply(&mut goal, &view) {
+                RewriteResult::Done => {
+                    return Ok(RouteChoice { route: at, goal: Some(goal), has_method: true });
+                }
+                RewriteResult::Route => {}
+                RewriteResult::Bad => return Err(NoRoute::Path("the rewritten path is malformed")),
+            }
+        }
+        self.walk(site, head, &view, (Some(goal.clone()), 1), || goal.clone(), b"")
+    }
+
+    /// Finds the route of a path, rewrites it there and finds the route of the new path, until a route is final. `goal` is what it was
+    /// rewritten to before.
+    fn walk<'p>(
+        &self,
+        site: &CompiledSite,
+        head: &Head<'_>,
+        view: &View<'_>,
+        (mut goal, first): (Option<Goal<'p>>, usize),
+        begin: impl Fn() -> Goal<'p>,
+        path: &[u8],
+    ) -> Result<RouteChoice<'p>, NoRoute> {
+        const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
+        let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
+        for round in first..ROUTES_CHOSEN_MAX {
             let path = goal.as_ref().map_or(path, |goal| &goal.path);
             let found = match site.is_conditional {
                 false => site.table.find(path, query),
-                true => site.find(goal.as_ref(), &view, path, query),
+                true => site.find(goal.as_ref(), view, path, query),
             };
             let at = match found {
                 Found::Route(at) => at,
@@ -203,8 +250,8 @@ impl Compiled {
                 Some(expression) => Captures::of(expression, path).unwrap_or_default(),
                 None => Captures::default(),
             };
-            let view = View { captured: &captured, ..view };
-            match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
+            let view = View { captured: &captured, ..*view };
+            match route.rewrites.apply(goal.get_or_insert_with(&begin), &view) {
                 RewriteResult::Done => return Ok(RouteChoice { route: at, goal, has_method: true }),
                 RewriteResult::Route => {}
                 RewriteResult::Bad => return Err(BAD),
@@ -255,7 +302,7 @@ impl Compiled {
         resolution: &'v Resolution<'_>,
         identity: &'v Identity,
     ) -> View<'v> {
-        let origin = Origin { peer: None, tls, identity };
+        let origin = Origin { peer: None, tls, identity, rerouted: None };
         View { user: &identity.user, ..self.choice_view(head, resolution, &origin, &identity.noted) }
     }
 

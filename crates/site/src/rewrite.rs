@@ -195,7 +195,7 @@ impl CompiledRewrite {
 
 /// Splits a template at its first literal `?`. As in nginx, a `?` at the end drops the old query. A `?` from a
 /// variable is part of the path.
-fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, bool)>) {
+pub(crate) fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, bool)>) {
     let position = template.0.iter().enumerate().find_map(|(at, piece)| match piece {
         Piece::Text(text) => text.find('?').map(|within| (at, within)),
         Piece::Variable(_) => None,

@@ -12,6 +12,7 @@ use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
+use super::reroute::Rerouted;
 use super::resolve::{Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
@@ -73,6 +74,8 @@ request_steps! {
     Body => handler::body,
     /// An upstream, a channel, a folder, a redirect, a text.
     Handler => handler::handle,
+    /// The route for the page of an error that was made here.
+    ErrorRoute => handler::error_route,
     /// The response rules, for a response made here. Upstreams apply them through `gateway::Finish`.
     Finish => handler::finish,
 }
@@ -88,6 +91,8 @@ pub(crate) enum Outcome {
     Refuse(Refusal),
     /// The request waits for an event, and resumes at this step.
     Suspend(Event, Step),
+    /// The request begins again at another route.
+    Reroute,
     /// The handler takes care of the rest.
     Reply(Reply),
 }
@@ -130,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) needs: Needs,
     /// Which blocks are in force, once that is known.
     pub(crate) blocks: Option<u64>,
+    /// It continues at another route.
+    pub(crate) rerouted: Option<Box<Rerouted>>,
     /// It has to be delayed to an even rate.
     pub(crate) waits: Option<PaceDelay>,
 }
@@ -163,11 +170,16 @@ impl SiteWorker {
         };
         match outcome {
             Outcome::Reply(reply) => reply,
+            Outcome::Respond if context.reroute_error(self) => context.begin_again(self),
             Outcome::Respond => context.finish(self),
             Outcome::Refuse(refusal) => {
                 refusal.write(&context.request.head, context.response);
-                context.finish(self)
+                match context.reroute_error(self) {
+                    true => context.begin_again(self),
+                    false => context.finish(self),
+                }
             }
+            Outcome::Reroute => context.begin_again(self),
             Outcome::Suspend(event, step) => {
                 context.progress.step = step;
                 let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
@@ -178,7 +190,7 @@ impl SiteWorker {
 }
 
 impl<'a> RequestContext<'a> {
-    fn new(
+    pub(crate) fn new(
         worker: &'a SiteWorker,
         request: Request<'a>,
         mut progress: Progress,
@@ -188,7 +200,12 @@ impl<'a> RequestContext<'a> {
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }
-        let origin = Origin { peer: request.peer, tls: request.tls, identity: &progress.identity };
+        let origin = Origin {
+            peer: request.peer,
+            tls: request.tls,
+            identity: &progress.identity,
+            rerouted: progress.rerouted.as_deref(),
+        };
         let mut resolution = worker.compiled.resolve(&request.head, request.path, &origin);
         resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
         let mut context = RequestContext {
@@ -256,6 +273,13 @@ impl<'a> RequestContext<'a> {
         )
     }
 
+    /// Takes the request through the steps of the route where it continues.
+    pub(crate) fn begin_again(self, worker: &Rc<SiteWorker>) -> Reply {
+        let RequestContext { request, progress, response, .. } = self;
+        response.reset();
+        worker.run(request, progress, response)
+    }
+
     /// Applies the response rules to a response made here.
     fn finish(&mut self, worker: &SiteWorker) -> Reply {
         // Nothing follows.
@@ -296,6 +320,7 @@ impl Progress {
             authority_lines: Vec::new(),
             needs: Needs::default(),
             blocks: None,
+            rerouted: None,
             waits: None,
         }
     }

@@ -1,8 +1,8 @@
 //! One worker's part of all sites. The way of a request through them is the table in `steps.rs`.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(crate) struct SiteWorker {
     /// Used when no site matches.
     no_finishers: Finishers,
     no_guards: Guards,
+    /// This worker, for responses whose rules need it.
+    this: OnceCell<Weak<SiteWorker>>,
     /// Some requests get the same response as an identical earlier one.
     repeats: bool,
     /// A buffer for the fields sent to an upstream, kept for its capacity.
@@ -84,6 +86,7 @@ impl SiteWorker {
             finishers: finishers.collect(),
             no_finishers: Finishers::new(Default::default()),
             no_guards: Guards::default(),
+            this: OnceCell::new(),
             repeats: compiled.sites.iter().any(CompiledSite::repeats),
             compiled,
             folders,
@@ -96,11 +99,23 @@ impl SiteWorker {
         }
     }
 
+    /// The service of a worker.
+    pub(crate) fn service(self) -> SiteService {
+        let worker = Rc::new(self);
+        // It was just made.
+        let _ = worker.this.set(Rc::downgrade(&worker));
+        SiteService(worker)
+    }
+
+    pub(crate) fn this(&self) -> Option<Rc<SiteWorker>> {
+        self.this.get().and_then(Weak::upgrade)
+    }
+
     /// If a request is going to be refused, its body is neither collected nor streamed.
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         // The peer is known only at the call; rules that depend on it are checked there.
         let identity = Identity::default();
-        let origin = Origin { peer: None, tls: None, identity: &identity };
+        let origin = Origin { peer: None, tls: None, identity: &identity, rerouted: None };
         let resolution = self.compiled.resolve(head, path, &origin);
         if self.is_uncertain(&resolution) {
             return self.body_of_any(&resolution);
@@ -129,10 +144,11 @@ impl SiteWorker {
         }
     }
 
-    /// Whether the route may be another one, once the connection is known.
+    /// Whether the route may be another one, once the connection is known, or an error needs a page.
     fn is_uncertain(&self, resolution: &Resolution<'_>) -> bool {
         let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
-        site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION))
+        let may_reroute = self.route(resolution).is_some_and(|route| route.may_reroute);
+        may_reroute || site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION))
     }
 
     /// How to read a body whose route is not certain: it is streamed, and collected when its route is known. The largest limit of the

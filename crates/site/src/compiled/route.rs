@@ -16,6 +16,7 @@ use super::super::plan::{
     self, Action, Condition, Entry, Hsts, PathPolicy, Piece, Rules, Template, Variable,
 };
 use super::super::render::Text;
+use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
 use super::Parts;
 use super::blocks::{ResponseBlock, resolved_for_requests};
@@ -32,6 +33,8 @@ pub(crate) struct CompiledRoute {
     /// It is chosen only if these are true.
     pub(crate) when: Vec<Condition>,
     pub(crate) entry: Entry,
+    /// Its requests may continue at another route.
+    pub(crate) may_reroute: bool,
     /// What its rules under conditions depend on.
     pub(crate) blocks_use: Uses,
     pub(crate) paths: PathPolicy,
@@ -81,6 +84,7 @@ pub(crate) enum CompiledAction {
     Push(Arc<push::Plan>),
     Redirect { status: Status, to: Text },
     Respond { status: Status, content_type: String, body: Text },
+    Reroute(CompiledReroute),
     Close,
 }
 
@@ -132,6 +136,9 @@ impl CompiledRoute {
                 let status = status_of(*status, &all, place)?;
                 CompiledAction::Respond { status, content_type: content_type.clone(), body: text(body)? }
             }
+            Action::Reroute(to) => {
+                CompiledAction::Reroute(CompiledReroute::new(to, plan, expression.as_ref(), place)?)
+            }
             Action::Close => CompiledAction::Close,
         };
         if let Some(folder) = route.try_files {
@@ -169,6 +176,7 @@ impl CompiledRoute {
                 && request_fields.is_empty()
                 && response.fields.is_constant()
                 && response.blocks.is_empty()
+                && !response.pages.has_routes()
                 && response.cors.is_none()
                 && route.try_files.is_none()
                 && plan.trust.proxies.is_empty();
@@ -183,6 +191,7 @@ impl CompiledRoute {
                 CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
                     text.uses_captures()
                 }
+                CompiledAction::Reroute(to) => to.uses_captures(),
                 CompiledAction::Files(_)
                 | CompiledAction::Proxy(_)
                 | CompiledAction::Push(_)
@@ -193,6 +202,7 @@ impl CompiledRoute {
             class,
             when,
             entry: route.entry,
+            may_reroute: matches!(action, CompiledAction::Reroute(_)) || response.pages.has_routes(),
             blocks_use,
             paths: route.paths,
             rewrites,
@@ -252,7 +262,7 @@ impl ResponseRules {
         let of_block = |block: &ResponseBlock| {
             block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
         };
-        self.fields.uses_captures() || self.blocks.iter().any(of_block)
+        self.fields.uses_captures() || self.pages.uses_captures() || self.blocks.iter().any(of_block)
     }
 
     pub(super) fn new(
@@ -270,7 +280,11 @@ impl ResponseRules {
         };
         Ok(ResponseRules {
             site,
-            pages: ErrorPages::new(&rules.error_pages, place)?,
+            pages: ErrorPages::new(
+                &rules.error_pages,
+                |to| CompiledReroute::new(to, plan, expression, place),
+                place,
+            )?,
             fields: FieldRules::of_responses(
                 &rules.response_fields,
                 expression,

@@ -254,15 +254,26 @@ pub enum Action {
         /// The body.
         body: Template,
     },
+    /// Another route of the site, with all its rules; ten times at most.
+    Reroute(Reroute),
     /// The connection is closed without a response. No password, auth service or limit is checked.
     Close,
+}
+
+/// Where a request continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reroute {
+    /// At the route of this name, whose [`Entry`] is `Named`, with its path and query.
+    Named(String),
+    /// At the route of this path; `?…` at its end is the query.
+    Path(Template),
 }
 
 impl Route {
     /// A route with this path and action, with default settings.
     pub fn new(path: PathMatch, action: Action) -> Route {
         let paths = match action {
-            Action::Proxy(_) => PathPolicy::Forward,
+            Action::Proxy(_) | Action::Reroute(_) => PathPolicy::Forward,
             _ => PathPolicy::Strict,
         };
         Route {

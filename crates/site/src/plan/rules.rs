@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Reroute;
 use super::condition::WhenBlock;
 use super::net::Peers;
 use super::template::Template;
@@ -291,4 +292,12 @@ pub enum PageSource {
     Text(String),
     /// A file, read when the sites are opened.
     File(PathBuf),
+    /// The response of another route, for an [`ErrorPage`]. If the error is an upstream's, only a route of files, a redirect or a
+    /// text without guards that wait is used.
+    Route {
+        /// The route.
+        to: Reroute,
+        /// Whether a 200 of it gets the status of the error.
+        keeps_status: bool,
+    },
 }

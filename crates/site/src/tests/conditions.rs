@@ -1,8 +1,9 @@
 //! Rules and routes under conditions, and variables.
 
 use super::super::plan::{
-    Access, Cached, Concurrency, Entry, FieldChange, FieldRule, Limited, Map, MapKey, Peers, Rate, RateUse,
-    Rewrite, RewriteFrom, Rules, SetValue, SetVariable, Then, Verdict, When, WhenBlock,
+    Access, Cached, Concurrency, Entry, ErrorPage, FieldChange, FieldRule, Limited, Map, MapKey, Page,
+    PageSource, Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, Rules, SetValue, SetVariable, Then,
+    Verdict, When, WhenBlock,
 };
 use super::*;
 
@@ -311,4 +312,98 @@ fn maps_have_keys_of_all_kinds() {
         shares[usize::from(parts[3] == "b")] += 1;
     }
     assert!(shares[0] > 60 && shares[1] > 60, "{shares:?}");
+}
+
+fn reroute(path: PathMatch, to: &str) -> Route {
+    let to = match to.strip_prefix('@') {
+        Some(_) => Reroute::Named(to.to_owned()),
+        None => Reroute::Path(template(to)),
+    };
+    Route::new(path, Action::Reroute(to))
+}
+
+fn named(name: &str, route: Route) -> Route {
+    Route { name: name.to_owned(), entry: Entry::Named, ..route }
+}
+
+fn page_from(statuses: std::ops::RangeInclusive<u16>, to: &str, keeps_status: bool) -> ErrorPage {
+    let to = match to.strip_prefix('@') {
+        Some(_) => Reroute::Named(to.to_owned()),
+        None => Reroute::Path(template(to)),
+    };
+    let source = PageSource::Route { to, keeps_status };
+    let page = Page { content_type: String::new(), source };
+    ErrorPage { statuses: vec![statuses], page, status: None, of_upstreams: true }
+}
+
+#[test]
+fn requests_continue_at_other_routes_with_their_rules() {
+    let folder = Folder::new("reroute", &[("a.txt", "a file"), ("error.html", "sorry")]);
+    let mut app = named("@app", to_upstream("/"));
+    app.rules.request_fields = vec![adds("X-App", "$uri")];
+    let mut secret = respond(PathMatch::prefix("/secret"), "secret");
+    secret.rules.access = vec![Access { verdict: Verdict::Deny, peers: Peers::All }];
+    let mut files = reroute(PathMatch::prefix("/"), "@app");
+    files.try_files = Some(0);
+    let mut plan = plan_of(vec![
+        files,
+        app,
+        secret,
+        reroute(PathMatch::prefix("/php"), "/index?$args&from=$uri"),
+        respond(PathMatch::Exact("/index".to_owned()), "$uri?$args"),
+        reroute(PathMatch::prefix("/loop"), "/loop"),
+        reroute(PathMatch::prefix("/hidden"), "/secret"),
+    ]);
+    plan.folders.push(folder.plan());
+    let client = TestClient::new(&plan);
+    for (method, target, expected) in [
+        ("GET", "/a.txt", "200 a file"),
+        ("GET", "/b.txt?q=1", "200 upstream"),
+        ("GET", "/php/x?q=1", "200 /index?q=1&from=/php/x"),
+        ("GET", "/loop", "500 Internal Server Error"),
+        ("GET", "/hidden", "403 Forbidden"),
+    ] {
+        assert_eq!(body(&client, method, target, ""), expected, "{method} {target}");
+    }
+    let sent = client.last_sent();
+    assert_eq!((sent.target.as_str(), sent.lines.as_str()), ("/b.txt?q=1", "X-App: /b.txt\r\n"));
+    assert_eq!(body(&client, "POST", "/a.txt", ""), "200 upstream");
+    // Another reading of the path by the application must not lead to the route that is denied.
+    let ambiguous = client.get("/x/..%2Fsecret");
+    assert_eq!(ambiguous.status, 400, "{ambiguous:?}");
+    plan.sites[0].routes[0] = reroute(PathMatch::prefix("/"), "@none");
+    assert!(super::super::check(&plan).unwrap_err().reason.contains("no route `@none`"));
+}
+
+#[test]
+fn pages_of_errors_come_from_routes() {
+    let folder = Folder::new("error-route", &[("a.txt", "a file"), ("error.html", "sorry")]);
+    let mut files = Route::new(PathMatch::prefix("/"), Action::Files(0));
+    files.rules.error_pages =
+        vec![page_from(404..=404, "@app", false), page_from(405..=405, "/error.html", true)];
+    let mut kept = respond(PathMatch::prefix("/closed"), "no");
+    kept.rules.access = vec![Access { verdict: Verdict::Deny, peers: Peers::All }];
+    kept.rules.error_pages = vec![page_from(403..=403, "/error.html", true)];
+    let mut missing = respond(PathMatch::prefix("/missing"), "no");
+    missing.rules.access.clone_from(&kept.rules.access);
+    missing.rules.error_pages = vec![page_from(400..=599, "/nowhere", true)];
+    let mut proxied = to_upstream("/api");
+    proxied.rules.error_pages =
+        vec![page_from(502..=502, "/error.html", true), page_from(500..=500, "@app", true)];
+    let mut plan = plan_of(vec![files, named("@app", to_upstream("/")), kept, missing, proxied]);
+    plan.folders.push(folder.plan());
+    let client = TestClient::new(&plan);
+    for (method, target, fields, expected) in [
+        ("GET", "/nothing", "", "200 upstream"),
+        ("GET", "/nothing", "X-Status: 503\r\n", "503 upstream"),
+        ("GET", "/closed", "Range: bytes=0-1\r\nIf-None-Match: *\r\n", "403 sorry"),
+        ("POST", "/closed", "", "403 sorry"),
+        ("GET", "/missing", "", "404 Not Found"),
+        ("GET", "/api", "", "200 upstream"),
+        ("GET", "/api", "X-Status: 502\r\n", "502 sorry"),
+        // Its route would have to wait for an upstream.
+        ("GET", "/api", "X-Status: 500\r\n", "500 upstream"),
+    ] {
+        assert_eq!(body(&client, method, target, fields), expected, "{method} {target} {fields}");
+    }
 }
