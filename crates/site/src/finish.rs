@@ -10,7 +10,9 @@ use super::concurrency::Permit;
 pub(crate) use super::late::BlockNeeds;
 use super::late::FieldValue;
 use super::page_request::PageRequest;
+use super::plan::Expires;
 use flatout_gateway::{Finish, ResponseOrigin, Stored};
+use flatout_lane::clock;
 use flatout_observe::observed::Notes;
 
 /// The rules of a route for one response, with the parts of its request that they need.
@@ -125,6 +127,12 @@ impl Finisher {
         {
             return;
         }
+        if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
+            rules.upstream.apply(response);
+        }
+        if let Some(expires) = rules.expires {
+            expires.apply(response);
+        }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
         }
@@ -151,5 +159,27 @@ impl Finisher {
         }
         let others = response.note() & !u64::from(u16::MAX);
         response.set_note(others | Notes::site(rules.site));
+    }
+}
+
+impl Expires {
+    /// Sets both fields in place of others of their name, as browsers and caches of any age read them.
+    fn apply(self, response: &mut Response) {
+        if !matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308) {
+            return;
+        }
+        response.remove_header("expires").remove_header("cache-control");
+        let date = match self {
+            Expires::Never => {
+                response.header("Cache-Control", "no-cache");
+                0
+            }
+            Expires::After(time) => {
+                let now = clock::unix_milliseconds() / 1000;
+                response.header("Cache-Control", format!("max-age={}", time.as_secs()));
+                now.saturating_add(time.as_secs())
+            }
+        };
+        response.header("Expires", flatout_wire::date::format(date));
     }
 }

@@ -49,6 +49,11 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
         0 => context.guards.access.verdict(address),
         _ => context.all_guards().find_map(|guards| guards.access.verdict(address)),
     };
+    if context.guards.satisfies_any {
+        // Otherwise a password or the auth service decides.
+        context.progress.is_satisfied = verdict == Some(Verdict::Allow);
+        return Next::Continue(());
+    }
     match verdict {
         Some(Verdict::Deny) => Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN))),
         Some(Verdict::Allow) | None => Next::Continue(()),
@@ -145,7 +150,13 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
     const CLIENT: Key = Key::Client { ipv6_bits: CLIENT_IPV6_BITS };
     let Some(basic) = &context.guards.basic else { return Next::Continue(()) };
     let challenge = || Refusal::Password(basic.challenge.clone());
+    if context.progress.is_satisfied {
+        return Next::Continue(());
+    }
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
+        if context.guards.satisfies_any && context.guards.authority.is_some() {
+            return Next::Continue(());
+        }
         return Next::Break(Outcome::Refuse(challenge()));
     };
     let Some(passwords) = &worker.passwords else { return Next::Break(Outcome::Refuse(Refusal::Busy)) };
@@ -154,6 +165,7 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
     if passwords.recalls(&login) {
         context.progress.identity.user = name;
+        context.progress.is_satisfied = context.guards.satisfies_any;
         context.identify(worker);
         return Next::Continue(());
     }
@@ -170,6 +182,11 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
 pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     if !context.guards.blocks.is_empty() && context.guards.basic.is_some() {
         context.identify(worker);
+    }
+    // The user is known after a password was checked.
+    let is_user = context.guards.satisfies_any && !context.progress.identity.user.is_empty();
+    if context.progress.is_satisfied || is_user {
+        return Next::Continue(());
     }
     let Some(authority) = &context.guards.authority else { return Next::Continue(()) };
     let mut target = Vec::new();

@@ -143,6 +143,18 @@ fn proxy(
     route: &CompiledRoute,
     forward: &Forward,
 ) -> Next {
+    let named = match &route.upstream_name {
+        None => None,
+        Some(text) => {
+            let mut name = Vec::new();
+            text.render(&context.view(worker), Paths::Decoded, &mut name);
+            match worker.compiled.upstream(&name) {
+                Some(upstream) => Some(Forward { upstream, ..forward.clone() }),
+                None => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_GATEWAY))),
+            }
+        }
+    };
+    let forward = named.as_ref().unwrap_or(forward);
     gather_needs(worker, context);
     let mut needs = std::mem::take(&mut context.progress.needs);
     if route.response.pages.has_routes() && context.progress.rerouted.is_none() {

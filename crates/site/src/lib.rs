@@ -36,6 +36,7 @@ mod suspend;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upstream_fields;
 mod worker;
 
 use std::io;

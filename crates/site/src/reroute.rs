@@ -132,6 +132,9 @@ impl RequestContext<'_> {
         }));
         self.progress.step = Step::Maintenance;
         self.progress.blocks = None;
+        // The other route checks for itself.
+        self.progress.is_satisfied = false;
+        self.progress.identity.user.clear();
         self.progress.authority_lines.clear();
         if error.is_some() && self.request.head.method != Method::Head {
             // A page is got, whatever was wanted.

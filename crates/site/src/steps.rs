@@ -135,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) needs: Needs,
     /// Which blocks are in force, once that is known.
     pub(crate) blocks: Option<u64>,
+    /// Neither a password nor the auth service is needed any more.
+    pub(crate) is_satisfied: bool,
     /// It continues at another route.
     pub(crate) rerouted: Option<Box<Rerouted>>,
     /// It has to be delayed to an even rate.
@@ -160,7 +162,16 @@ impl SiteWorker {
         response: &mut Response,
     ) -> Reply {
         let mut context = RequestContext::new(self, request, progress, response);
-        let next = match context.progress.refusal.take() {
+        let refusal = match context.progress.refusal.take() {
+            // Without a right password the auth service may still allow it.
+            Some(Refusal::Password(_))
+                if context.guards.satisfies_any && context.guards.authority.is_some() =>
+            {
+                None
+            }
+            refusal => refusal,
+        };
+        let next = match refusal {
             Some(refusal) => Next::Break(Outcome::Refuse(refusal)),
             None => context.progress.step.run(self, &mut context),
         };
@@ -320,6 +331,7 @@ impl Progress {
             authority_lines: Vec::new(),
             needs: Needs::default(),
             blocks: None,
+            is_satisfied: false,
             rerouted: None,
             waits: None,
         }

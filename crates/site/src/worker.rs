@@ -125,7 +125,7 @@ impl SiteWorker {
         if self.is_too_large(head, guards) {
             return BodyPlan::Refused;
         }
-        if guards.basic.is_some() && Credentials::of(head).is_none() {
+        if guards.basic.is_some() && !guards.satisfies_any && Credentials::of(head).is_none() {
             return BodyPlan::None;
         }
         let plan = match (&route.action, &self.worker_channels) {

@@ -37,7 +37,7 @@ const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
 /// Words that handle requests: at most one per level.
-pub(super) const ACTIONS: [&str; 6] = ["files", "proxy", "push", "redirect", "respond", "close"];
+pub(super) const ACTIONS: [&str; 7] = ["files", "proxy", "push", "redirect", "respond", "reroute", "close"];
 
 const ANSWERING: &[usize] = &[TOP, SITE, ROUTE, WHEN];
 
@@ -83,7 +83,7 @@ pub(super) const BLOCKS: &[Block] = &[
                 help: "internal: only for requests that a rewrite with then=route or a fallback sends here; others get 404",
             },
         ],
-        help: "paths with their own settings; an exact match is used first, then the longest with before-patterns, then \
+        help: "paths with their own settings, or with @NAME a route that only reroute and error-page lead to; an exact match is used first, then the longest with before-patterns, then \
                the first glob or regex, then the longest prefix",
         within: &[TOP, SITE],
         braces: Some(ROUTE),
@@ -121,7 +121,7 @@ pub(super) const BLOCKS: &[Block] = &[
         name: "proxy",
         value: "UPSTREAM",
         help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000 or \
-               unix:/run/app.sock",
+               unix:/run/app.sock; with variables, to the upstream of the file with this name or address; others get 502",
         within: ANSWERING,
         is_list: false,
         ..WORD
@@ -148,6 +148,15 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "STATUS [TEXT]",
         keys: &[Key { name: "type", default: "text/plain; charset=utf-8", help: "the Content-Type", ..KEY }],
         help: "respond with this status and text",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "reroute",
+        value: "TO",
+        help: "continue at another route of the site, with its rules: @NAME, or a path such as /index.php?$args, whose query \
+               replaces the request's; after try-files for requests without a file; limits count a request once",
         within: ANSWERING,
         is_list: false,
         ..WORD

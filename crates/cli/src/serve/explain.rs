@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_proxy::{Address, Upstream};
 use flatout_push::Kind;
 use flatout_site::explain::{Explained, Question, explain};
-use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
+use flatout_site::plan::{Action, Entry, PathMatch, PathPolicy, Plan, Reroute, Route, Rules};
 
 use super::site::Built;
 use super::source::built;
@@ -161,6 +161,7 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained) -> String {
 
 fn why(route: &Route) -> String {
     let path = match &route.path {
+        _ if route.entry == Entry::BeforePaths => "its condition is true; paths are not compared",
         PathMatch::Exact(_) => "an exact match",
         PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, with before-patterns",
         PathMatch::Prefix { .. } => "the longest prefix; no exact path or pattern matches",
@@ -181,7 +182,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
     match &route.action {
         Action::Files(at) => lines.line("files", folder(*at)),
         Action::Proxy(forward) => {
-            if let Some(upstream) = plan.upstreams.get(forward.upstream) {
+            if let Some(upstream) =
+                plan.upstreams.get(forward.upstream).filter(|_| route.upstream_name.is_none())
+            {
                 lines.line("upstream", of_upstream(upstream));
                 lines.line("balance", spoken::balance(&upstream.balance));
                 let whole = upstream.request_time_max.map(|time| format!(", request {}", spoken::time(time)));
@@ -197,6 +200,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                     ),
                 );
             }
+            if let Some(name) = &route.upstream_name {
+                lines.line("upstream", format!("the one with the name {}", spoken::template(plan, name)));
+            }
             lines.line("asked for", &explained.target);
         }
         Action::Push(push) => {
@@ -209,6 +215,10 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
         }
         Action::Redirect { status, to } => {
             lines.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
+        }
+        Action::Reroute(Reroute::Named(name)) => lines.line("then", format!("the route {name}")),
+        Action::Reroute(Reroute::Path(to)) => {
+            lines.line("then", format!("the route of {}", spoken::template(plan, to)));
         }
         Action::Close => lines.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
@@ -260,6 +270,9 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
                 )),
             ),
         );
+    }
+    if rules.satisfies_any {
+        lines.line("satisfy", "any of access, password and authority is enough");
     }
     if let Some(auth) = &rules.basic_auth {
         lines.line("password", &auth.realm);

@@ -18,7 +18,7 @@ use flatout_push as push;
 use flatout_server::Issue;
 use flatout_site::plan::{
     AddressFrom, BadTemplate, Cached, Concurrency, Condition, Expression, ExpressionFault, Limited, Map,
-    PathPolicy, Rate, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
+    PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
 };
 
 /// The options of one level: the server, a site, a route, an upstream.
@@ -282,6 +282,15 @@ impl ServeOptions {
         maps.chain(self.variables.iter().map(|(name, _)| name.clone())).collect()
     }
 
+    /// Parses where a request continues: `@NAME`, or a path with variables.
+    pub(super) fn reroute(&self, text: &str) -> Result<Reroute, String> {
+        match text {
+            text if text.starts_with('@') && text.len() > 1 => Ok(Reroute::Named(text.to_owned())),
+            text if text.starts_with(['/', '$']) => self.template(text).map(Reroute::Path),
+            _ => Err(format!("got `{text}`, need @NAME of a route, or a path that begins with /")),
+        }
+    }
+
     /// Parses a condition.
     pub(super) fn condition(&self, text: &str) -> Result<Condition, ExpressionFault> {
         let others = self.variable_names();
@@ -309,6 +318,14 @@ impl ServeOptions {
     /// A server of an upstream, with the current TLS settings.
     pub(super) fn server_at(&self, address: Address, is_tls: bool) -> Server {
         Server { tls: is_tls.then(|| self.tls.clone()), ..Server::new(address) }
+    }
+
+    /// Any upstream: its name is made for each request.
+    pub(super) fn first_upstream(&self) -> Result<usize, String> {
+        match self.shared.borrow().known.is_empty() {
+            true => Err("the file has no upstream whose name this could be".to_owned()),
+            false => Ok(0),
+        }
     }
 
     /// The index of the upstream with this name; for an address, of a new one with a single server.

@@ -6,7 +6,7 @@ use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::Forward;
-use flatout_site::plan::{Action, Condition, Entry, PathMatch, Plan, Route, Site};
+use flatout_site::plan::{Action, Condition, Entry, PathMatch, Plan, Route, Site, Template};
 
 use super::blocks::ACTIONS;
 use super::channels;
@@ -90,7 +90,8 @@ impl Sites {
         }
         // The action of the site itself handles everything that no route does.
         if let Some((action, at)) = self.action(reader, nodes, &rest)? {
-            add(self.route_of(PathMatch::prefix("/"), action, rest), at, true)?;
+            let upstream_name = Sites::upstream_name(reader, nodes, &rest)?;
+            add(Route { upstream_name, ..self.route_of(PathMatch::prefix("/"), action, rest) }, at, true)?;
         }
         if site.routes.is_empty() {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
@@ -117,15 +118,32 @@ impl Sites {
         node: &Node,
         site: &ServeOptions,
     ) -> Result<Vec<(Route, Range<usize>)>, Mistake> {
-        let path = path(node).map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+        let name = node.values[0].text.as_str();
+        let is_named = name.starts_with('@');
+        let path = match is_named {
+            true if node.keys.iter().any(|(key, _)| key != "when") => {
+                Err("a named route has no path to match".to_owned())
+            }
+            true => Ok(PathMatch::prefix("/")),
+            false => path(node),
+        };
+        let path = path.map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+        if let (true, Some(value)) = (is_named, node.key("when")) {
+            return Err(reader.tree.mistake(&value.at, "a named route has no condition; put a when in it"));
+        }
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = site.within(Level::Route);
         let when = node.key("when").map(|value| reader.condition(value, &options)).transpose()?;
         reader.level(inner, &mut options)?;
         let entry = match node.key("entry").map(|value| value.text.as_str()) {
             Some("internal") => Entry::Internal,
+            _ if is_named => Entry::Named,
             _ => Entry::Paths,
         };
+        if is_named && !reader.conditional_actions(inner, &options)?.is_empty() {
+            let message = "an action under a condition is not possible in a named route; reroute to a path";
+            return Err(reader.tree.mistake(node.value_at(), message));
+        }
         let mut found = Vec::new();
         for conditional in reader.conditional_actions(inner, &options)? {
             let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
@@ -134,12 +152,17 @@ impl Sites {
             found.push((route, at));
         }
         let Some((action, _)) = self.action(reader, inner, &options)? else {
-            let message = "this route serves nothing; add files, proxy, push, redirect or respond";
+            let message = "this route serves nothing; add files, proxy, push, redirect, respond or reroute";
             return Err(reader.tree.mistake(&node.at, message));
         };
+        let upstream_name = Sites::upstream_name(reader, inner, &options)?;
         let mut route = self.route_of(path, action, options);
+        route.upstream_name = upstream_name;
         route.when.extend(when);
         route.entry = entry;
+        if is_named {
+            route.name = name.to_owned();
+        }
         found.push((route, node.value_at().clone()));
         Ok(found)
     }
@@ -161,6 +184,7 @@ impl Sites {
         let source = conditional.conditions.last().map(Condition::source).unwrap_or_default();
         route.name = format!("{} when {source}", route.name);
         route.when.clone_from(&conditional.conditions);
+        route.upstream_name = Sites::upstream_name(reader, inner, options)?;
         Ok((route, node.value_at().clone()))
     }
 
@@ -185,6 +209,18 @@ impl Sites {
         route
     }
 
+    /// The name of the upstream of an action among these nodes, if it has variables.
+    fn upstream_name(
+        reader: Reader<'_>,
+        nodes: &[Node],
+        options: &ServeOptions,
+    ) -> Result<Option<Template>, Mistake> {
+        let proxy = nodes.iter().find(|node| node.name == "proxy").map(|node| &node.values[0]);
+        let Some(value) = proxy.filter(|value| value.text.contains('$')) else { return Ok(None) };
+        let template = options.template(&value.text);
+        template.map(Some).map_err(|message| reader.tree.mistake(&value.at, message))
+    }
+
     /// The action among these nodes.
     fn action(
         &mut self,
@@ -207,7 +243,11 @@ impl Sites {
                 Action::Files(self.folder(files::Plan { root, ..options.files.clone() }))
             }
             "proxy" => {
-                let upstream = options.upstream_of(given.text()).map_err(at)?;
+                // The name comes from variables.
+                let upstream = match given.text().contains('$') {
+                    true => options.first_upstream().map_err(at)?,
+                    false => options.upstream_of(given.text()).map_err(at)?,
+                };
                 Action::Proxy(Forward { upstream, ..options.forward.clone() })
             }
             "push" => Action::Push(Box::new(options.push.clone())),
@@ -223,6 +263,7 @@ impl Sites {
                 let status = status.map_err(|bad| reader.tree.mistake(place(node, &bad), bad.message))?;
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }
+            "reroute" => Action::Reroute(options.reroute(given.text()).map_err(at)?),
             "close" => Action::Close,
             _ => {
                 let status = parse::status(given.text(), 200..=599).map_err(at)?;

@@ -38,11 +38,11 @@ fn the_example_has_everything() {
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.plan.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (10, 1, "*"));
-    assert_eq!(org.rules.error_pages.len(), 2);
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (13, 1, "*"));
+    assert_eq!(org.rules.error_pages.len(), 3);
     let api = &org.routes[2];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
-    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 2), "both levels");
+    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 3), "both levels");
     assert_eq!(
         (org.routes[0].entry, org.routes[1].when.len(), api.rules.when.len()),
         (Entry::BeforePaths, 1, 2)
@@ -53,7 +53,7 @@ fn the_example_has_everything() {
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[3].paths, PathPolicy::Strict);
     assert_eq!(built.plan.sites.upstreams.len(), 3, "one has no name of its own");
-    let Action::Files(folder) = org.routes[9].action else { panic!() };
+    let Action::Files(folder) = org.routes[12].action else { panic!() };
     let folder = &built.plan.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
@@ -289,11 +289,15 @@ fn mistakes_have_a_position() {
         (&site("response-header remove A b"), "1:26: response-header: remove takes a name and no value".to_owned()),
         (&site("response-header set \"A b\" c"), "1:26: response-header: got `A b`, need the name of a header field".to_owned()),
         (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 400 to 599, or a range such as 400-599".to_owned()),
-        (&site("error-page 404"), "1:21: error-page: need file= or text=".to_owned()),
+        (&site("error-page 404"), "1:21: error-page: need file=, text= or to=".to_owned()),
         (&site("workers 4"), "1:10: `workers` is not allowed in a site, only at the top of the file".to_owned()),
         ("redirect \"/x\" status=200", "1:15: got `200`, need a status from 301 to 308".to_owned()),
         ("respond 99", "1:9: got `99`, need a status from 200 to 599".to_owned()),
         ("map \"a b\" \"$host\" { }\nfiles x", "1:5: got `a b`, need a name of letters, digits and _".to_owned()),
+        ("reroute b", "1:9: got `b`, need @NAME of a route, or a path that begins with /".to_owned()),
+        ("route \"@a\" when=\"has(header.x)\" { files x; }\nfiles x", "1:12: a named route has".to_owned()),
+        ("route \"@a\" { files x; }\nroute \"@a\" { files x; }\nfiles x", "2:7: this route occurs twice; first on line 1".to_owned()),
+        (&site("error-page 404 to=\"/x\" status=200"), "1:33: status=: got `200`, need own".to_owned()),
         ("map host \"$uri\" { }\nfiles x", "1:5: `$host` is a variable of every request; choose another name".to_owned()),
         ("map a \"$uri\" by=share { case \"10\" x; }\nfiles x", "1:30: got `10`, need a share such as 0.5%".to_owned()),
         ("set a b\nmap a \"$uri\" { }\nfiles x", "1:5: there is a map `a`".to_owned()),

@@ -22,6 +22,8 @@ use super::blocks::{Block, blocks};
 pub(crate) struct Guards {
     pub(crate) maintenance: Option<Arc<CompiledMaintenance>>,
     pub(crate) access: Arc<AccessList>,
+    /// One of address, password and auth service is enough; there is a password or an auth service.
+    pub(crate) satisfies_any: bool,
     pub(crate) rates: Vec<CompiledRate>,
     pub(crate) basic: Option<Basic>,
     pub(crate) authority: Option<Arc<Authority>>,
@@ -174,6 +176,8 @@ impl Guards {
         Ok(Guards {
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
+            satisfies_any: rules.satisfies_any
+                && (rules.basic_auth.is_some() || rules.forward_auth.is_some()),
             rates: rules.rates.iter().map(rate).collect::<Result<_, Fault>>()?,
             basic: rules.basic_auth.as_ref().map(basic).transpose()?,
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,

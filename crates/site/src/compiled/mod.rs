@@ -34,6 +34,8 @@ pub(crate) struct Compiled {
     pub(crate) sites: Vec<CompiledSite>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) tables: Arc<Tables>,
+    /// The names of upstreams, in their order.
+    pub(crate) upstreams: Arc<[String]>,
     pub(crate) keys: RandomState,
     /// The counters of limits.
     counted: Arc<SharedLimits>,
@@ -88,10 +90,18 @@ impl Compiled {
             sites: sites.collect::<Result<_, Fault>>()?,
             clients: Arc::new(Clients::new(&plan.trust)),
             tables,
+            upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
             // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),
         })
+    }
+
+    /// The upstream of this name, perhaps behind `http://`.
+    pub(crate) fn upstream(&self, name: &[u8]) -> Option<usize> {
+        let bare = name.strip_prefix(b"http://").unwrap_or(name);
+        let find = |name: &[u8]| self.upstreams.iter().position(|known| known.as_bytes() == name);
+        find(name).or_else(|| find(bare))
     }
 
     /// Whether passwords are checked anywhere.

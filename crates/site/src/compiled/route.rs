@@ -13,11 +13,12 @@ use super::super::fields::FieldRules;
 use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
 use super::super::plan::{
-    self, Action, Condition, Entry, Hsts, PathPolicy, Piece, Rules, Template, Variable,
+    self, Action, Condition, Entry, Expires, Hsts, PathPolicy, Piece, Rules, Template, Variable,
 };
 use super::super::render::Text;
 use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
+use super::super::upstream_fields::UpstreamFields;
 use super::Parts;
 use super::blocks::{ResponseBlock, resolved_for_requests};
 use super::guards::{Guards, status_of, within};
@@ -45,6 +46,8 @@ pub(crate) struct CompiledRoute {
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
+    /// The name of the upstream.
+    pub(crate) upstream_name: Option<Text>,
     pub(crate) action: CompiledAction,
     pub(crate) cache: Option<CompiledCached>,
 }
@@ -74,6 +77,9 @@ pub(crate) struct ResponseRules {
     pub(crate) compress: Option<compress::Rules>,
     /// Under conditions.
     pub(crate) blocks: Vec<ResponseBlock>,
+    /// `Location` and cookies of upstreams.
+    pub(crate) upstream: UpstreamFields,
+    pub(crate) expires: Option<Expires>,
 }
 
 /// What answers.
@@ -100,6 +106,7 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
         && one.rules == other.rules
         && one.rewrites == other.rewrites
         && one.try_files == other.try_files
+        && one.upstream_name == other.upstream_name
 }
 
 impl CompiledRoute {
@@ -177,11 +184,15 @@ impl CompiledRoute {
                 && response.fields.is_constant()
                 && response.blocks.is_empty()
                 && !response.pages.has_routes()
+                && response.expires.is_none()
                 && response.cors.is_none()
                 && route.try_files.is_none()
+                && route.upstream_name.is_none()
                 && plan.trust.proxies.is_empty();
         }
-        let uses_captures = rewrites.uses_captures()
+        let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
+        let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
+            || rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
             || response.uses_captures(parts.tables)
@@ -211,6 +222,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
+            upstream_name,
             action,
             cache,
         })
@@ -252,6 +264,8 @@ impl Default for ResponseRules {
             cors: None,
             compress: None,
             blocks: Vec::new(),
+            upstream: UpstreamFields::default(),
+            expires: None,
         }
     }
 }
@@ -292,6 +306,8 @@ impl ResponseRules {
                 place,
             )?,
             hsts: rules.hsts.map(hsts),
+            upstream: UpstreamFields::new(&rules.locations, &rules.cookies),
+            expires: rules.expires,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
             blocks: rules

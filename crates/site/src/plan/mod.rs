@@ -21,8 +21,9 @@ pub use map::{Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth,
-    Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, Cached, Concurrency, CookieFlag, CookieRule, Cors, ErrorPage, Expires,
+    FieldChange, FieldRule, ForwardAuth, Hsts, Limited, LocationRule, Maintenance, Origins, Page, PageSource,
+    Rate, RateUse, Rules, SameSite, User, Verdict, When,
 };
 pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Variable};
 
@@ -128,6 +129,9 @@ pub struct Route {
     pub rewrites: Vec<Rewrite>,
     /// The rules for its requests.
     pub rules: Rules,
+    /// For [`Action::Proxy`]: the name of the upstream, in place of the action's, perhaps behind `http://`. Names of no upstream of the
+    /// plan get 502.
+    pub upstream_name: Option<Template>,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
     /// The action.
@@ -285,6 +289,7 @@ impl Route {
             paths,
             rewrites: Vec::new(),
             rules: Rules::default(),
+            upstream_name: None,
             try_files: None,
             action,
         }

@@ -18,6 +18,8 @@ pub struct Rules {
     pub maintenance: Option<Maintenance>,
     /// The access list: 403. The first line that matches decides; if none does, the request is allowed.
     pub access: Vec<Access>,
+    /// Whether a client needs only one of these: an allowed address, a password, the permission of the auth service.
+    pub satisfies_any: bool,
     /// Rate limits: 429.
     pub rates: Vec<RateUse>,
     /// Which pages of other origins may use the responses. Preflights are answered here, before authentication.
@@ -44,6 +46,89 @@ pub struct Rules {
     pub compress: Option<Compress>,
     /// Rules that apply under conditions.
     pub when: Vec<WhenBlock>,
+    /// Replacements at the start of `Location` and `Refresh` of upstreams; the first that fits is used.
+    pub locations: Vec<LocationRule>,
+    /// Changes of the cookies of upstreams.
+    pub cookies: Vec<CookieRule>,
+    /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
+    pub expires: Option<Expires>,
+}
+
+/// A replacement at the start of `Location` and `Refresh`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocationRule {
+    /// What the value starts with.
+    pub from: String,
+    /// What replaces it.
+    pub to: String,
+}
+
+/// A change of the cookies of upstreams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CookieRule {
+    /// The attribute `Domain`; an empty one is removed.
+    Domain {
+        /// The domain, without a dot at its start; case is ignored.
+        from: String,
+        /// What replaces it.
+        to: String,
+    },
+    /// The start of the attribute `Path`.
+    Path {
+        /// What it starts with.
+        from: String,
+        /// What replaces that.
+        to: String,
+    },
+    /// Flags of the cookie of this name; `*` is all.
+    Flags {
+        /// The name.
+        name: String,
+        /// The flags.
+        flags: Vec<CookieFlag>,
+    },
+}
+
+/// A flag of a cookie, and whether it is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CookieFlag {
+    /// `Secure`
+    Secure(bool),
+    /// `HttpOnly`
+    HttpOnly(bool),
+    /// `SameSite`; `None` removes it.
+    SameSite(Option<SameSite>),
+}
+
+/// When browsers send a cookie from other sites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SameSite {
+    /// Never.
+    Strict,
+    /// When a user follows a link.
+    Lax,
+    /// Always.
+    None,
+}
+
+impl SameSite {
+    /// The attribute.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            SameSite::Strict => "SameSite=Strict",
+            SameSite::Lax => "SameSite=Lax",
+            SameSite::None => "SameSite=None",
+        }
+    }
+}
+
+/// How long clients may use a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expires {
+    /// For this time.
+    After(Duration),
+    /// Not without asking again: `Expires` is in 1970, and `Cache-Control` is `no-cache`.
+    Never,
 }
 
 /// How the responses of a route are cached.

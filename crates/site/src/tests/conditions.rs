@@ -407,3 +407,26 @@ fn pages_of_errors_come_from_routes() {
         assert_eq!(body(&client, method, target, fields), expected, "{method} {target} {fields}");
     }
 }
+
+#[test]
+fn the_name_of_an_upstream_may_have_variables() {
+    let mut route = to_upstream("/");
+    route.upstream_name = Some(template("http://$arg_to"));
+    let client = TestClient::new(&plan_of(vec![route]));
+    for (to, status, upstream) in
+        [("one", 200, 0), ("two", 200, 1), ("169.254.169.254", 502, 1), ("", 502, 1)]
+    {
+        assert_eq!(client.get(&format!("/?to={to}")).status, status, "{to}");
+        assert_eq!(client.last_sent().upstream, upstream, "{to}");
+    }
+}
+
+#[test]
+fn expiry_and_fields_of_upstreams_are_changed() {
+    let mut route = to_upstream("/");
+    route.rules.expires = Some(super::super::plan::Expires::After(std::time::Duration::from_secs(60)));
+    let client = TestClient::new(&plan_of(vec![route]));
+    let fields = client.get("/").fields;
+    assert!(fields.contains("Cache-Control: max-age=60\r\nExpires: "), "{fields}");
+    assert!(!client.ask("GET", "/", "X-Status: 404\r\n").fields.contains("Expires"));
+}

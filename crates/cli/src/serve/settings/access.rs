@@ -49,6 +49,18 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "satisfy",
+        value: "all|any",
+        default: "all",
+        help: "what a client needs: all of allow and deny, basic-auth and forward-auth, or any of them: an address that allow names, \
+               a password, or the permission of the auth service",
+        set: |options, given| {
+            options.rules.satisfies_any = given.text() == "any";
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "rate-limit",
         value: "RATE",
         keys: &[
