@@ -192,7 +192,7 @@ impl Configuration {
             ..Limits::default()
         };
         let server = engine::Plan {
-            listen: vec![engine::Address::Unix(listen_path(folder))],
+            listen: vec![engine::Address::Unix(listen_path(folder)).into()],
             workers: Some(scene.workers),
             limits,
             pin: false,

@@ -3,6 +3,8 @@
 #![allow(clippy::module_inception, reason = "the attacks of the benchmark are a module of their own")]
 #![allow(clippy::duplicate_mod, reason = "each file names the support that it needs, as it would alone")]
 
+#[path = "addresses.rs"]
+mod addresses;
 #[path = "attacks.rs"]
 mod attacks;
 #[path = "bus.rs"]

@@ -30,7 +30,7 @@ struct Origin {
 }
 
 impl Service for Origin {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: Some(BYTES_MAX as u64) }
     }
 
@@ -84,7 +84,8 @@ fn number(piece: &[u8]) -> Option<u64> {
 
 pub(crate) fn run(addresses: &[&str]) -> Result<(), Failure> {
     let listen = addresses.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>()?;
-    let plan = Plan { listen, workers: Some(1), ..Plan::default() };
+    let plan =
+        Plan { listen: listen.into_iter().map(Into::into).collect(), workers: Some(1), ..Plan::default() };
     let bytes = Bytes::from(vec![b'x'; BYTES_MAX]);
     Ok(start(plan, move |_| Box::new(Origin { bytes: bytes.clone(), count: Cell::new(0) }))?.run()?)
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use flatout_bus::Relay;
 use flatout_cache as cache;
-use flatout_engine::{Address, Error, Handle, Inherited, Limits, SocketPlan};
+use flatout_engine::{Address, Error, Handle, Inherited, Limits, Listen, SocketPlan};
 use flatout_observe::metrics::Metrics;
 use flatout_push::Hub;
 
@@ -144,7 +144,7 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
 pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     let listens = flatout_engine::Plan {
-        listen: plan.listen.clone(),
+        listen: plan.listen.iter().cloned().map(Listen::from).collect(),
         workers: Some(1),
         socket: SocketPlan { unix_mode: Some(UNIX_MODE), ..SocketPlan::default() },
         limits: Limits {

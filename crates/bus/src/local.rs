@@ -9,6 +9,7 @@ use std::{io, thread};
 use bytes::Bytes;
 
 use super::{Bus, BusState, Counted, Joined, Parcel, Relay};
+use flatout_engine::bug;
 
 /// Maximum number of parcels queued for one member.
 const WAITING_MAX: usize = 16 << 10;
@@ -52,6 +53,7 @@ impl LocalMember {
     /// The thread cannot be started.
     pub(super) fn start(&self, member: Weak<Relay>) -> io::Result<()> {
         let Some(receiver) = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            bug!("a member of the local bus is started twice");
             return Ok(());
         };
         thread::Builder::new()

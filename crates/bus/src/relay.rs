@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatout_engine::say;
+use flatout_engine::{bug, say};
 use flatout_lane::clock::{self, Ticks};
 
 use super::carrier::Carrier;
@@ -357,7 +357,11 @@ impl Relay {
     fn release(&self) -> bool {
         loop {
             let Some(one) = self.lock().holdback.first() else { return true };
-            let Some((head, data)) = decode(&one.bytes) else { return true };
+            let Some((head, data)) = decode(&one.bytes) else {
+                bug!("a message was held that cannot be read");
+                self.lock().holdback.pop();
+                continue;
+            };
             if let ParcelKind::Published(about) = &head.what
                 && !self.deliver((head.origin, head.number), about, data, one.age())
             {

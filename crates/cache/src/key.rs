@@ -11,7 +11,7 @@ pub(crate) struct Key<'a> {
     /// `http://example.org/a?b`, the URL that purges use: scheme and host are the client's, path and query those that the upstream gets.
     pub(crate) url: &'a [u8],
     /// The operator's key, or the lines that the site adds to the request; the upstream, and the `Host` that it gets if that is not
-    /// the URL's; with an operator's key, the URL's port.
+    /// the URL's; with an operator's key, the URL's port; the site's space.
     pub(crate) rest: &'a [u8],
     /// The operator's key replaces the URL.
     pub(crate) is_custom: bool,
@@ -81,6 +81,10 @@ pub(crate) fn write_key(
         let (_, port) = usual(forwarded.client.is_https, head.authority());
         out.extend_from_slice(b"\0\x01");
         out.extend_from_slice(port);
+    }
+    if !caching.space.is_empty() {
+        out.extend_from_slice(b"\0\x02");
+        out.extend_from_slice(caching.space);
     }
     url_ends
 }

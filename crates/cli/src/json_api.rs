@@ -119,7 +119,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         .wrap(move |service| observed.wrap(|_| service))
         .get("/json", || Json(std::collections::BTreeMap::from([("message", MESSAGE)])))
         .plan(|plan| {
-            plan.listen = options.listen;
+            plan.listen = options.listen.into_iter().map(Into::into).collect();
             plan.workers = options.workers;
             plan.socket.congestion = options.congestion;
             plan.socket.locality = options.locality;

@@ -3,7 +3,7 @@
 //! An idle connection is this entry and nothing else: no buffer, no task, no exchange.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::num::NonZeroU32;
+use std::num::NonZeroU16;
 
 use flatout_lane::clock::Ticks;
 use flatout_lane::slab::Key;
@@ -22,8 +22,11 @@ pub(crate) struct Connection {
     pub(crate) deadline: Ticks,
     /// Requests that it may still send.
     pub(crate) requests_left: u32,
-    /// Bytes still discarded before it is closed, after its last response.
-    pub(crate) lingering: Option<NonZeroU32>,
+    /// The number of its listener.
+    pub(crate) listener: u16,
+    /// What is still discarded before it is closed, after its last response; in units of
+    /// `LINGER_UNIT_BYTES`.
+    pub(crate) lingering: Option<NonZeroU16>,
     /// The socket may have bytes: there was an edge, and no short read since.
     pub(crate) readable: bool,
     /// The peer has closed its side; reads continue until they return the end.
@@ -91,6 +94,7 @@ impl Connection {
     pub(crate) fn new(
         transport: Transport,
         peer: Option<SocketAddr>,
+        listener: u16,
         deadline: Ticks,
         requests: u32,
     ) -> Connection {
@@ -98,6 +102,7 @@ impl Connection {
             transport,
             deadline,
             requests_left: requests,
+            listener,
             lingering: None,
             readable: false,
             read_closed: false,

@@ -27,6 +27,7 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod bug;
 mod connection;
 mod error;
 mod exchange;
@@ -47,6 +48,7 @@ mod transport;
 pub mod websocket;
 mod worker;
 
+pub use bug::{bugs_total, report_bug};
 pub use error::Error;
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
@@ -58,8 +60,8 @@ pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
 pub use listeners::{AddressChanges, Inherited};
 pub use plan::{
-    Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, PROXY_HEADER_TIME_MAX, Plan,
-    ProxyProtocol, SocketPlan,
+    Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality, PROXY_HEADER_TIME_MAX,
+    Plan, SocketPlan,
 };
 pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};

@@ -24,14 +24,13 @@ use flatout_wire::head::HeadLimits;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where to listen; ignored if systemd passes sockets (`LISTEN_FDS`).
-    pub listen: Vec<Address>,
-    /// TLS for these listeners; `None` is plain.
+    /// Where to listen. If systemd passes sockets (`LISTEN_FDS`), these take its place; a socket that has the address of
+    /// a listener gets its properties.
+    pub listen: Vec<Listen>,
+    /// TLS for the listeners that are not plain; `None`: all are.
     pub tls: Option<Acceptor>,
-    /// Additional addresses without TLS.
-    pub listen_plain: Vec<Address>,
-    /// Listeners whose connections start with a PROXY protocol header.
-    pub proxy_protocol: ProxyProtocol,
+    /// Whether connections of other sockets from systemd start with a PROXY protocol header.
+    pub handed_over_proxy_header: bool,
     /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
     pub workers: Option<usize>,
     /// Options of the listening sockets, inherited by their connections.
@@ -52,28 +51,33 @@ pub struct Plan {
     pub takes_handed_over: bool,
 }
 
-/// Listeners whose connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor
-/// optional: a connection without one is closed, and so is one whose peer the service does not
-/// [trust](crate::Service::believes_proxy).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ProxyProtocol {
-    /// No listener.
-    #[default]
-    Nowhere,
-    /// Every listener, including inherited ones, except for these.
-    Except(Vec<Address>),
-    /// These listeners, as they are written in the plan.
-    At(Vec<Address>),
+/// A listener: its address, and how its connections start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub address: Address,
+    /// Without TLS, also if the plan has an [`Acceptor`].
+    pub is_plain: bool,
+    /// Its connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor optional: a connection
+    /// without one is closed, and so is one whose peer the service does not [trust](crate::Service::believes_proxy).
+    pub has_proxy_header: bool,
+    /// Its number, for services that respond differently at different addresses
+    /// ([`Request::listener`](crate::Request::listener)). Several listeners may have the same one.
+    pub number: u16,
 }
 
-impl ProxyProtocol {
-    /// Whether the connections of this listener start with it; `None` is an inherited one.
-    pub(crate) fn is_at(&self, address: Option<&Address>) -> bool {
-        match self {
-            ProxyProtocol::Nowhere => false,
-            ProxyProtocol::Except(others) => address.is_none_or(|address| !others.contains(address)),
-            ProxyProtocol::At(these) => address.is_some_and(|address| these.contains(address)),
-        }
+impl From<Address> for Listen {
+    /// A listener with TLS, if the plan has an [`Acceptor`].
+    fn from(address: Address) -> Listen {
+        Listen { address, is_plain: false, has_proxy_header: false, number: 0 }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        text.parse().map(Address::into)
     }
 }
 
@@ -189,8 +193,7 @@ impl Default for Plan {
         Plan {
             listen: Vec::new(),
             tls: None,
-            listen_plain: Vec::new(),
-            proxy_protocol: ProxyProtocol::Nowhere,
+            handed_over_proxy_header: false,
             workers: None,
             socket: SocketPlan::default(),
             limits: Limits::default(),

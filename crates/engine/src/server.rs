@@ -394,9 +394,7 @@ impl Handle {
         for _ in 0..workers.len() {
             let (index, sockets) =
                 replies.recv_timeout(REPLY_TIME_MAX).map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
-            if let Some(worker) = workers.get_mut(index) {
-                *worker = sockets.map_err(failed)?;
-            }
+            workers[index] = sockets.map_err(failed)?;
         }
         self.listening().inherited(workers)
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::bug;
 use crate::readers::Readers;
 use crate::say::say;
 
@@ -110,11 +111,10 @@ impl Shared {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
             let mut counts = addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(count) = counts.get_mut(&peer) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&peer);
-                }
+            match counts.get_mut(&peer) {
+                Some(count) if *count > 1 => *count -= 1,
+                Some(_) => drop(counts.remove(&peer)),
+                None => bug!("a connection ends whose address was not counted"),
             }
         }
     }

@@ -20,7 +20,7 @@ use support::secure::Certified;
 struct Says;
 
 impl Service for Says {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: None }
     }
 

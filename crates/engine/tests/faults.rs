@@ -44,7 +44,7 @@ fn serving(plan: Plan) -> (Server, Receiver<String>) {
 #[test]
 fn unix_client_closing_after_request_is_served() {
     let path = std::env::temp_dir().join(format!("flatout-faults-{}", std::process::id()));
-    let plan = Plan { listen: vec![Address::Unix(path.clone())], workers: Some(2), ..Plan::default() };
+    let plan = Plan { listen: vec![Address::Unix(path.clone()).into()], workers: Some(2), ..Plan::default() };
     let (server, seen) = serving(plan);
     let big = "x".repeat(100_000);
     // What stands behind the long request may be served too, or not.
@@ -109,7 +109,7 @@ fn without_room_for_threads() {
     drop(free);
     let (sender, _seen) = channel();
     let sender = Mutex::new(sender);
-    let plan = Plan { listen: vec![Address::Tcp(address)], workers: Some(4), ..Plan::default() };
+    let plan = Plan { listen: vec![Address::Tcp(address).into()], workers: Some(4), ..Plan::default() };
     let started = start(plan, move |_| Box::new(Plain(sender.lock().unwrap().clone())));
     let error = started.err().expect("there is no room for four stacks");
     let _ = writeln!(std::io::stderr(), "no thread: {error}");

@@ -28,7 +28,7 @@ impl Service for Paths {
         tokio::task::spawn_local(async move {
             let mut fields = Vec::new();
             let head = parse(&bytes, &mut fields, &HeadLimits::default()).unwrap().unwrap();
-            let request = Request::resumed(head, b"/later", RequestBody::NONE, peer, &key);
+            let request = Request::resumed(head, b"/later", RequestBody::NONE, peer, 0, &key);
             assert_eq!(request.park(), key);
             let mut response = Response::new();
             response.buffer().extend_from_slice(request.head.target());

@@ -113,7 +113,7 @@ fn file() -> FileRange {
 }
 
 impl Service for Streams {
-    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         match path {
             b"/none" => BodyPlan::None,
             b"/stream" => BodyPlan::Stream { bytes_max: None },

@@ -25,7 +25,7 @@ const FLOOD: u32 = 50_000;
 struct Pages;
 
 impl Service for Pages {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: None }
     }
 

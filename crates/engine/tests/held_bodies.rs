@@ -19,7 +19,7 @@ use support::{Running, get, last, read_until, rest};
 struct Bodies(mpsc::Sender<BodyStream>);
 
 impl Service for Bodies {
-    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         match path {
             b"/whole" => BodyPlan::Whole { bytes_max: None },
             _ => BodyPlan::Stream { bytes_max: Some(64 << 20) },

@@ -56,7 +56,7 @@ const FILE_BYTES: u64 = 24 << 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 impl Service for Hostile {
-    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         match path.starts_with(b"/stream") {
             true => BodyPlan::Stream { bytes_max: None },
             false if path == b"/none" => BodyPlan::None,

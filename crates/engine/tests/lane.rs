@@ -34,7 +34,7 @@ struct Routes {
 }
 
 impl Service for Routes {
-    fn body(&self, _head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _head: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         if path.starts_with(b"/stream") {
             BodyPlan::Stream { bytes_max: Some(64 << 20) }
         } else {

@@ -9,15 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, Handle, Limits, Plan, ProxyProtocol, Reply, Request, Response, Server, Service, start,
+    Address, BodyPlan, Handle, Limits, Listen, Plan, Reply, Request, Response, Server, Service, start,
 };
+use flatout_wire::Head;
 use support::{read_until, rest};
 
 struct Hello;
 
 impl Service for Hello {
-    fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+    fn believes_proxy(&self, _: Option<SocketAddr>, _: u16) -> bool {
         true
+    }
+
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
+        BodyPlan::Whole { bytes_max: None }
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
@@ -193,6 +198,32 @@ fn removed_listener_serves_pending_connections() {
     });
 }
 
+/// A request whose body is collected is parsed twice; its head was accepted within the former limits.
+#[test]
+fn stricter_limits_spare_requests_whose_bodies_arrive() {
+    let plan = |limits| Plan { limits, workers: Some(1), ..plan(&["127.0.0.1:0"]) };
+    let running = Running::new(&plan(Limits::default()));
+    let address = tcp(&running.handle.addresses()[0]);
+    let ask = |method: &str, fields: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let target = "a".repeat(100);
+        let head = format!("{method} /{target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{fields}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut posts = ask("POST", "Content-Length: 4\r\nExpect: 100-continue\r\n");
+    read_until(&mut posts, "HTTP/1.1 100 Continue\r\n\r\n");
+    let limits = Limits { target_bytes_max: 50, ..Limits::default() };
+    drop(running.handle.prepare(plan(limits)).unwrap().commit());
+    let began = Instant::now();
+    while !rest(&mut ask("GET", "")).starts_with("HTTP/1.1 414 ") {
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    posts.write_all(b"body").unwrap();
+    let response = rest(&mut posts);
+    assert!(response.contains("200 OK") && response.ends_with("[hello 127.0.0.1]"), "{response}");
+}
+
 #[test]
 fn limits_and_proxy_protocol_can_change() {
     let running = Running::new(&plan(&["127.0.0.1:0"]));
@@ -201,7 +232,7 @@ fn limits_and_proxy_protocol_can_change() {
     let other = Plan {
         limits,
         server_name: Some("other".to_owned()),
-        proxy_protocol: ProxyProtocol::Except(Vec::new()),
+        listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
         ..plan(&["127.0.0.1:0"])
     };
     let changed = running.handle.prepare(other).unwrap().commit();

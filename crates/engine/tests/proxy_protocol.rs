@@ -9,8 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, Limits, PROXY_HEADER_TIME_MAX, Plan, ProxyProtocol, Reply, Request, Response, Server, Service,
-    start,
+    Address, Limits, Listen, PROXY_HEADER_TIME_MAX, Plan, Reply, Request, Response, Server, Service, start,
 };
 use flatout_wire::proxy_protocol::{ProxyVersion, write};
 use support::{read_until, rest};
@@ -21,7 +20,7 @@ struct Who {
 }
 
 impl Service for Who {
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+    fn believes_proxy(&self, peer: Option<SocketAddr>, _: u16) -> bool {
         assert!(peer.is_some_and(|peer| peer.ip().is_loopback()), "the proxy is asked about: {peer:?}");
         self.believes
     }
@@ -41,8 +40,7 @@ struct Running {
 impl Running {
     fn new(believes: bool, limits: Limits) -> Running {
         let plan = Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            proxy_protocol: ProxyProtocol::Except(Vec::new()),
+            listen: vec![Listen { has_proxy_header: true, .."127.0.0.1:0".parse().unwrap() }],
             workers: Some(1),
             limits,
             ..Plan::default()

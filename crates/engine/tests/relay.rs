@@ -44,7 +44,7 @@ struct Link {
 }
 
 impl Service for Relay {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Pull { bytes_max: Some(BODY_BYTES_MAX as u64) }
     }
 

@@ -78,7 +78,7 @@ impl Drop for Bell {
 }
 
 impl Service for Rooms {
-    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         match path {
             path if path.starts_with(b"/none") => BodyPlan::None,
             b"/stream" | b"/leave-stream" => BodyPlan::Stream { bytes_max: None },

@@ -58,7 +58,7 @@ fn whole(id: u64, bytes: usize) -> Response {
 }
 
 impl Service for Soak {
-    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         match path {
             path if path.starts_with(b"/echo/") => BodyPlan::Stream { bytes_max: None },
             path if path.starts_with(b"/skip/") => BodyPlan::None,

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Plan, Reply, Request, RequestBody,
-    Response, Service, start,
+    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Listen, Plan, Reply, Request,
+    RequestBody, Response, Service, start,
 };
 use flatout_wire::Head;
 use rustls::version::{TLS12, TLS13};
@@ -30,7 +30,7 @@ static BIG: LazyLock<Vec<u8>> =
 struct Pages(std::path::PathBuf);
 
 impl Service for Pages {
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::Whole { bytes_max: None }
     }
 
@@ -131,8 +131,10 @@ impl Test {
         let file = certified.path().join("file");
         std::fs::write(&file, &*BIG).unwrap();
         let plan = Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            listen_plain: vec!["127.0.0.1:0".parse().unwrap()],
+            listen: vec![
+                "127.0.0.1:0".parse().unwrap(),
+                Listen { is_plain: true, .."127.0.0.1:0".parse().unwrap() },
+            ],
             tls: Some(certified.acceptor()),
             workers: Some(1),
             limits,

@@ -49,7 +49,7 @@ impl std::ops::Deref for SharedTree {
 
 impl Service for Files {
     /// Files need no request body: whatever the method, the response does not wait for it.
-    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         BodyPlan::None
     }
 

@@ -199,6 +199,7 @@ impl Endpoint for ProxyEndpoint {
         let caching = cache.map(|cached| Caching {
             rules: &cached.rules,
             key: None,
+            space: b"",
             names_authorization: false,
             repeats: false,
             is_bypassed: false,

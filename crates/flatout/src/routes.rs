@@ -249,7 +249,7 @@ impl Service for RoutesService {
         self.routes.path_form
     }
 
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         let Ok((_, Some(entry), _)) = self.routes.find(head.method, path) else {
             return BodyPlan::None;
         };

@@ -80,6 +80,8 @@ pub struct Caching<'a> {
     pub rules: &'a Arc<Rules>,
     /// The operator's key, rendered; `None` is the default key.
     pub key: Option<&'a [u8]>,
+    /// Distinguishes the site from others with the same host names at other listeners; empty if there is none.
+    pub space: &'a [u8],
     /// `Authorization` is part of the key, so only clients that send the same value share responses.
     pub names_authorization: bool,
     /// The route's rules depend on nothing but the request head: identical heads get the same response.

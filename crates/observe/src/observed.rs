@@ -51,8 +51,8 @@ struct Observed {
 }
 
 impl Service for Observed {
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        self.inner.body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        self.inner.body(head, path, listener)
     }
 
     #[inline]
@@ -60,8 +60,8 @@ impl Service for Observed {
         self.inner.call(request, response)
     }
 
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        self.inner.believes_proxy(peer)
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        self.inner.believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {

@@ -127,7 +127,7 @@ impl Hub {
             return Arrival::Accepted;
         }
         // For existing channels, this server's own settings apply.
-        let known = state.find_at(channel).and_then(|at| state.channels.get(at as usize)?.as_ref());
+        let known = state.find(channel);
         let has_subscribers = state.awaits_subscribers || known.is_some_and(|known| known.subscribers > 0);
         let Some(history) =
             known.map_or_else(|| state.groups.history(channel.group, history), |known| Some(known.history))
@@ -247,7 +247,7 @@ impl HubState {
     pub(super) fn report_gap(&mut self) {
         self.last_id += 1;
         self.forgotten_id = self.last_id;
-        for at in 0..self.channels.len() {
+        for at in 0..self.channels.numbers_end() {
             self.lose_at(at as u32);
         }
     }
@@ -262,9 +262,10 @@ impl HubState {
     }
 
     fn lose_at(&mut self, at: u32) {
-        let channel = self.channels.get(at as usize).and_then(Option::as_ref);
-        if channel.is_some_and(|channel| channel.history.kind == Kind::Log) {
-            self.add_hole(at);
+        // Not each number has a channel.
+        let channel = self.channels.find_mut(at).filter(|channel| channel.history.kind == Kind::Log);
+        if let Some(channel) = channel {
+            channel.add_hole(self.last_id);
             self.announce(at);
         }
     }

@@ -5,10 +5,8 @@
 //!       └─ one whose socket is full, or that has several channels ──────^
 //! ```
 
-use std::rc::Rc;
-
 use bytes::Bytes;
-use flatout_engine::Moved;
+use flatout_engine::{Moved, bug};
 use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_wire::websocket::{Opcode, write_frame};
@@ -46,7 +44,7 @@ impl WorkerChannels {
                     }
                 }
                 Some(_) => state.walks.push_back(channel),
-                None => {}
+                None => bug!("channel {channel} was dropped while it was queued for delivery"),
             }
             if clock::nanoseconds() > ends_ns {
                 break;
@@ -67,6 +65,7 @@ impl WorkerChannels {
 
     /// Visits some subscribers of a channel. Returns whether there is nothing left to deliver.
     fn walk_on(&self, state: &mut WorkerState, channel: u32, delivered: &mut u64) -> bool {
+        // A channel is not dropped while it is queued; the caller reports it.
         let Some(local) = state.locals.get_mut(&channel) else { return true };
         if local.walk.is_none() {
             let fetched = self.hub.fetch(&[channel], local.sent, u64::MAX, FETCHED_BYTES_MAX);
@@ -89,28 +88,36 @@ impl WorkerChannels {
             });
         }
         for _ in 0..VISITS_PER_LOOK {
-            let Some(local) = state.locals.get_mut(&channel) else { return true };
-            let Some(walk) = &mut local.walk else { return true };
+            let walk = state.locals.get_mut(&channel).and_then(|local| local.walk.as_mut());
+            let Some(walk) = walk else {
+                bug!("the delivery of channel {channel} was dropped while it was in progress");
+                return true;
+            };
             let Some(at) = walk.at.checked_sub(1) else {
                 let took_ms = (clock::nanoseconds() - walk.began_ns) / 1_000_000;
                 self.hub.0.figures.lag_ms.store(took_ms, std::sync::atomic::Ordering::Relaxed);
-                local.walk = None;
+                if let Some(local) = state.locals.get_mut(&channel) {
+                    local.walk = None;
+                }
                 // If something was published meanwhile, the channel is listed again, or the next look finds it.
                 return false;
             };
             walk.at = at;
-            if let Some(&key) = local.list.get(at) {
-                self.visit(state, channel, key, delivered);
-            }
+            self.visit(state, channel, at, delivered);
         }
         false
     }
 
-    /// Delivers the walk's messages to one subscriber.
-    fn visit(&self, state: &mut WorkerState, channel: u32, key: Key, delivered: &mut u64) {
-        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
-        let Some(local) = state.locals.get_mut(&channel) else { return };
-        let Some(walk) = &mut local.walk else { return };
+    /// Delivers the walk's messages to the subscriber at this place.
+    fn visit(&self, state: &mut WorkerState, channel: u32, at: usize, delivered: &mut u64) {
+        let WorkerState { locals, subscribers, .. } = state;
+        let visited = locals.get_mut(&channel).and_then(|local| {
+            let key = *local.list.get(at)?;
+            Some((key, subscribers.get_mut(key)?, local.walk.as_mut()?, &local.plan))
+        });
+        let Some((key, subscriber, walk, plan)) = visited else {
+            return bug!("place {at} of channel {channel} has no subscriber");
+        };
         let count = walk.messages.len();
         if let Some(late) = subscriber.late() {
             if !late.is_blocked {
@@ -118,7 +125,7 @@ impl WorkerChannels {
             }
             late.behind = late.behind.saturating_add(count as u32);
             self.hub.0.figures.delayed.add(count as u64);
-            if local.plan.history.kind == Kind::Log && late.behind > local.plan.lag_max {
+            if plan.history.kind == Kind::Log && late.behind > plan.lag_max {
                 self.hub.0.figures.dropped.add(1);
                 self.disconnect(state, key, 1013, "too far behind");
             }
@@ -147,10 +154,7 @@ impl WorkerChannels {
     /// The walk's messages, encoded once for each transport.
     fn blob(&self, walk: &mut Walk, format: Format) -> Blob {
         let Walk { name, messages, from, has_gap, blobs, .. } = walk;
-        let Some(place) = blobs.get_mut(format as usize) else {
-            return Blob { bytes: Bytes::new(), ends: Rc::new([]) };
-        };
-        let blob = place.get_or_insert_with(|| {
+        let blob = blobs[format as usize].get_or_insert_with(|| {
             let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(messages.len() + 1));
             if *has_gap {
                 self.write_gap(format, *from, &mut bytes);
@@ -181,10 +185,12 @@ impl WorkerChannels {
     }
 
     fn catch_up_once(&self, state: &mut WorkerState, key: Key) -> CatchUp {
+        // It may have ended since it was called again.
         let Some(subscriber) = state.subscribers.get_mut(key) else { return CatchUp::Up };
         let (guest, format, channel, at) =
             (subscriber.guest, subscriber.format, subscriber.channel, subscriber.at);
         let (is_leaving, has_several) = (subscriber.is_leaving, subscriber.has_several());
+        // One that has caught up takes part in the walks.
         let Some(more) = &mut subscriber.more else { return CatchUp::Up };
         let Some(late) = &mut more.late else { return CatchUp::Up };
         if late.is_blocked {
@@ -211,7 +217,10 @@ impl WorkerChannels {
         }
         late.behind = 0;
         late.was_blocked = false;
-        let Some(local) = state.locals.get(&channel) else { return CatchUp::Up };
+        let Some(local) = state.locals.get(&channel) else {
+            bug!("channel {channel} was dropped while it had a subscriber");
+            return CatchUp::Broken;
+        };
         let is_log = local.plan.history.kind == Kind::Log;
         let fetched = if has_several {
             let channels: Vec<u32> =
@@ -264,13 +273,13 @@ impl WorkerChannels {
 
     /// Reports that messages after `after` are lost.
     pub(super) fn send_gap(&self, state: &mut WorkerState, key: Key, after: u64) {
-        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
-        let format = subscriber.format;
-        if let Some(late) = subscriber.late() {
-            let mut rest = late.rest.to_vec();
-            self.write_gap(format, after, &mut rest);
-            late.rest = rest.into();
-        }
+        let late = state.subscribers.get_mut(key).and_then(|it| Some((it.format, it.late()?)));
+        let Some((format, late)) = late else {
+            return bug!("a subscriber that begins with a gap takes part in the walks");
+        };
+        let mut rest = late.rest.to_vec();
+        self.write_gap(format, after, &mut rest);
+        late.rest = rest.into();
     }
 
     fn write_gap(&self, format: Format, after: u64, out: &mut Vec<u8>) {

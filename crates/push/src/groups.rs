@@ -59,10 +59,11 @@ impl Hub {
         }
         state.groups.served = Some(groups);
         let mut has_removed = false;
-        for at in 0..state.channels.len() {
-            let Some(Some(channel)) = state.channels.get(at) else { continue };
+        for at in 0..state.channels.numbers_end() as u32 {
+            // Not each number has a channel.
+            let Some(channel) = state.channels.find(at) else { continue };
             if !state.groups.has(&channel.group, channel.history.kind) {
-                state.remove(at as u32);
+                state.remove(at);
                 has_removed = true;
             }
         }
@@ -75,8 +76,8 @@ impl Hub {
     pub(super) fn removed(&self, channels: impl Iterator<Item = u32>) -> Vec<u32> {
         let state = self.lock();
         let is_removed = |at: &u32| {
-            let channel = state.channels.get(*at as usize).and_then(Option::as_ref);
-            channel.is_none_or(|channel| channel.is_removed)
+            // Those of a channel that was dropped have left, or are about to.
+            state.channels.find(*at).is_none_or(|channel| channel.is_removed)
         };
         channels.filter(is_removed).collect()
     }
@@ -85,7 +86,7 @@ impl Hub {
     pub fn group_counts(&self) -> Vec<GroupCount> {
         let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
         let state = self.lock();
-        for channel in state.channels.iter().flatten().filter(|channel| !channel.is_removed) {
+        for channel in state.channels.iter().filter(|channel| !channel.is_removed) {
             let (channels, subscribers) = counts.entry(&channel.group).or_default();
             *channels += 1;
             *subscribers += u64::from(channel.subscribers);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use flatout_engine::ExchangeKey;
+use flatout_engine::{ExchangeKey, bug};
 use flatout_lane::slab::{Cursor, Key};
 use serde::{Deserialize, Serialize};
 
@@ -234,20 +234,26 @@ impl WorkerChannels {
         if let Some(late) = subscriber.late() {
             return Some((late.cursor, late.rest.to_vec()));
         }
-        state.locals.get(&channel).map(|local| (local.reached(at), Vec::new()))
+        let local = state.locals.get(&channel);
+        if local.is_none() {
+            bug!("channel {channel} was dropped while it had a subscriber");
+        }
+        local.map(|local| (local.reached(at), Vec::new()))
     }
 
     /// Serves a subscriber that was served by another process before, or that could not move.
     fn adopt(&self, parcel: Parcel) {
         let Parcel { socket, about } = parcel;
-        let mut plan = self.state.borrow().adopted.clone();
-        if !plan.as_ref().is_some_and(|plan| Terms::of(plan) == about.terms) {
-            // Nearly all have the same plan.
-            plan = Some(Arc::new(about.terms.plan()));
-            self.state.borrow_mut().adopted.clone_from(&plan);
-        }
-        let Some(plan) = plan else { return };
-        let Some(rest) = decoded(&about.rest) else { return };
+        // Nearly all have the same plan.
+        let known = self.state.borrow().adopted.clone().filter(|plan| Terms::of(plan) == about.terms);
+        let plan = known.unwrap_or_else(|| {
+            let plan = Arc::new(about.terms.plan());
+            self.state.borrow_mut().adopted = Some(plan.clone());
+            plan
+        });
+        let Some(rest) = decoded(&about.rest) else {
+            return bug!("a subscriber of another process was not checked by `is_sound`");
+        };
         // If there is no room, its connection ends, and it reconnects by itself.
         let Ok((channels, tip)) = self.hub.join(self.worker, &about.channels, &plan, about.address) else {
             return;

@@ -15,10 +15,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use flatout_engine::bug;
 use flatout_lane::clock::{self, Ticks};
 use flatout_lane::poll::Wake;
 
 use super::carrier::Carry;
+use super::channels::{Channel, ChannelTable};
 use super::figures::Figures;
 use super::groups::Groups;
 use super::handover::Task;
@@ -33,9 +35,6 @@ const FETCHED_MAX: usize = 256;
 
 /// Channels that each publish examines, to drop unused ones.
 const LOOKED_AT: usize = 2;
-
-/// Gaps within the history of a channel.
-pub(super) const HOLES_MAX: usize = 16;
 
 /// The position before the first message. Position 0 means none: such a subscriber gets all stored messages, and no gap.
 const FIRST_POSITION: u64 = 1;
@@ -61,8 +60,7 @@ pub(super) struct HubState {
     pub(super) last_id: u64,
     /// The channels of each group, by name.
     names: HashMap<Arc<str>, HashMap<Arc<str>, u32>>,
-    pub(super) channels: Vec<Option<Channel>>,
-    vacant: Vec<u32>,
+    pub(super) channels: ChannelTable,
     /// The groups of all routes.
     pub(super) groups: Groups,
     /// The last id of any dropped channel.
@@ -92,30 +90,6 @@ pub(super) struct HubState {
     pub(super) sequences: SequenceTracker,
     /// Messages up to this id may have another order on other servers, which have received one of them late.
     pub(super) unordered_id: u64,
-}
-
-pub(super) struct Channel {
-    pub(super) group: Arc<str>,
-    pub(super) name: Arc<str>,
-    pub(super) history: plan::History,
-    pub(super) stored: ChannelHistory,
-    pub(super) last_id: u64,
-    /// The last id that was dropped from the history: what remains is newer.
-    pub(super) lost_id: u64,
-    /// Ids at which messages are missing within the history.
-    pub(super) holes: Vec<u64>,
-    pub(super) subscribers: u32,
-    /// No route has it any more. Its name is free, and its subscribers leave.
-    pub(super) is_removed: bool,
-    /// One for each worker.
-    worker_entries: Vec<WorkerEntry>,
-}
-
-/// A channel's state on one worker.
-#[derive(Debug, Clone, Copy, Default)]
-struct WorkerEntry {
-    subscribers: u32,
-    is_listed: bool,
 }
 
 /// A worker from the publishers' side; `None` after it has ended.
@@ -276,18 +250,19 @@ impl Hub {
     /// The tasks of a worker.
     pub(super) fn tasks(&self, worker: usize) -> Vec<Task> {
         let mut state = self.lock();
-        state.workers.get_mut(worker).map(|side| std::mem::take(&mut side.tasks)).unwrap_or_default()
+        state.side(worker).map(|side| std::mem::take(&mut side.tasks)).unwrap_or_default()
     }
 
-    /// Names of channels that have subscribers.
+    /// Names of channels of a subscriber.
     pub(super) fn names(&self, channels: impl Iterator<Item = u32>) -> Vec<Arc<str>> {
         let state = self.lock();
-        let name = |at: u32| Some(state.channels.get(at as usize)?.as_ref()?.name.clone());
+        let name = |at: u32| Some(state.channels.existing(at)?.name.clone());
         channels.filter_map(name).collect()
     }
 
     /// A worker has ended, and its subscribers have left.
     pub(super) fn remove_worker(&self, worker: usize) {
+        // One that could not be enrolled has no number.
         if let Some(worker) = self.lock().workers.get_mut(worker) {
             worker.wake = None;
             worker.listed = Vec::new();
@@ -318,21 +293,14 @@ impl Hub {
         let mut joined = Vec::with_capacity(names.len());
         for name in names {
             let found = state.channel(ChannelName { group: &plan.group, name }, plan.history, &self.0.limits);
-            let channel =
-                found.and_then(|at| state.channels.get_mut(at as usize)?.as_mut().map(|it| (at, it)));
+            let channel = found.and_then(|at| Some((at, state.channels.existing_mut(at)?)));
             match channel {
                 Some((_, channel)) if channel.history.kind != plan.history.kind => {
                     joined.iter().for_each(|at| state.leave(worker, *at));
                     return Err(NotJoined::Kind);
                 }
                 Some((at, channel)) if plan.subscribers_max.is_none_or(|max| channel.subscribers < max) => {
-                    channel.subscribers += 1;
-                    if channel.worker_entries.len() <= worker {
-                        channel.worker_entries.resize(worker + 1, WorkerEntry::default());
-                    }
-                    if let Some(place) = channel.worker_entries.get_mut(worker) {
-                        place.subscribers += 1;
-                    }
+                    channel.join(worker);
                     joined.push(at);
                 }
                 _ => {
@@ -356,13 +324,11 @@ impl Hub {
     ) {
         let mut state = self.lock();
         channels.into_iter().for_each(|at| state.leave(worker, at));
-        if let Some(address) = address
-            && let Some(count) = state.addresses.get_mut(&address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                state.addresses.remove(&address);
-            }
+        let Some(address) = address else { return };
+        match state.addresses.get_mut(&address) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) => drop(state.addresses.remove(&address)),
+            None => bug!("a subscriber from {address} leaves that was not counted"),
         }
     }
 
@@ -370,10 +336,10 @@ impl Hub {
     pub(super) fn listed(&self, worker: usize) -> Vec<u32> {
         let mut state = self.lock();
         let state = &mut *state;
-        let Some(side) = state.workers.get_mut(worker) else { return Vec::new() };
-        let listed = std::mem::take(&mut side.listed);
+        let listed = state.side(worker).map(|side| std::mem::take(&mut side.listed)).unwrap_or_default();
         for at in &listed {
-            let channel = state.channels.get_mut(*at as usize).and_then(Option::as_mut);
+            // Since it was listed, the channel may have been dropped.
+            let channel = state.channels.find_mut(*at);
             if let Some(place) = channel.and_then(|channel| channel.worker_entries.get_mut(worker)) {
                 place.is_listed = false;
             }
@@ -387,7 +353,8 @@ impl Hub {
         let mut fetched = Fetched { up_to: up_to.min(state.last_id), ..Fetched::default() };
         let mut holes: Vec<u64> = Vec::new();
         for at in channels {
-            let Some(channel) = state.channels.get(*at as usize).and_then(Option::as_ref) else { continue };
+            // A worker looks once more at a channel whose last subscriber has left.
+            let Some(channel) = state.channels.find(*at) else { continue };
             fetched.has_gap |= channel.lost_id > after;
             if channel.last_id <= after {
                 continue;
@@ -417,7 +384,7 @@ impl Hub {
     /// Sums over all channels.
     pub(super) fn totals(&self) -> Totals {
         let state = self.lock();
-        Totals { channels: state.channels_count() as u64, history_bytes: state.history_bytes as u64 }
+        Totals { channels: state.channels.count() as u64, history_bytes: state.history_bytes as u64 }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, HubState> {
@@ -501,16 +468,14 @@ impl HubState {
         self.forget_some();
         let bytes = publication.bytes();
         let at = self.channel(channel, history, limits).ok_or(Refused::Full)?;
-        let channel = self.channels.get(at as usize).and_then(Option::as_ref);
-        if channel.is_some_and(|channel| channel.history.kind != history.kind) {
+        let is_other_kind = |channel: &Channel| channel.history.kind != history.kind;
+        if self.channels.existing(at).is_some_and(is_other_kind) {
             return Err(Refused::Kind);
         }
         self.make_room(at, bytes, limits.history_bytes_max)?;
         let id = self.last_id + 1;
         let message = Arc::new(Message::new(id, published_at, publication).marked(mark));
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
-            return Err(Refused::Full);
-        };
+        let channel = self.channels.existing_mut(at).ok_or(Refused::Full)?;
         channel.history = history;
         let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
         let is_log = history.kind == plan::Kind::Log;
@@ -527,25 +492,9 @@ impl HubState {
         Ok(message)
     }
 
-    /// Records that messages are missing at the end of this channel.
-    pub(super) fn add_hole(&mut self, at: u32) {
-        let id = self.last_id;
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
-        let last = channel.stored.newest().next().map_or(0, |message| message.id);
-        let lost_id = channel.lost_id;
-        channel.holes.retain(|hole| *hole > lost_id);
-        // Two without a message in between are one, and the oldest of too many moves to the next.
-        if channel.holes.last().is_some_and(|hole| *hole > last) {
-            channel.holes.pop();
-        } else if channel.holes.len() >= HOLES_MAX {
-            channel.holes.remove(0);
-        }
-        channel.holes.push(id);
-    }
-
     /// Lists a channel with news up to the last id for its workers.
     pub(super) fn announce(&mut self, at: u32) {
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let Some(channel) = self.channels.existing_mut(at) else { return };
         channel.last_id = self.last_id;
         for (entry, worker) in channel.worker_entries.iter_mut().zip(&mut self.workers) {
             if entry.subscribers > 0 && !std::mem::replace(&mut entry.is_listed, true) {
@@ -558,13 +507,8 @@ impl HubState {
         self.names.get(group)?.get(name).copied()
     }
 
-    fn channels_count(&self) -> usize {
-        self.channels.len() - self.vacant.len()
-    }
-
-    fn find(&self, name: ChannelName<'_>) -> Option<&Channel> {
-        let at = self.find_at(name)?;
-        self.channels.get(at as usize)?.as_ref()
+    pub(super) fn find(&self, name: ChannelName<'_>) -> Option<&Channel> {
+        self.channels.existing(self.find_at(name)?)
     }
 
     /// The channel of this name, created if needed; `None` if there are too many.
@@ -577,54 +521,28 @@ impl HubState {
         if let Some(at) = self.find_at(name) {
             return Some(at);
         }
-        if self.channels_count() >= limits.channels_max {
+        if self.channels.count() >= limits.channels_max {
             return None;
         }
         // All channels of a group share its name.
         let group = self.names.get_key_value(name.group).map(|(group, _)| group.clone());
         let group = group.unwrap_or_else(|| name.group.into());
         let name: Arc<str> = name.name.into();
-        let channel = Some(Channel {
-            group: group.clone(),
-            name: name.clone(),
-            history,
-            stored: ChannelHistory::new(history.kind),
-            last_id: 0,
-            // It may have existed before, and have lost its messages.
-            lost_id: self.forgotten_id,
-            holes: Vec::new(),
-            subscribers: 0,
-            is_removed: false,
-            worker_entries: Vec::new(),
-        });
-        let at = match self.vacant.pop() {
-            Some(at) => {
-                *self.channels.get_mut(at as usize)? = channel;
-                at
-            }
-            None => {
-                self.channels.push(channel);
-                (self.channels.len() - 1) as u32
-            }
-        };
+        let channel = Channel::new(group.clone(), name.clone(), history, self.forgotten_id);
+        let at = self.channels.insert(channel);
         self.names.entry(group).or_default().insert(name, at);
         Some(at)
     }
 
     fn leave(&mut self, worker: usize, at: u32) {
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
-        channel.subscribers = channel.subscribers.saturating_sub(1);
-        if let Some(place) = channel.worker_entries.get_mut(worker) {
-            place.subscribers = place.subscribers.saturating_sub(1);
-        }
+        let Some(channel) = self.channels.existing_mut(at) else { return };
+        channel.leave(worker);
         self.forget_if_unused(at);
     }
 
     /// Drops old messages of this channel until there is room for this many bytes.
     pub(super) fn make_room(&mut self, at: u32, bytes: usize, bytes_max: usize) -> Result<(), Refused> {
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
-            return Ok(());
-        };
+        let channel = self.channels.existing_mut(at).ok_or(Refused::Full)?;
         while self.history_bytes + bytes > bytes_max {
             let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
             let has_dropped = channel.stored.drop_first(|message| {
@@ -641,22 +559,33 @@ impl HubState {
     /// Examines the next channels, to drop old messages and unused channels.
     fn forget_some(&mut self) {
         let now = clock::now().ticks;
-        for _ in 0..LOOKED_AT.min(self.channels.len()) {
-            self.look_at = (self.look_at + 1) % self.channels.len();
-            let at = self.look_at;
-            if let Some(channel) = self.channels.get_mut(at).and_then(Option::as_mut) {
+        let numbers_end = self.channels.numbers_end();
+        for _ in 0..LOOKED_AT.min(numbers_end) {
+            self.look_at = (self.look_at + 1) % numbers_end;
+            let at = self.look_at as u32;
+            if let Some(channel) = self.channels.find_mut(at) {
                 let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
                 channel.stored.expire(now, &channel.history, |message| {
                     *history_bytes = history_bytes.saturating_sub(message.bytes());
                     *lost_id = (*lost_id).max(message.id);
                 });
-                self.forget_if_unused(at as u32);
+                self.forget_if_unused(at);
             }
         }
     }
 
+    /// A worker, by the number that [`Hub::enroll`] has returned.
+    fn side(&mut self, worker: usize) -> Option<&mut Side> {
+        let side = self.workers.get_mut(worker);
+        if side.is_none() {
+            bug!("worker {worker} was never enrolled");
+        }
+        side
+    }
+
     pub(super) fn post(&mut self, worker: usize, task: Task) {
-        let Some(side) = self.workers.get_mut(worker) else { return };
+        let Some(side) = self.side(worker) else { return };
+        // It has ended: the task is dropped, which closes the connections in it.
         let Some(wake) = &side.wake else { return };
         side.tasks.push(task);
         wake.wake();
@@ -664,7 +593,7 @@ impl HubState {
 
     /// Drops the messages of a channel that no route has any more, and frees its name. It remains until its subscribers have left.
     pub(super) fn remove(&mut self, at: u32) {
-        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let Some(channel) = self.channels.existing_mut(at) else { return };
         let bytes: usize = channel.stored.newest().map(|message| message.bytes()).sum();
         self.history_bytes = self.history_bytes.saturating_sub(bytes);
         channel.stored = ChannelHistory::new(channel.history.kind);
@@ -676,25 +605,23 @@ impl HubState {
     }
 
     fn free_name(&mut self, group: &str, name: &str) {
-        if let Some(names) = self.names.get_mut(group) {
-            names.remove(name);
-            if names.is_empty() {
-                self.names.remove(group);
-            }
+        let names = self.names.get_mut(group);
+        match names.and_then(|names| names.remove(name).map(|_| names.is_empty())) {
+            Some(true) => drop(self.names.remove(group)),
+            Some(false) => {}
+            None => bug!("the channel `{name}` of the group `{group}` has no entry under its name"),
         }
     }
 
     fn forget_if_unused(&mut self, at: u32) {
-        let Some(slot) = self.channels.get_mut(at as usize) else { return };
         let awaits_subscribers = self.awaits_subscribers;
         let is_unused = |channel: &mut Channel| {
             channel.subscribers == 0
                 && channel.stored.is_empty()
                 && (channel.is_removed || !awaits_subscribers)
         };
-        if let Some(channel) = slot.take_if(is_unused) {
+        if let Some(channel) = self.channels.remove_if(at, is_unused) {
             self.forgotten_id = self.forgotten_id.max(channel.last_id);
-            self.vacant.push(at);
             if !channel.is_removed {
                 self.free_name(&channel.group, &channel.name);
             }
@@ -717,6 +644,7 @@ impl Side {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channels::HOLES_MAX;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -800,9 +728,9 @@ mod tests {
         }
         let state = hub.lock();
         assert!(refused > 900_000, "{refused}");
-        assert_eq!((state.channels_count(), state.channels.len()), (CHANNELS_MAX, CHANNELS_MAX));
+        assert_eq!((state.channels.count(), state.channels.numbers_end()), (CHANNELS_MAX, CHANNELS_MAX));
         let names = &state.names[""];
-        assert!(names.capacity() <= 4 * CHANNELS_MAX && state.vacant.len() <= CHANNELS_MAX);
+        assert!(names.capacity() <= 4 * CHANNELS_MAX && state.channels.vacant_count() <= CHANNELS_MAX);
     }
 
     #[test]

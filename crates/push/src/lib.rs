@@ -13,6 +13,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod carrier;
+mod channels;
 mod client;
 mod delivery;
 mod figures;

@@ -54,6 +54,9 @@ pub(super) enum Format {
     Json,
 }
 
+/// How many formats there are.
+pub(super) const FORMATS_COUNT: usize = Format::Json as usize + 1;
+
 /// A message of a channel.
 #[derive(Debug)]
 pub struct Message {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{ExchangeKey, Reply, Request, Response};
+use flatout_engine::{ExchangeKey, Reply, Request, Response, bug};
 use flatout_lane::clock::{self, Ticks};
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
@@ -50,7 +50,12 @@ impl WorkerChannels {
         if self.write_news(&ticket.channels, plan, cursor, has_gap, response).is_ok() {
             return Reply::Now;
         }
-        let Some(ticker) = self.ticker else { return Reply::Now };
+        let Some(ticker) = self.ticker else {
+            bug!("a place was reserved at a worker that cannot serve channels");
+            response.reset();
+            response.set_status(Status::INTERNAL_SERVER_ERROR);
+            return Reply::Now;
+        };
         let key = request.park();
         self.lane.attach(key, ticker);
         let now = clock::now();
@@ -69,7 +74,9 @@ impl WorkerChannels {
 
     /// Lists a poll in its channels.
     fn wait(&self, state: &mut WorkerState, at: Key) {
-        let Some(poller) = state.pollers.get_mut(at) else { return };
+        let Some(poller) = state.pollers.get_mut(at) else {
+            return bug!("a long poll has ended before it began to wait");
+        };
         let (channels, plan, tip) = (poller.ticket.channels.clone(), poller.plan.clone(), poller.ticket.tip);
         for channel in channels {
             state.local(channel, &plan, tip).pollers.insert(at);
@@ -79,6 +86,7 @@ impl WorkerChannels {
 
     /// Responds to a poll, if there is a message for it.
     pub(super) fn answer_poll(&self, state: &mut WorkerState, at: Key) {
+        // It may have ended since it was due.
         let Some(poller) = state.pollers.get_mut(at) else { return };
         let mut response = self.lane.response();
         let (channels, plan, cursor) = (&poller.ticket.channels, &poller.plan, poller.cursor);
@@ -93,6 +101,7 @@ impl WorkerChannels {
 
     /// Responds to a poll with an error, and with its position.
     pub(super) fn refuse_poll(&self, state: &mut WorkerState, at: Key, status: Status, reason: &str) {
+        // One with several channels may be refused twice.
         let Some(poller) = state.pollers.get_mut(at) else { return };
         let mut response = self.lane.response();
         self.write_position(&poller.ticket.channels, poller.cursor, &mut response);
@@ -111,11 +120,11 @@ impl WorkerChannels {
         let poller = state.pollers.remove(at)?;
         state.pollers_by_exchange.remove(&poller.key);
         for channel in &poller.ticket.channels {
-            if let Some(local) = state.locals.get_mut(channel) {
-                local.pollers.remove(&at);
-                if local.is_unused() && local.walk.is_none() && !local.is_queued {
-                    state.locals.remove(channel);
-                }
+            // Those of a poll that is due are not listed any more, and their channel may be gone.
+            let Some(local) = state.locals.get_mut(channel) else { continue };
+            local.pollers.remove(&at);
+            if local.is_unused() && local.walk.is_none() && !local.is_queued {
+                state.locals.remove(channel);
             }
         }
         self.hub.0.figures.polls.take(1);
@@ -157,6 +166,20 @@ impl WorkerChannels {
             && let Some(ticker) = self.ticker
         {
             self.lane.set_deadline(ticker, Some(LOOK_TIME));
+        }
+    }
+
+    /// The worker ends: clients that still wait get a response.
+    pub(super) fn refuse_waiting(&self, state: &mut WorkerState) {
+        const REASON: &str = "the server is shutting down";
+        let pollers: Vec<Key> = state.pollers.iter().map(|(at, _)| at).collect();
+        for at in pollers {
+            self.refuse_poll(state, at, Status::SERVICE_UNAVAILABLE, REASON);
+        }
+        for (key, delayed) in std::mem::take(&mut state.delayed_responses) {
+            let mut response = self.lane.response();
+            respond_text(Status::SERVICE_UNAVAILABLE, REASON, &mut response);
+            delayed.finish(key, &self.lane, response);
         }
     }
 

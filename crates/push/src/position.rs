@@ -24,7 +24,7 @@ impl Hub {
     /// id of this server. `None` if that is not possible without risking a loss.
     pub(super) fn position_of(&self, channels: &[u32], (origin, number): (u64, u64)) -> Option<u64> {
         let state = self.lock();
-        let history = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.stored);
+        let history = |at: &u32| Some(&state.channels.existing(*at)?.stored);
         let is_it = |mark: &Mark| mark.origin == origin && mark.number == number;
         let mut looks = LOOKED_MAX;
         let mut found = None;
@@ -59,7 +59,7 @@ impl Hub {
     pub(super) fn mark_at(&self, channels: &[u32], id: u64) -> Option<Mark> {
         self.0.carry.get()?;
         let state = self.lock();
-        let history = |at: &u32| Some(&state.channels.get(*at as usize)?.as_ref()?.stored);
+        let history = |at: &u32| Some(&state.channels.existing(*at)?.stored);
         let last = channels.iter().filter_map(history).filter_map(|history| history.last_up_to(id));
         last.max_by_key(|message| message.id)?.mark
     }

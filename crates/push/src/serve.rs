@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::websocket::{accept, refuse};
-use flatout_engine::{Body, BodyPlan, ExchangeKey, Reply, Request, RequestBody, Response};
+use flatout_engine::{Body, BodyPlan, ExchangeKey, Lane, Reply, Request, RequestBody, Response};
 use flatout_lane::clock;
 use flatout_wire::websocket::UpgradeOffer;
 use flatout_wire::{Head, Method, Status};
@@ -42,6 +42,13 @@ pub(super) struct DelayedResponse {
     /// The response is a list of ids, not a single id.
     is_list: bool,
     finish: Rc<dyn Finish>,
+}
+
+impl DelayedResponse {
+    pub(super) fn finish(self, key: ExchangeKey, lane: &Lane, mut response: Box<Response>) {
+        self.finish.finish(&mut response, ResponseOrigin::Here);
+        lane.answer(key, response);
+    }
 }
 
 impl WorkerChannels {
@@ -271,11 +278,11 @@ impl WorkerChannels {
 
     /// Responds to a publish that has waited.
     pub(super) fn answer_publish(&self, key: ExchangeKey, batch: Batch) {
+        // Its client may have left, or have got a response when it had waited too long.
         let Some(delayed) = self.state.borrow_mut().delayed_responses.remove(&key) else { return };
         let mut response = self.lane.response();
         write_published(&batch, delayed.is_list, &mut response);
-        delayed.finish.finish(&mut response, ResponseOrigin::Here);
-        self.lane.answer(key, response);
+        delayed.finish(key, &self.lane, response);
     }
 
     /// Ends publishes that have waited too long.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::channels::{Channel, HOLES_MAX};
 use super::history::ChannelHistory;
-use super::hub::{HOLES_MAX, Hub};
+use super::hub::Hub;
 use super::message::Message;
 use super::plan::{ChannelName, History};
 
@@ -65,7 +66,7 @@ impl Hub {
     /// that the bus has not carried move too.
     pub fn snapshot(&self, moves_outbox: bool) -> Snapshot {
         let state = self.lock();
-        let of = |channel: &super::hub::Channel| ChannelSnapshot {
+        let of = |channel: &Channel| ChannelSnapshot {
             group: channel.group.clone(),
             name: channel.name.clone(),
             history: channel.history,
@@ -82,7 +83,7 @@ impl Hub {
         let (last_id, forgotten_id) = (state.last_id, state.forgotten_id);
         Snapshot {
             tip: Tip { epoch: self.epoch(), last_id, forgotten_id, unordered_id, owes_gap },
-            channels: state.channels.iter().flatten().filter(|channel| !channel.is_removed).map(of).collect(),
+            channels: state.channels.iter().filter(|channel| !channel.is_removed).map(of).collect(),
         }
     }
 
@@ -112,7 +113,7 @@ impl Hub {
             return false;
         }
         let Some(at) = state.channel(channel.full_name(), channel.history, &limits) else { return false };
-        if let Some(place) = state.channels.get_mut(at as usize).and_then(Option::as_mut) {
+        if let Some(place) = state.channels.existing_mut(at) {
             (place.last_id, place.lost_id) = (channel.last_id, channel.lost_id);
             place.holes = channel.holes.iter().copied().take(HOLES_MAX).collect();
         }
@@ -125,9 +126,10 @@ impl Hub {
         let bytes_max = self.0.limits.history_bytes_max;
         let mut state = self.lock();
         let state = &mut *state;
+        // There was no room for its channel.
         let Some(at) = state.find_at(name) else { return };
         let has_room = state.make_room(at, bytes, bytes_max).is_ok();
-        let Some(channel) = state.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let Some(channel) = state.channels.existing_mut(at) else { return };
         let id = message.id;
         let (history_bytes, lost_id) = (&mut state.history_bytes, &mut channel.lost_id);
         let is_log = matches!(channel.stored, ChannelHistory::Log(_));
@@ -155,11 +157,9 @@ impl Hub {
         let mut state = self.lock();
         let last_id = state.last_id.saturating_add(SKIPPED);
         (state.last_id, state.forgotten_id) = (last_id, last_id);
-        for at in 0..state.channels.len() {
-            state.add_hole(at as u32);
-            if let Some(channel) = state.channels.get_mut(at).and_then(Option::as_mut) {
-                channel.last_id = last_id;
-            }
+        for channel in state.channels.iter_mut() {
+            channel.add_hole(last_id);
+            channel.last_id = last_id;
         }
     }
 }

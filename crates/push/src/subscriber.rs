@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flatout_engine::{ConnectionPermit, GuestKey};
+use flatout_engine::{ConnectionPermit, GuestKey, bug};
 use flatout_lane::slab::{Key, Slab};
 use flatout_wire::websocket::Reader;
 
-use super::message::{Format, Message};
+use super::message::{FORMATS_COUNT, Format, Message};
 use super::plan::Plan;
 use super::token::Expiry;
 
@@ -90,7 +90,7 @@ pub(super) struct Walk {
     pub(super) at: usize,
     pub(super) began_ns: u64,
     /// By [`Format`].
-    pub(super) blobs: [Option<Blob>; 4],
+    pub(super) blobs: [Option<Blob>; FORMATS_COUNT],
 }
 
 /// Messages encoded for one transport, and the end of each.
@@ -174,6 +174,8 @@ impl Subscriber {
             && let Some((_, place)) = more.others.iter_mut().find(|(other, _)| *other == channel)
         {
             *place = at;
+        } else {
+            bug!("a subscriber is in the list of channel {channel}, which it does not have");
         }
     }
 }
@@ -198,12 +200,13 @@ fn move_to(channel: u32, list: &mut [Key], from: usize, to: usize, subscribers: 
     if from == to {
         return;
     }
-    let Some(key) = list.get(from).copied() else { return };
-    if let Some(place) = list.get_mut(to) {
-        *place = key;
-    }
-    if let Some(subscriber) = subscribers.get_mut(key) {
-        subscriber.moved(channel, to as u32);
+    let (Some(key), true) = (list.get(from).copied(), to < list.len()) else {
+        return bug!("place {from} or {to} is not among the {} subscribers of channel {channel}", list.len());
+    };
+    list[to] = key;
+    match subscribers.get_mut(key) {
+        Some(subscriber) => subscriber.moved(channel, to as u32),
+        None => bug!("a subscriber that has ended is in the list of channel {channel}"),
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use flatout_engine::{
     Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready,
+    bug, say,
 };
 use flatout_lane::clock;
 use flatout_lane::poll::Wake;
@@ -126,6 +127,10 @@ impl WorkerState {
     /// A channel on this worker, to be checked soon: something may have been published since the place was reserved.
     pub(super) fn local(&mut self, channel: u32, plan: &Arc<Plan>, tip: u64) -> &mut Local {
         let local = self.locals.entry(channel).or_insert_with(|| Local::new(plan.clone(), tip));
+        if local.is_unused() {
+            // It may be left of another channel with this number, or of the same before a reload.
+            local.plan = plan.clone();
+        }
         if !std::mem::replace(&mut local.is_queued, true) {
             self.walks.push_back(channel);
         }
@@ -150,8 +155,10 @@ impl WorkerChannels {
             random: RandomState::new(),
             state: RefCell::default(),
         });
-        // Without a wake-up the worker cannot serve its channels.
-        debug_assert!(channels.ticker.is_some());
+        if channels.ticker.is_none() {
+            hub.remove_worker(number);
+            say(format_args!("a worker has no descriptor for its channels: it refuses subscribers with 503"));
+        }
         channels
     }
 
@@ -190,16 +197,22 @@ impl WorkerChannels {
 
     /// The same for a connection that may already have been a subscriber. Returns its key, unless it was closed.
     pub(super) fn enter(&self, beginning: StartPosition, arriving: NewConnection<'_>) -> Option<Key> {
-        let me = self.me.upgrade()?;
+        let (Some(me), Some(ticker)) = (self.me.upgrade(), self.ticker) else {
+            bug!("a place was reserved at a worker that cannot serve channels");
+            return None;
+        };
         let StartPosition { mut ticket, plan, format, cursor, has_gap, expiry } = beginning;
         let NewConnection { carrier, seat, is_direct, first, read } = arriving;
         let heartbeat = self.jittered(plan.heartbeat / 2);
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let (&channel, others) = ticket.channels.split_first()?;
+        let Some((&channel, others)) = ticket.channels.split_first() else {
+            bug!("a subscriber without a channel");
+            return None;
+        };
         // The key is known only after insertion, and the guest needs the key as its tag.
         let slot = state.subscribers.insert(Subscriber {
-            guest: self.ticker?,
+            guest: ticker,
             _seat: seat,
             channel,
             at: 0,
@@ -236,9 +249,12 @@ impl WorkerChannels {
             more.input = Some((super::input::reader(format), read.to_vec()));
         }
         let is_plain = more.late.is_none() && more.address.is_none() && more.input.is_none();
-        if let Some(subscriber) = state.subscribers.get_mut(slot) {
-            (subscriber.guest, subscriber.at) = (guest, at);
-            subscriber.more = (!is_plain).then(|| Box::new(more));
+        match state.subscribers.get_mut(slot) {
+            Some(subscriber) => {
+                (subscriber.guest, subscriber.at) = (guest, at);
+                subscriber.more = (!is_plain).then(|| Box::new(more));
+            }
+            None => bug!("a subscriber was removed while it was added"),
         }
         ticket.is_used = true;
         self.count_of(format).add(1);
@@ -278,6 +294,7 @@ impl WorkerChannels {
 
     /// Removes a subscriber from its channels; its connection stays open.
     fn leave(&self, state: &mut WorkerState, key: Key) {
+        // It has ended, or has left already and gets its last message.
         let Some(subscriber) = state.subscribers.get_mut(key).filter(|it| !it.is_leaving) else { return };
         subscriber.is_leaving = true;
         let places = subscriber.places();
@@ -285,11 +302,13 @@ impl WorkerChannels {
         self.count_of(subscriber.format).take(1);
         for (channel, at) in &places {
             // Other places of it may have moved meanwhile, but not this one: it has one in each list.
-            if let Some(local) = state.locals.get_mut(channel) {
-                take_out(*channel, local, *at, &mut state.subscribers);
-                if local.is_unused() && local.walk.is_none() && !local.is_queued {
-                    state.locals.remove(channel);
-                }
+            let Some(local) = state.locals.get_mut(channel) else {
+                bug!("channel {channel} was dropped while it had a subscriber");
+                continue;
+            };
+            take_out(*channel, local, *at, &mut state.subscribers);
+            if local.is_unused() && local.walk.is_none() && !local.is_queued {
+                state.locals.remove(channel);
             }
         }
         self.hub.leave(self.worker, places.into_iter().map(|(channel, _)| channel), address);
@@ -305,20 +324,23 @@ impl WorkerChannels {
 
     /// Ends it with a message, sent after the one in progress.
     pub(super) fn disconnect(&self, state: &mut WorkerState, key: Key, code: u16, reason: &str) {
+        // It has ended, or gets its last message already.
+        let Some(subscriber) = state.subscribers.get_mut(key).filter(|it| !it.is_leaving) else { return };
+        let format = subscriber.format;
         self.leave(state, key);
-        let retry = state.subscribers.get_mut(key).map(|subscriber| is_websocket(subscriber.format));
-        let words = match retry {
-            None => return,
-            Some(true) => {
+        let words = match is_websocket(format) {
+            true => {
                 let mut frame = Vec::new();
                 write_frame(Opcode::Close, false, &close_payload(code, reason), None, &mut frame);
                 frame
             }
-            Some(false) => {
+            false => {
                 format!("event: end\ndata: {{\"code\":{code},\"reason\":\"{reason}\"}}\n\n").into_bytes()
             }
         };
-        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
+        let Some(subscriber) = state.subscribers.get_mut(key) else {
+            return bug!("a subscriber has ended while it left its channels");
+        };
         let late = subscriber.more().late.get_or_insert_default();
         late.rest = [&late.rest[..], &words].concat().into();
         if !late.is_blocked {
@@ -344,6 +366,7 @@ impl WorkerChannels {
 
     /// Sends bytes between messages. Skipped if the socket is full.
     pub(super) fn send_between(&self, state: &mut WorkerState, key: Key, bytes: &[u8]) {
+        // An earlier frame of the same input may have ended it.
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let (channel, at, has_several) = (subscriber.channel, subscriber.at, subscriber.has_several());
         if let Some(late) = subscriber.late() {
@@ -352,8 +375,12 @@ impl WorkerChannels {
             }
             late.rest = [&late.rest[..], bytes].concat().into();
         } else {
-            let Some(local) = state.locals.get(&channel) else { return };
-            debug_assert!(!has_several);
+            let Some(local) = state.locals.get(&channel) else {
+                return bug!("channel {channel} was dropped while it had a subscriber");
+            };
+            if has_several {
+                return bug!("a subscriber of several channels takes part in the walks");
+            }
             let cursor = local.reached(at);
             subscriber.more().late = Some(Late { cursor, rest: bytes.to_vec().into(), ..Late::default() });
         }
@@ -362,6 +389,7 @@ impl WorkerChannels {
 
     /// A heartbeat: makes a dead connection noticeable.
     fn heartbeat(&self, state: &mut WorkerState, key: Key) {
+        // It may have ended in the same turn.
         let Some(subscriber) = state.subscribers.get_mut(key) else { return };
         let (guest, format) = (subscriber.guest, subscriber.format);
         let was_pinged = subscriber.was_pinged;
@@ -412,6 +440,7 @@ impl WorkerChannels {
                 let mut state = self.state.borrow_mut();
                 let state = &mut *state;
                 for channel in listed {
+                    // Its last subscriber here may have left since it was listed.
                     if let Some(local) = state.locals.get_mut(&channel)
                         && !std::mem::replace(&mut local.is_queued, true)
                     {
@@ -480,6 +509,7 @@ impl Drop for Ticket {
 impl Drop for WorkerChannels {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
+        self.refuse_waiting(&mut state);
         let mut cursor = Cursor::default();
         while let Some((key, _)) = cursor.next(&state.subscribers) {
             let Some(subscriber) = state.subscribers.remove(key).filter(|it| !it.is_leaving) else {

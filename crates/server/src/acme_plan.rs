@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use flatout_certify::acme::{self, Way};
 use flatout_certify::{State, local};
-use flatout_engine::Address;
 use flatout_engine::tls::Awaited;
+use flatout_engine::{Address, Listen};
 use flatout_site::plan::Host;
 
 use crate::plan::Plan;
@@ -105,9 +105,10 @@ impl Issue {
         if self.hook.is_some() {
             return vec![Way::Dns];
         }
-        let has_plain = plan.server.listen_plain.iter().any(|address| matches!(address, Address::Tcp(_)));
+        let is_plain = |it: &Listen| it.is_plain && matches!(it.address, Address::Tcp(_));
+        let has_plain = plan.listens().any(is_plain);
         // A CA that validates by TLS presents no client certificate.
-        let is_open = plan.secure.clients.as_ref().is_none_or(|clients| !clients.required);
+        let is_open = plan.client_rules().all(|clients| !clients.required);
         let mut ways = Vec::new();
         ways.extend(has_plain.then_some(Way::Http));
         ways.extend((is_open || !has_plain).then_some(Way::TlsAlpn));
@@ -121,11 +122,18 @@ impl Plan {
     /// # Errors
     /// There is no place for the state.
     pub fn complete(&mut self) -> Result<(), String> {
-        if self.server.listen.is_empty() {
+        let has_own = |at: usize| self.site_listen.get(at).is_some_and(|own| !own.is_empty());
+        let is_shared = (0..self.sites.sites.len().max(1)).any(|at| !has_own(at));
+        if is_shared && self.server.listen.iter().all(|listen| listen.is_plain) {
             let is_public = !self.issue.domains.is_empty();
-            self.server.listen.extend((if is_public { LISTEN_SECURE } else { LISTEN_DEFAULT }).parse());
-            if is_public && self.server.listen_plain.is_empty() {
-                self.server.listen_plain.extend(LISTEN_PLAIN.parse());
+            let has_plain = !self.server.listen.is_empty();
+            let has_proxy_header = self.server.handed_over_proxy_header;
+            let listen = |text: &str| text.parse().map(|listen| Listen { has_proxy_header, ..listen });
+            let secure = listen(if is_public { LISTEN_SECURE } else { LISTEN_DEFAULT });
+            self.server.listen.splice(0..0, secure);
+            if is_public && !has_plain {
+                let plain = listen(LISTEN_PLAIN).map(|listen| Listen { is_plain: true, ..listen });
+                self.server.listen.extend(plain);
             }
         }
         self.state = self.issue.state()?;
@@ -152,7 +160,7 @@ impl Plan {
             Host::Below(name) => Some(format!("*.{name}")),
             Host::Pattern(_) | Host::Any => None,
         });
-        let addresses = self.server.listen.iter().filter_map(|address| match address {
+        let addresses = self.listens().filter_map(|listen| match &listen.address {
             Address::Tcp(address) if !address.ip().is_unspecified() => Some(address.ip().to_string()),
             _ => None,
         });

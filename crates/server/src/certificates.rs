@@ -41,7 +41,8 @@ impl Secure {
         if !plan.is_secure() {
             return Ok(None);
         }
-        let acceptor = Acceptor::open(plan.secure.clone()).map_err(Failure::Usage)?;
+        let (secure, selector) = plan.tls();
+        let acceptor = Acceptor::open_with(secure, selector).map_err(Failure::Usage)?;
         warn(&acceptor, &[]);
         Ok(Some(Secure { acceptor, issuing: Arc::default() }))
     }
@@ -70,7 +71,8 @@ impl Secure {
         let issuing = self.issuing();
         // A local certificate is made first.
         let issued = issuing.as_ref().map(|issuing| issuing.prepare(plan)).transpose()?;
-        let acceptor = self.acceptor.prepare(plan.secure.clone())?;
+        let (secure, selector) = plan.tls();
+        let acceptor = self.acceptor.prepare(secure, selector)?;
         Ok(Change { secure: self, issuing, acceptor, issued })
     }
 
@@ -95,6 +97,11 @@ impl Secure {
 }
 
 impl Change<'_> {
+    /// The number of the rules of a profile.
+    pub(crate) fn rules(&self, profile: usize) -> Option<u16> {
+        self.acceptor.rules(profile)
+    }
+
     /// Uses them for new connections.
     pub(crate) fn commit(mut self) {
         self.secure.acceptor.replace(self.acceptor);

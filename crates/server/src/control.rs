@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flatout_admin::Action;
 use flatout_cache::Purge;
 use flatout_engine::{Address, Error, Handle, say};
-use flatout_observe::observed;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::addresses::Numbers;
 use crate::bus::{self, BusRuntime};
 use crate::certificates::Secure;
 use crate::live::Live;
@@ -24,8 +24,7 @@ pub(crate) struct Control {
     source: Box<dyn Source>,
     program: Program,
     turns: Turns,
-    /// The numbers of all sites so far.
-    numbers: observed::Sites,
+    numbers: Numbers,
     /// `None` before the start. Reloads take turns.
     running: Mutex<Option<Running>>,
 }
@@ -49,7 +48,7 @@ struct Changed {
 
 impl Control {
     /// Of a server that has not started yet.
-    pub(crate) fn new(source: Box<dyn Source>, numbers: observed::Sites) -> Arc<Control> {
+    pub(crate) fn new(source: Box<dyn Source>, numbers: Numbers) -> Arc<Control> {
         Arc::new(Control {
             source,
             program: Program::current(),
@@ -153,8 +152,9 @@ impl Control {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let running = running.as_ref().ok_or("the server has not started yet")?;
         let mut checked = self.source.checked()?;
-        checked.number(&self.numbers);
-        let Changed { added, removed } = running.change(&checked).map_err(|failure| failure.to_string())?;
+        checked.number(&self.numbers).map_err(|failure| failure.to_string())?;
+        let Changed { added, removed } =
+            running.change(&mut checked).map_err(|failure| failure.to_string())?;
         let sites = &checked.plan().sites;
         let routes: usize = sites.sites.iter().map(|site| site.routes.len()).sum();
         let counted = [
@@ -182,12 +182,14 @@ impl Control {
 
 impl Running {
     /// Changes to another plan, or changes nothing: everything that can fail comes first.
-    fn change(&self, checked: &Checked) -> Result<Changed, Failure> {
+    fn change(&self, checked: &mut Checked) -> Result<Changed, Failure> {
         checked.check_change(&self.restart).map_err(Failure::Usage)?;
         // A part of the plan that is not named here would be forgotten by reloads.
         let Plan {
             server: _,         // prepared below
+            site_listen: _,    // the same
             secure: _,         // prepared below, with its certificates
+            site_secure: _,    // the same
             issue: _,          // the same
             sites: _,          // opened below
             state: _,          // these need a restart: `Plan::restart` has them
@@ -200,10 +202,13 @@ impl Running {
             is_constant: _,    // a file that is read again is not
             restart: _,        // checked above
         } = checked.plan();
-        let former = self.live.opened();
-        let opened = start::open(checked, &former.hub, Some(&former))?;
         let secure = self.secure.as_ref().map(|secure| secure.prepare(checked.plan())).transpose();
         let secure = secure.map_err(Failure::Usage)?;
+        if let Some(secure) = &secure {
+            checked.set_tls_rules(|profile| secure.rules(profile));
+        }
+        let former = self.live.opened();
+        let opened = start::open(checked, &former.hub, Some(&former))?;
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
         let change = self.handle.prepare(checked.listening(acceptor)).map_err(|error| match error {
             Error::Plan(message) => Failure::Usage(message),

@@ -13,6 +13,7 @@
 
 mod acme_plan;
 mod acme_run;
+mod addresses;
 mod bus;
 mod certificates;
 mod control;
@@ -45,6 +46,7 @@ pub mod simulation {
 }
 
 pub use acme_plan::{Issue, LISTEN_DEFAULT};
+pub use addresses::{Numbers, SiteListen};
 pub use failure::Failure;
 pub use plan::{AcmePart, Checked, Invalid, Plan, SecurePart, Source};
 pub use start::{Started, Welcome, examine, start};

@@ -179,9 +179,9 @@ impl LiveService {
 }
 
 impl Service for LiveService {
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
         self.has_planned.set(true);
-        self.service().body(head, path)
+        self.service().body(head, path, listener)
     }
 
     #[inline]
@@ -193,9 +193,9 @@ impl Service for LiveService {
         service.call(request, response)
     }
 
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
         // Use the current list of trusted proxies: a connection may arrive before the first request after a reload.
-        self.service().believes_proxy(peer)
+        self.service().believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {

@@ -12,23 +12,29 @@ use flatout_admin as admin;
 use flatout_bus as bus;
 use flatout_certify::State;
 use flatout_certify::acme::Way;
-use flatout_engine::tls::{Acceptor, ServerPlan};
-use flatout_engine::{Address, ProxyProtocol};
+use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, ServerPlan};
+use flatout_engine::{Address, Listen};
 use flatout_observe::log;
-use flatout_observe::observed;
 use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
-use flatout_site::{self as site, Fault};
+use flatout_site::{self as site, Fault, Finder};
 
+use crate::Failure;
 use crate::acme_plan::Issue;
+use crate::addresses::{self, Addresses, Numbers, SiteListen};
 
 /// A whole server, as plain data.
 #[derive(Default)]
 pub struct Plan {
     /// Its listeners, workers and limits. TLS is not set here: see [`Checked::listening`].
     pub server: flatout_engine::Plan,
-    /// TLS to clients; unused without certificates.
+    /// The addresses of sites that have their own, by the index of the site: such a site is not served at the addresses of
+    /// `server`.
+    pub site_listen: Vec<Vec<SiteListen>>,
+    /// TLS to clients; unused without certificates. Its profiles are those of `site_secure`.
     pub secure: ServerPlan,
+    /// Certificates and rules for TLS of sites that have their own, by the index of the site.
+    pub site_secure: Vec<Option<Profile>>,
     /// Automatic certificates.
     pub issue: Issue,
     /// The state folder, if anything needs it.
@@ -59,6 +65,8 @@ pub enum Invalid {
     Sites(Fault),
     /// A value out of its limits, in words.
     Value(String),
+    /// An address of the site with this index is also used in another way.
+    Address(usize, String),
     /// The admin listener is not public, but has an address that other machines reach.
     Admin(String),
     /// A part of the ACME plan, without a domain.
@@ -110,27 +118,78 @@ pub trait Source: Send + Sync {
 }
 
 /// A plan that a server can be made of, unless the machine refuses: files, addresses, users.
-pub struct Checked(Plan);
+pub struct Checked {
+    plan: Plan,
+    /// All listeners, those of sites included.
+    listens: Vec<Listen>,
+}
 
 impl Plan {
+    /// All its listeners; an address may occur several times.
+    pub(crate) fn listens(&self) -> impl Iterator<Item = &Listen> {
+        self.server.listen.iter().chain(self.site_listen.iter().flatten().map(|own| &own.listen))
+    }
+
+    /// All rules for client certificates.
+    pub(crate) fn client_rules(&self) -> impl Iterator<Item = &ClientCertificates> {
+        let of_sites = self.site_secure.iter().flatten().filter_map(|profile| profile.clients.as_ref());
+        self.secure.clients.iter().chain(of_sites)
+    }
+
+    /// TLS to clients, and which site's connections get which profile.
+    pub(crate) fn tls(&self) -> (ServerPlan, Selector) {
+        let profiles: Vec<Profile> = self.site_secure.iter().flatten().cloned().collect();
+        let secure = ServerPlan { profiles, ..self.secure.clone() };
+        if secure.profiles.is_empty() {
+            return (secure, Selector::default());
+        }
+        let profile_of: Vec<usize> = (0..self.sites.sites.len()).map(|site| self.profile_of(site)).collect();
+        // The plan was checked.
+        let Ok(finder) = Finder::new(&self.sites) else { return (secure, Selector::default()) };
+        let select = move |listener: u16, name: Option<&str>| {
+            let site = finder.find(listener, name.unwrap_or_default().as_bytes());
+            site.and_then(|site| profile_of.get(site)).copied().unwrap_or_default()
+        };
+        (secure, Selector::new(select))
+    }
+
+    /// The profile for connections to a site: 0, or the place among those of sites that have one.
+    fn profile_of(&self, site: usize) -> usize {
+        let has_own = |at: &usize| self.site_secure.get(*at).is_some_and(Option::is_some);
+        if has_own(&site) { (0..=site).filter(has_own).count() } else { 0 }
+    }
+
     /// Whether it uses TLS.
     pub fn is_secure(&self) -> bool {
-        !self.secure.identities.is_empty() || self.issue.is_any()
+        let of_sites = self.site_secure.iter().flatten();
+        let has_own = |profile: &Profile| !profile.identities.is_empty();
+        !self.secure.identities.is_empty() || self.issue.is_any() || of_sites.into_iter().any(has_own)
     }
 
     /// Checks everything that can be known without opening certificates and folders.
     ///
     /// # Errors
     /// The first mistake.
-    pub fn check(self) -> Result<Checked, Invalid> {
+    pub fn check(mut self) -> Result<Checked, Invalid> {
+        let listens = addresses::place(&mut self, &Addresses::default())?;
         self.server.check().map_err(Invalid::Value)?;
         self.check_tls()?;
         let admin =
             admin::Plan { listen: self.admin.clone(), public: self.admin_public, actions: Vec::new() };
         admin.check().map_err(Invalid::Admin)?;
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
+        self.check_log_sites().map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
-        Ok(Checked(self))
+        Ok(Checked { plan: self, listens })
+    }
+
+    /// Checks that logs of sites name existing ones.
+    fn check_log_sites(&self) -> Result<(), String> {
+        let count = self.sites.sites.len();
+        match self.logs.iter().filter_map(|log| log.site).find(|site| usize::from(*site) >= count) {
+            Some(site) => Err(format!("an access log of site {site}: allowed are indexes below {count}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks that parts which need others have them.
@@ -152,9 +211,9 @@ impl Plan {
             return Err(Invalid::NoDnsHook(wildcard.cloned()));
         }
         let of_tls = [
-            (!self.server.listen_plain.is_empty(), SecurePart::PlainListeners),
+            (self.listens().any(|listen| listen.is_plain), SecurePart::PlainListeners),
             (self.https_redirect, SecurePart::HttpsRedirect),
-            (self.secure.clients.is_some(), SecurePart::ClientAuthorities),
+            (self.client_rules().next().is_some(), SecurePart::ClientAuthorities),
             (self.secure.early_data, SecurePart::EarlyData),
         ];
         match of_tls.iter().find(|(is_set, _)| *is_set && !self.is_secure()) {
@@ -167,38 +226,63 @@ impl Plan {
 impl Checked {
     /// The plan.
     pub fn plan(&self) -> &Plan {
-        &self.0
+        &self.plan
+    }
+
+    /// All listeners, those of sites included.
+    pub fn listens(&self) -> &[Listen] {
+        &self.listens
     }
 
     /// What the engine is to listen at, for a start as for a reload. The acceptor is that of the running server.
     pub fn listening(&self, acceptor: Option<&Acceptor>) -> flatout_engine::Plan {
-        flatout_engine::Plan { tls: acceptor.cloned(), ..self.0.server.clone() }
+        let listen = self.listens.clone();
+        flatout_engine::Plan { tls: acceptor.cloned(), listen, ..self.plan.server.clone() }
     }
 
-    /// Gives each site and each log of a site its number, which belongs to the site's name.
-    pub fn number(&mut self, numbers: &observed::Sites) {
-        for site in &mut self.0.sites.sites {
-            site.number = numbers.number(&site.name);
+    /// Gives each address its number, and each site and each log of a site the one that belongs to the site's name.
+    ///
+    /// # Errors
+    /// The process has had too many addresses.
+    pub fn number(&mut self, numbers: &Numbers) -> Result<(), Failure> {
+        let Checked { plan, listens } = self;
+        *listens = addresses::place(plan, &numbers.addresses).map_err(|invalid| match invalid {
+            Invalid::Value(message) | Invalid::Address(_, message) => Failure::Usage(message),
+            _ => Failure::Usage("listen: the addresses cannot be used".to_owned()),
+        })?;
+        for site in &mut plan.sites.sites {
+            site.number = numbers.sites.number(&site.name);
         }
-        for log in &mut self.0.logs {
-            let site = log.site.and_then(|site| self.0.sites.sites.get(usize::from(site)));
-            log.site = site.map(|site| site.number);
+        for log in &mut plan.logs {
+            // A checked plan has the site.
+            log.site = log.site.map(|site| plan.sites.sites[usize::from(site)].number);
+        }
+        Ok(())
+    }
+
+    /// Tells each site the number of the rules that its connections must have followed, if there are different ones.
+    pub(crate) fn set_tls_rules(&mut self, rules: impl Fn(usize) -> Option<u16>) {
+        let count = self.plan.site_secure.iter().flatten().count();
+        let differ = (1..=count).any(|profile| rules(profile) != rules(0));
+        for at in 0..self.plan.sites.sites.len() {
+            let own = rules(self.plan.profile_of(at)).filter(|_| differ);
+            self.plan.sites.sites[at].tls_rules = own;
         }
     }
 
     /// Whether it serves one folder and nothing else, so that the site layer can be skipped.
     pub fn is_one_folder(&self) -> bool {
-        let Plan { sites, server, is_constant, .. } = &self.0;
+        let Plan { sites, server, is_constant, .. } = &self.plan;
         let [site] = &sites.sites[..] else { return false };
         let [route] = &site.routes[..] else { return false };
         let usual = Route::new(PathMatch::prefix("/"), site_plan::Action::Files(0));
-        let is_direct = server.proxy_protocol == ProxyProtocol::Nowhere;
+        let is_direct = server.listen.iter().all(|listen| !listen.has_proxy_header);
         *is_constant && is_direct && site.rewrites.is_empty() && *route == usual
     }
 
     /// Whether any route caches responses.
     pub fn is_cached(&self) -> bool {
-        self.0.sites.sites.iter().flat_map(|site| &site.routes).any(|route| route.rules.cache.is_some())
+        self.plan.sites.sites.iter().flat_map(|site| &site.routes).any(|route| route.rules.cache.is_some())
     }
 
     /// Checks that a server which was started with `before` can change to this plan while it runs.
@@ -206,7 +290,7 @@ impl Checked {
     /// # Errors
     /// What needs a restart, by name.
     pub fn check_change(&self, before: &[(&'static str, String)]) -> Result<(), String> {
-        let differs = before.iter().zip(&self.0.restart).filter(|(was, is)| was != is);
+        let differs = before.iter().zip(&self.plan.restart).filter(|(was, is)| was != is);
         let names: Vec<String> = differs.map(|((name, _), _)| format!("`{name}`")).collect();
         match names.is_empty() {
             true => Ok(()),

@@ -98,8 +98,8 @@ impl<S: Service> Secured<S> {
 }
 
 impl<S: Service> Service for Secured<S> {
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        self.inner.body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        self.inner.body(head, path, listener)
     }
 
     #[inline]
@@ -122,7 +122,7 @@ impl<S: Service> Service for Secured<S> {
             return self.inner.call(request, response);
         };
         if let Some(live) = &self.before.sites
-            && !live.opened().sites.has_host(request.head.authority())
+            && !live.opened().sites.has_host(request.listener, request.head.authority())
         {
             // A redirect would lead to a host that somebody else has chosen.
             response.set_status(Status::MISDIRECTED_REQUEST);
@@ -137,8 +137,8 @@ impl<S: Service> Service for Secured<S> {
         Reply::Now
     }
 
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        self.inner.believes_proxy(peer)
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        self.inner.believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {
@@ -222,7 +222,7 @@ mod tests {
             Reply::Now
         }
 
-        fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+        fn believes_proxy(&self, _: Option<SocketAddr>, _: u16) -> bool {
             true
         }
     }
@@ -287,6 +287,6 @@ mod tests {
     #[test]
     fn the_site_decides_which_proxies_are_trusted() {
         let before = Before { redirect: Some(SecurePort::new(None)), ..Before::default() };
-        assert!(Secured::new(before, Inner).believes_proxy(None));
+        assert!(Secured::new(before, Inner).believes_proxy(None, 0));
     }
 }

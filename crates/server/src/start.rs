@@ -19,6 +19,7 @@ use flatout_proxy::{Figures, Proxy, Resolver, Watch};
 use flatout_push::Hub;
 use flatout_site::{self as site, Sites};
 
+use crate::addresses::Numbers;
 use crate::bus::{BusRuntime, Closing};
 use crate::certificates::Secure;
 use crate::control::{Control, Running};
@@ -58,7 +59,7 @@ fn start_as(
 struct Bound {
     checked: Checked,
     control: Arc<Control>,
-    numbers: observed::Sites,
+    numbers: Numbers,
     secure: Option<Secure>,
     observing: observe::BoundObserver,
     server: flatout_engine::Bound,
@@ -119,15 +120,18 @@ impl Bound {
         mut checked: Checked,
         successor: &mut Option<Successor>,
     ) -> Result<Bound, Failure> {
-        // As the starting user, who may read keys that the serving user may not.
-        let secure = Secure::open(checked.plan())?;
         check_folders(&checked)?;
         let is_one_folder = checked.is_one_folder();
-        let numbers = match is_one_folder {
+        let numbers = Numbers::of(match is_one_folder {
             true => observed::Sites::single(EVERY_HOST),
             false => observed::Sites::default(),
-        };
-        checked.number(&numbers);
+        });
+        checked.number(&numbers)?;
+        // As the starting user, who may read keys that the serving user may not.
+        let secure = Secure::open(checked.plan())?;
+        if let Some(secure) = &secure {
+            checked.set_tls_rules(|profile| secure.acceptor.rules(profile));
+        }
         let control = Control::new(source, numbers.clone());
         let acceptor = secure.as_ref().map(|secure| &secure.acceptor);
         let plan = checked.plan();
@@ -160,7 +164,7 @@ impl Bound {
         let hub = Hub::new(checked.plan().push);
         let live = Live::new(open(&checked, &hub, None)?);
         control.follow_signals()?;
-        let mut observing = observing.open(numbers)?;
+        let mut observing = observing.open(numbers.sites)?;
         let (logs, reopening) = (observing.observers().logs, control.clone());
         signals::on(signals::SIGUSR1, move || {
             logs.iter().for_each(flatout_observe::log::Log::reopen);
@@ -339,7 +343,8 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
 /// Why a server with this plan would not start.
 pub fn examine(checked: &Checked) -> Result<(), Failure> {
     if checked.plan().is_secure() {
-        Acceptor::open(checked.plan().secure.clone()).map_err(Failure::Usage)?;
+        let (secure, selector) = checked.plan().tls();
+        Acceptor::open_with(secure, selector).map_err(Failure::Usage)?;
     }
     check_folders(checked)
 }

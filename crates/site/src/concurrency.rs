@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatout_engine::bug;
 use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
 
@@ -84,7 +85,10 @@ impl Gate {
         let mut permit = Permit { gate: Some(self.clone()), key };
         loop {
             let mut keys = self.lock();
-            let Entry::Occupied(mut place) = keys.entry(key) else { break };
+            let Entry::Occupied(mut place) = keys.entry(key) else {
+                bug!("a permit is returned whose key has none");
+                break;
+            };
             let Some(next) = place.get_mut().waiting.pop_front() else {
                 place.get_mut().under_way -= 1;
                 if place.get().under_way == 0 {

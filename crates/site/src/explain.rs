@@ -13,7 +13,7 @@ use super::facts::Uses;
 use super::fault::Fault;
 use super::plan::{PathMatch, Plan, Route};
 use super::render::{Captures, View};
-use super::resolve::{NoRoute, Origin, Resolution};
+use super::resolve::{Arrival, NoRoute, Origin, Resolution};
 use super::steps::Identity;
 use super::table::{Found, RouteQuery, Table};
 
@@ -30,6 +30,10 @@ pub struct Question {
     pub fields: Vec<(String, String)>,
     /// The peer of the connection.
     pub peer: Option<SocketAddr>,
+    /// The number of the listener.
+    pub listener: u16,
+    /// It comes over TLS.
+    pub is_tls: bool,
 }
 
 /// Where the request would go.
@@ -171,7 +175,7 @@ pub fn explain(plan: &Plan, question: &Question) -> Result<Explained, Fault> {
 
 impl Compiled {
     fn explain(&self, question: &Question) -> Explained {
-        let Question { method, host, target, fields, peer } = question;
+        let Question { method, host, target, fields, peer, listener, is_tls } = question;
         let fields = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
         let bytes =
             format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", fields.collect::<String>());
@@ -199,7 +203,8 @@ impl Compiled {
             },
         };
         let identity = Identity::default();
-        let origin = Origin { peer: *peer, tls: None, identity: &identity, rerouted: None };
+        let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
+        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
         let resolution = self.resolve(&head, path, &origin);
         let (conditions, steps) = self.explain_conditions(&head, path, &resolution, &identity);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
@@ -278,6 +283,7 @@ impl NoRoute {
             }
             NoRoute::Path(reason) => reason,
             NoRoute::Circle => "the rewrites form a loop",
+            NoRoute::Bug => "a mistake in flatout, see its log",
             NoRoute::Server => "it applies to the whole server",
         })
     }

@@ -1,6 +1,6 @@
 //! The guards of a route: steps that may refuse a request. Their order is in `steps.rs`.
 
-use flatout_engine::Response;
+use flatout_engine::{Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 
@@ -22,11 +22,19 @@ use flatout_gateway::AuthQuery;
 const CLIENT_IPV6_BITS: u8 = 64;
 
 /// 421: no site has this host.
-pub(super) fn host(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    match context.resolution.site {
-        Some(_) => Next::Continue(()),
-        None => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
+pub(super) fn host(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let site = context.resolution.site.and_then(|at| worker.compiled.site(at));
+    match site {
+        Some(site) if site.tls_rules.is_none_or(|rules| follows(context, rules)) => Next::Continue(()),
+        _ => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
     }
+}
+
+/// Whether the connection of a request has followed these rules of TLS: it may have been opened for another site. That of a
+/// request that has waited is not known any more; it did.
+fn follows(context: &RequestContext<'_>, rules: u16) -> bool {
+    let followed = context.request.tls.and_then(|tls| tls.rules());
+    followed.is_none_or(|followed| followed == rules)
 }
 
 /// 503, except for some clients.
@@ -159,7 +167,10 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
         }
         return Next::Break(Outcome::Refuse(challenge()));
     };
-    let Some(passwords) = &worker.passwords else { return Next::Break(Outcome::Refuse(Refusal::Busy)) };
+    let Some(passwords) = &worker.passwords else {
+        bug!("a worker without threads for passwords has a route with users");
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
     let address = number_of(worker, &CLIENT, context);
     let login =
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
@@ -264,7 +275,7 @@ fn no_route_refusal(no_route: &NoRoute) -> Refusal {
             body.extend_from_slice(reason.as_bytes());
             body.push(b'\n');
         }
-        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle => {
+        NoRoute::NoSite | NoRoute::NotFound | NoRoute::Circle | NoRoute::Bug => {
             write_status(no_route.status(), &mut response)
         }
     }

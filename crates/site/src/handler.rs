@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service};
+use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, bug};
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
@@ -35,6 +35,7 @@ impl CompiledCached {
         Caching {
             rules: &self.rules,
             key,
+            space: &self.space,
             names_authorization: self.names_authorization,
             repeats: self.repeats,
             is_bypassed,
@@ -45,6 +46,7 @@ impl CompiledCached {
 
 /// Looks for a file of `try-files` before the handler.
 pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    // Without a route, `handle` reports it.
     let Some(folder) = context.route.and_then(|route| route.try_files) else { return Next::Continue(()) };
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
         return Next::Continue(());
@@ -74,7 +76,10 @@ pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
 
 /// Runs the action of the route.
 pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let Some(route) = context.route else { return Next::Continue(()) };
+    let Some(route) = context.route else {
+        bug!("a request without a route has passed the step `Route`");
+        return Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR)));
+    };
     match &route.action {
         CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
         CompiledAction::Push(plan) => channel(worker, context, plan),
@@ -213,7 +218,8 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     let _until_it_waits = is_subscription.then(|| std::mem::take(&mut progress.needs.permits));
     let finish = finishers.of(std::mem::take(&mut progress.needs));
     let Some(worker_channels) = &worker.worker_channels else {
-        write_status(Status::SERVICE_UNAVAILABLE, response);
+        bug!("a worker without channels has a route with `push`");
+        write_status(Status::INTERNAL_SERVER_ERROR, response);
         finish.finish(response, ResponseOrigin::Here);
         return Next::Break(Outcome::Reply(Reply::Now));
     };
@@ -230,9 +236,12 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
 /// Responds from a folder; returns whether the folder has the file.
 fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
     let RequestContext { request, resolution, response, progress, .. } = context;
-    let (Some(folder), Some(path)) = (worker.folders.get(folder), resolution.file_path()) else {
-        return false;
+    let Some(folder) = worker.folders.get(folder) else {
+        bug!("no folder has the index {folder}");
+        write_status(Status::INTERNAL_SERVER_ERROR, response);
+        return true;
     };
+    let Some(path) = resolution.file_path() else { return false };
     match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
         false => drop(folder.call(Request::detached(request.head, &path, RequestBody::NONE), response)),
         // The whole file is the page, whatever the request said about ranges and versions.

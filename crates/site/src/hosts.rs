@@ -1,6 +1,7 @@
-//! Finds a request's site by its `Host`.
+//! Finds a request's site by its listener and its `Host`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use regex::bytes::Regex;
@@ -12,9 +13,16 @@ use super::plan::{Host, Site};
 /// The longest DNS name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The sites by host name.
+/// The sites by listener and host name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hosts {
+    /// By the listener's number; listeners with the same sites share a table.
+    listeners: Vec<Arc<Names>>,
+}
+
+/// The sites of a listener by host name.
+#[derive(Debug, Default)]
+struct Names {
     exact: HashMap<Box<[u8]>, usize, RandomState>,
     /// Keyed by the name after the first dot.
     below: HashMap<Box<[u8]>, usize, RandomState>,
@@ -27,33 +35,66 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     /// # Errors
-    /// A host name is invalid, or used by two sites.
+    /// A host name is invalid, or used by two sites at the same listener.
     pub(crate) fn new(sites: &[Site]) -> Result<Hosts, Fault> {
-        let mut hosts = Hosts { first: (!sites.is_empty()).then_some(0), ..Hosts::default() };
-        for (at, site) in sites.iter().enumerate() {
-            let place = Place::Site(at);
-            for host in &site.hosts {
+        let number_max = sites.iter().flat_map(|site| &site.listeners).map(|at| at.number).max();
+        // The sites of a listener, and which of them is for other hosts, with the table that was made for them.
+        let mut made: HashMap<Vec<(usize, bool)>, Arc<Names>> = HashMap::new();
+        let mut listeners = Vec::new();
+        for number in 0..=number_max.unwrap_or_default() {
+            let here: Vec<(usize, bool)> =
+                sites.iter().enumerate().filter_map(|(at, site)| Some((at, site.is_at(number)?))).collect();
+            let names = match (made.get(&here), listeners.first()) {
+                // No site is there: the address was removed.
+                (_, Some(first)) if here.is_empty() => Arc::clone(first),
+                (Some(names), _) => names.clone(),
+                (None, _) => {
+                    let names = Arc::new(Names::new(sites, &here)?);
+                    made.insert(here, names.clone());
+                    names
+                }
+            };
+            listeners.push(names);
+        }
+        Ok(Hosts { listeners })
+    }
+
+    /// The site of an authority (`host[:port]`) at a listener. It is empty in requests of HTTP/1.0 without `Host`, which
+    /// old health checkers send: they go to the site for all other hosts, or to the first site. The last connections
+    /// of a listener that was removed get to the sites of number 0.
+    #[inline]
+    pub(crate) fn find(&self, listener: u16, authority: &[u8]) -> Option<usize> {
+        let names = self.listeners.get(usize::from(listener)).or_else(|| self.listeners.first())?;
+        names.find(authority)
+    }
+}
+
+impl Names {
+    fn new(sites: &[Site], here: &[(usize, bool)]) -> Result<Names, Fault> {
+        let mut names = Names { first: here.first().map(|(at, _)| *at), ..Names::default() };
+        for &(at, is_default) in here {
+            let (place, site) = (Place::Site(at), &sites[at]);
+            let other = is_default.then_some(&Host::Any).filter(|any| !site.hosts.contains(any));
+            for host in site.hosts.iter().chain(other) {
                 let former = match host {
-                    Host::Exact(name) => hosts.exact.insert(key(name, place)?, at),
-                    Host::Below(name) => hosts.below.insert(key(name, place)?, at),
+                    Host::Exact(name) => names.exact.insert(key(name, place)?, at),
+                    Host::Below(name) => names.below.insert(key(name, place)?, at),
                     Host::Pattern(pattern) => {
-                        hosts.patterns.push((expression(pattern, true, place)?, at));
+                        names.patterns.push((expression(pattern, true, place)?, at));
                         None
                     }
-                    Host::Any => hosts.any.replace(at),
+                    Host::Any => names.any.replace(at),
                 };
                 if former.is_some_and(|former| former != at) {
                     return Err(place.fault(format!("{} belongs to another site already", written(host))));
                 }
             }
         }
-        Ok(hosts)
+        Ok(names)
     }
 
-    /// The site of an authority (`host[:port]`). It is empty in requests of HTTP/1.0 without `Host`, which old health
-    /// checkers send: they go to the site for all other hosts, or to the first site.
     #[inline]
-    pub(crate) fn find(&self, authority: &[u8]) -> Option<usize> {
+    fn find(&self, authority: &[u8]) -> Option<usize> {
         if self.exact.is_empty() && self.below.is_empty() && self.patterns.is_empty() {
             return self.any;
         }
@@ -119,6 +160,7 @@ fn written(host: &Host) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::SiteListener;
 
     fn hosts(sites: &[&[Host]]) -> Result<Hosts, Fault> {
         let sites: Vec<Site> =
@@ -158,9 +200,9 @@ mod tests {
             ("org", None),
             ("", Some(0)),
         ] {
-            assert_eq!(hosts.find(authority.as_bytes()), site, "{authority}");
+            assert_eq!(hosts.find(0, authority.as_bytes()), site, "{authority}");
         }
-        assert_eq!(hosts.find(&[b'a'; 300]), None);
+        assert_eq!(hosts.find(0, &[b'a'; 300]), None);
     }
 
     #[test]
@@ -182,7 +224,7 @@ mod tests {
             ("a.www.net", 4),
             ("", 4),
         ] {
-            assert_eq!(hosts.find(authority.as_bytes()), Some(site), "{authority}");
+            assert_eq!(hosts.find(0, authority.as_bytes()), Some(site), "{authority}");
         }
         assert!(super::Hosts::new(&[Site { hosts: vec![pattern("(")], ..Site::default() }]).is_err());
     }
@@ -190,9 +232,12 @@ mod tests {
     #[test]
     fn wildcard_host_matches_unlisted_names() {
         let only = hosts(&[&[Host::Any]]).unwrap();
-        assert_eq!((only.find(b"x"), only.find(b"")), (Some(0), Some(0)));
+        assert_eq!((only.find(0, b"x"), only.find(0, b"")), (Some(0), Some(0)));
         let both = hosts(&[&[exact("a")], &[Host::Any]]).unwrap();
-        assert_eq!((both.find(b"a"), both.find(b"b"), both.find(&[b'a'; 300])), (Some(0), Some(1), Some(1)));
+        assert_eq!(
+            (both.find(0, b"a"), both.find(0, b"b"), both.find(0, &[b'a'; 300])),
+            (Some(0), Some(1), Some(1))
+        );
     }
 
     #[test]
@@ -206,5 +251,38 @@ mod tests {
         for name in ["", "a b", "a:80", "http://a", "*.a"] {
             assert!(hosts(&[&[exact(name)]]).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn sites_are_found_only_at_their_listeners() {
+        let site = |host: Host, listeners: &[(u16, bool)]| Site {
+            hosts: vec![host],
+            listeners: listeners
+                .iter()
+                .map(|&(number, is_default)| SiteListener { number, is_default })
+                .collect(),
+            ..Site::default()
+        };
+        let hosts = Hosts::new(&[
+            site(exact("a"), &[(0, false), (1, false)]),
+            site(exact("a"), &[(2, false), (3, true)]),
+            site(exact("b"), &[(2, true), (5, false)]),
+        ])
+        .unwrap();
+        for (listener, host, site) in [
+            (0, "a", Some(0)),
+            (1, "a", Some(0)),
+            (1, "b", None),
+            (2, "a", Some(1)),
+            (2, "c", Some(2)),
+            (3, "c", Some(1)),
+            (4, "a", Some(0)),
+            (4, "b", None),
+            (9, "a", Some(0)),
+        ] {
+            assert_eq!(hosts.find(listener, host.as_bytes()), site, "{listener} {host}");
+        }
+        let twice = [site(exact("a"), &[(1, true)]), site(exact("b"), &[(1, true)])];
+        assert_eq!(Hosts::new(&twice).unwrap_err().place, Place::Site(1));
     }
 }

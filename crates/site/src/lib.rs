@@ -106,6 +106,23 @@ pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     })
 }
 
+/// Finds sites by listener and host name, as a server with this plan does.
+#[derive(Debug, Clone)]
+pub struct Finder(hosts::Hosts);
+
+impl Finder {
+    /// # Errors
+    /// A host name is invalid, or used by two sites at the same listener.
+    pub fn new(plan: &Plan) -> Result<Finder, Fault> {
+        hosts::Hosts::new(&plan.sites).map(Finder)
+    }
+
+    /// The index of the site of a host name at a listener.
+    pub fn find(&self, listener: u16, host: &[u8]) -> Option<usize> {
+        self.0.find(listener, host)
+    }
+}
+
 /// Checks a plan, with its pages and files of users, but not its folders.
 ///
 /// # Errors
@@ -120,9 +137,9 @@ impl Sites {
         &self.folders
     }
 
-    /// Whether there is a site for this authority.
-    pub fn has_host(&self, authority: &[u8]) -> bool {
-        self.compiled.hosts.find(authority).is_some()
+    /// Whether there is a site for this authority at the listener.
+    pub fn has_host(&self, listener: u16, authority: &[u8]) -> bool {
+        self.compiled.hosts.find(listener, authority).is_some()
     }
 
     /// Whether any route has channels.

@@ -18,6 +18,7 @@ pub(crate) struct PageRequest {
     head: Vec<u8>,
     path: Vec<u8>,
     peer: Option<SocketAddr>,
+    listener: u16,
     is_tls: bool,
     user: Vec<u8>,
     certificate: Option<Vec<u8>>,
@@ -37,6 +38,7 @@ impl PageRequest {
             head: request.head.bytes().to_vec(),
             path: request.path.to_vec(),
             peer: request.peer,
+            listener: request.listener,
             is_tls: request.tls.is_some(),
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
@@ -55,6 +57,7 @@ impl PageRequest {
         }
         let mut request = Request::detached(head, &self.path, RequestBody::NONE);
         request.peer = self.peer;
+        request.listener = self.listener;
         request.tls = self.is_tls.then_some(Tls::UNKNOWN);
         let mut progress = Progress::new();
         progress.identity = Identity {

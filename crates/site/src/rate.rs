@@ -102,7 +102,7 @@ impl Buckets {
     pub(crate) fn take(&self, key: u64, burst: u32, now_ns: u64) -> Admission {
         // The low bits identify the key within its set, too: the whole key is compared.
         let at = ((u128::from(key) * self.sets.len() as u128) >> 64) as usize;
-        let Some(set) = self.sets.get(at) else { return step(0, self.step_ns, burst, now_ns).1 };
+        let set = &self.sets[at];
         // Each change under the lock is a single step, so a panic leaves the data consistent.
         let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
         let known = set.iter().position(|bucket| bucket.key == key && bucket.full_at_ns > 0);

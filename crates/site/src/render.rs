@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use flatout_engine::Tls;
+use flatout_engine::{Tls, bug};
 use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
 use regex::bytes::Regex;
@@ -261,7 +261,11 @@ impl View<'_> {
                 let [one, other] = moment().random;
                 write!(out, "{one:016x}{other:016x}")
             }
-            // Names of groups were resolved when the text was made, and there is no response yet.
+            Variable::NamedCapture(name) => {
+                bug!("the group `{name}` was not resolved when its text was made");
+                Ok(())
+            }
+            // There is no response yet.
             _ => Ok(()),
         };
     }

@@ -23,6 +23,16 @@ use flatout_gateway::Client;
 /// How often one request may be rewritten to another route, as in nginx.
 const ROUTES_CHOSEN_MAX: usize = 10;
 
+/// How a request has arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrival {
+    /// The number of its listener.
+    pub(crate) listener: u16,
+    /// The peer of its connection; `None` also if it is not known yet.
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) is_tls: bool,
+}
+
 /// Where a request goes.
 pub(crate) struct Resolution<'a> {
     pub(crate) site: Option<usize>,
@@ -37,7 +47,7 @@ pub(crate) struct Resolution<'a> {
 
 /// What is known of a request apart from its head.
 pub(crate) struct Origin<'o> {
-    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) arrival: Arrival,
     pub(crate) tls: Option<Tls<'o>>,
     pub(crate) identity: &'o Identity,
     /// The request continues at another route.
@@ -57,6 +67,8 @@ pub(crate) enum NoRoute {
     Path(&'static str),
     /// 500: rewrites in a cycle.
     Circle,
+    /// 500: it was reported with `bug!`.
+    Bug,
     /// `OPTIONS *`: a request about the server itself.
     Server,
 }
@@ -68,7 +80,7 @@ impl NoRoute {
             NoRoute::NotFound => Status::NOT_FOUND,
             NoRoute::WrongMethod { .. } => Status::METHOD_NOT_ALLOWED,
             NoRoute::Path(_) => Status::BAD_REQUEST,
-            NoRoute::Circle => Status::INTERNAL_SERVER_ERROR,
+            NoRoute::Circle | NoRoute::Bug => Status::INTERNAL_SERVER_ERROR,
             NoRoute::Server => Status::NO_CONTENT,
         }
     }
@@ -92,21 +104,24 @@ struct RouteChoice<'p> {
 impl Compiled {
     /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
     pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], origin: &Origin<'_>) -> Resolution<'a> {
-        let Origin { peer, tls, .. } = *origin;
+        let Arrival { listener, peer, is_tls } = origin.arrival;
+        let at = self.hosts.find(listener, head.authority());
+        let site = at.and_then(|at| self.site(at));
+        let clients = site.map_or(&self.clients, |site| &site.clients);
         let mut resolution = Resolution {
-            site: self.hosts.find(head.authority()),
+            site: at,
             route: Err(NoRoute::NoSite),
             goal: Goal {
                 path: Cow::Borrowed(path),
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: self.clients.client(head, peer, tls.is_some()),
+            client: clients.client(head, peer, is_tls),
             peer: peer.map(|peer| peer.ip().to_canonical()),
             captured: Captures::default(),
             sends_goal: true,
         };
-        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else { return resolution };
+        let Some(site) = site else { return resolution };
         resolution.route = match head.method {
             Method::Options if path == b"*" => Err(NoRoute::Server),
             // Tunnels by CONNECT are not supported. It has no path.
@@ -136,7 +151,7 @@ impl Compiled {
             Some(rerouted) => self.choose_again(site, head, resolution, (origin, noted), rerouted)?,
         };
         let RouteChoice { route: at, goal, has_method } = choice;
-        let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+        let route = site.route(at).ok_or(NoRoute::Bug)?;
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
         }
@@ -239,7 +254,7 @@ impl Compiled {
                 Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
                 Found::Nothing => return Err(NoRoute::NotFound),
             };
-            let Some(route) = site.routes.get(at) else { return Err(NoRoute::NotFound) };
+            let route = site.route(at).ok_or(NoRoute::Bug)?;
             if route.entry == Entry::Internal && round == 0 {
                 return Err(NoRoute::NotFound);
             }
@@ -282,7 +297,7 @@ impl Compiled {
             let noted = origin.identity.noted.of_reading();
             let chosen = self.choose(site, head, resolution, (origin, &noted), path);
             let chosen = chosen.ok().filter(|chosen| chosen.has_method);
-            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.routes.get(chosen.route));
+            let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.route(chosen.route));
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {
@@ -302,7 +317,7 @@ impl Compiled {
         resolution: &'v Resolution<'_>,
         identity: &'v Identity,
     ) -> View<'v> {
-        let origin = Origin { peer: None, tls, identity, rerouted: None };
+        let origin = Origin { arrival: Arrival::default(), tls, identity, rerouted: None };
         View { user: &identity.user, ..self.choice_view(head, resolution, &origin, &identity.noted) }
     }
 

@@ -13,7 +13,7 @@ use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
 use super::reroute::Rerouted;
-use super::resolve::{Origin, Resolution};
+use super::resolve::{Arrival, Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
@@ -43,7 +43,7 @@ macro_rules! request_steps {
 
 // ⏸: the request may be suspended, and resumes at the step in parentheses. The first step that refuses decides the response.
 request_steps! {
-    /// 421: no site has this host.
+    /// 421: no site has this host at this listener, or the connection has followed other rules of TLS.
     Host => guard::host,
     /// 503, except for some clients.
     Maintenance => guard::maintenance,
@@ -207,12 +207,14 @@ impl<'a> RequestContext<'a> {
         mut progress: Progress,
         response: &'a mut Response,
     ) -> RequestContext<'a> {
+        let arrival =
+            Arrival { listener: request.listener, peer: request.peer, is_tls: request.tls.is_some() };
         // A request that has waited is not known to its connection any more.
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }
         let origin = Origin {
-            peer: request.peer,
+            arrival,
             tls: request.tls,
             identity: &progress.identity,
             rerouted: progress.rerouted.as_deref(),

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::{
-    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, collect,
+    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, bug,
+    collect,
 };
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Framing, Status};
@@ -38,6 +39,7 @@ struct SuspendedRequest {
     path: Vec<u8>,
     body: Body,
     peer: Option<SocketAddr>,
+    listener: u16,
     is_tls: bool,
     is_early: bool,
     key: ExchangeKey,
@@ -66,6 +68,7 @@ pub(crate) fn suspend(
         framing: request.head.framing,
         path: request.path.to_vec(),
         peer: request.peer,
+        listener: request.listener,
         is_tls: request.tls.is_some(),
         is_early: request.tls.is_some_and(|tls| tls.is_early()),
         body: match request.body {
@@ -111,6 +114,7 @@ fn resume(
         Body::Whole { .. } | Body::Stream(_) => suspended.framing,
     };
     let Some(head) = parse_kept(&suspended.head, &mut fields, Some(framing)) else {
+        bug!("the head of a suspended request cannot be parsed again");
         response.set_status(Status::INTERNAL_SERVER_ERROR);
         return Reply::Now;
     };
@@ -121,7 +125,8 @@ fn resume(
         Body::Whole { ref bytes, ref trailers } => RequestBody::Whole { bytes, trailers },
         Body::Stream(stream) => RequestBody::Stream(stream),
     };
-    let mut request = Request::resumed(head, &suspended.path, body, suspended.peer, &suspended.key);
+    let mut request =
+        Request::resumed(head, &suspended.path, body, suspended.peer, suspended.listener, &suspended.key);
     // Early requests are still treated as early, although the handshake may be complete by now.
     request.tls = suspended.is_tls.then_some(if suspended.is_early { Tls::EARLY } else { Tls::UNKNOWN });
     worker.run(request, progress, response)

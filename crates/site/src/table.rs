@@ -137,24 +137,20 @@ impl Table {
         accept: impl Fn(usize) -> bool,
     ) -> Found {
         let Some(first) = self.first_of(path, &accept) else { return Found::Nothing };
-        let fits = |route: usize| self.methods.get(route).is_some_and(|methods| methods.fit(query));
+        let fits = |route: usize| self.methods[route].fit(query);
         if fits(first) {
             return Found::Route(first);
         }
-        let alike = self.methods.get(first).map(|methods| methods.alike.as_slice()).unwrap_or_default();
-        alike
-            .iter()
-            .copied()
-            .find(|&route| fits(route) && accept(route))
-            .map_or(Found::WrongMethod(first), Found::Route)
+        let mut alike = self.methods[first].alike.iter().copied();
+        alike.find(|&route| fits(route) && accept(route)).map_or(Found::WrongMethod(first), Found::Route)
     }
 
     /// The methods of a route and of those with the same paths, for `Allow`.
     pub(crate) fn methods_of(&self, route: usize) -> String {
         let mut names: Vec<&str> = Vec::new();
-        let own = self.methods.get(route);
-        let alike = own.into_iter().flat_map(|methods| &methods.alike).filter_map(|&at| self.methods.get(at));
-        for name in own.into_iter().chain(alike).flat_map(|methods| &methods.names) {
+        let own = &self.methods[route];
+        let alike = own.alike.iter().map(|&at| &self.methods[at]);
+        for name in std::iter::once(own).chain(alike).flat_map(|methods| &methods.names) {
             let implied = if name == "GET" { &["GET", "HEAD"][..] } else { &[name.as_str()] };
             for name in implied {
                 if !names.contains(name) {
@@ -167,7 +163,7 @@ impl Table {
 
     /// The route that a path would have without this route and those with the same paths; `None` if there is none.
     pub(crate) fn behind(&self, path: &[u8], route: usize) -> Option<usize> {
-        let alike = self.methods.get(route).map(|methods| methods.alike.as_slice()).unwrap_or_default();
+        let alike = &self.methods[route].alike;
         self.first_of(path, |other| other != route && !alike.contains(&other))
     }
 

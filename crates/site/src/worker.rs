@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
+use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service, bug};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
@@ -15,7 +15,7 @@ use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Gua
 use super::facts::Uses;
 use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
-use super::resolve::{Origin, Resolution};
+use super::resolve::{Arrival, Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
@@ -49,16 +49,16 @@ pub(crate) struct SiteWorker {
 pub(crate) struct SiteService(pub(crate) Rc<SiteWorker>);
 
 impl Service for SiteService {
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        self.0.compiled.clients.believes(peer)
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        self.0.compiled.believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {
         PathForm::Forward
     }
 
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        self.0.body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        self.0.body(head, path, listener)
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
@@ -112,10 +112,11 @@ impl SiteWorker {
     }
 
     /// If a request is going to be refused, its body is neither collected nor streamed.
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
         // The peer is known only at the call; rules that depend on it are checked there.
         let identity = Identity::default();
-        let origin = Origin { peer: None, tls: None, identity: &identity, rerouted: None };
+        let arrival = Arrival { listener, ..Arrival::default() };
+        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
         let resolution = self.compiled.resolve(head, path, &origin);
         if self.is_uncertain(&resolution) {
             return self.body_of_any(&resolution);
@@ -176,23 +177,25 @@ impl SiteWorker {
     }
 
     pub(super) fn route(&self, resolution: &Resolution<'_>) -> Option<&CompiledRoute> {
-        let site = self.compiled.sites.get(resolution.site?)?;
-        site.routes.get(*resolution.route.as_ref().ok()?)
+        self.compiled.site(resolution.site?)?.route(*resolution.route.as_ref().ok()?)
     }
 
     /// The guards of the route, or else of the site; without a site, those that allow everything.
     pub(crate) fn guards(&self, resolution: &Resolution<'_>) -> &Guards {
-        let Some(site) = resolution.site.and_then(|site| self.compiled.sites.get(site)) else {
+        let Some(site) = resolution.site.and_then(|site| self.compiled.site(site)) else {
             return &self.no_guards;
         };
-        let route = resolution.ruling_route().and_then(|route| site.routes.get(route));
+        let route = resolution.ruling_route().and_then(|route| site.route(route));
         route.map_or(&site.rest, |route| &route.guards)
     }
 
     pub(super) fn finishers(&self, resolution: &Resolution<'_>) -> &Finishers {
         let site = resolution.site.and_then(|site| self.finishers.get(site));
         match (site, resolution.ruling_route()) {
-            (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or(rest),
+            (Some((routes, rest)), Some(route)) => routes.get(route).unwrap_or_else(|| {
+                bug!("no rules for responses have the index {route}");
+                rest
+            }),
             (Some((_, rest)), None) => rest,
             (None, _) => &self.no_finishers,
         }

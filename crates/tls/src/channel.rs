@@ -193,6 +193,12 @@ impl Channel {
         self.session.is_resumed()
     }
 
+    /// The number of the rules that the client had to follow ([`Acceptor::rules`](crate::Acceptor::rules)); `None` before its
+    /// ClientHello has arrived, and for a client's own connection.
+    pub fn rules(&self) -> Option<u16> {
+        self.session.rules()
+    }
+
     /// The peer's verified certificate, if any (DER).
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.session.peer_certificate()
@@ -416,8 +422,7 @@ impl Channel {
     }
 
     fn keep_records(&mut self, records: &[u8]) {
-        let is_server = matches!(self.session, Session::Server(_));
-        if is_server && !self.is_open && records.len() > HELLO_BYTES_MAX {
+        if !self.session.is_client() && !self.is_open && records.len() > HELLO_BYTES_MAX {
             return self.fail(Fault::TooLarge);
         }
         self.incoming = records.to_vec();

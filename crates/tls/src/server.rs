@@ -6,21 +6,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::digest::{Context, SHA256};
-use rustls::ServerConfig;
-use rustls::server::WebPkiClientVerifier;
-use rustls::version::{TLS12, TLS13};
+use rustls::server::Accepted;
 
-use crate::certificate::{Certificate, authorities, chain};
+use crate::certificate::Certificate;
 use crate::channel::Channel;
 use crate::counts::{Counted, Counts};
-use crate::early::{EARLY_BYTES_MAX, SessionStore};
+use crate::early::SessionStore;
 use crate::fault::Fault;
 use crate::names::Names;
-use crate::proofs::{PROTOCOL, Proofs};
+use crate::profile::{Common, OpenProfile, Profile, Rules, Selector};
+use crate::proofs::Proofs;
 use crate::session::Session;
 use crate::staple::{self, Staple};
-use crate::tickets::{Bound, Tickets};
+use crate::tickets::Tickets;
 
 /// The settings of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +39,8 @@ pub struct ServerPlan {
     /// attacker could replay it: see [`Channel::is_early`]. Sessions are stored in memory and each is valid
     /// for one connection; the keys of [`Tickets`] are not used.
     pub early_data: bool,
+    /// Other certificates and rules for some names; which, a [`Selector`] decides.
+    pub profiles: Vec<Profile>,
 }
 
 impl Default for ServerPlan {
@@ -53,6 +53,7 @@ impl Default for ServerPlan {
             clients: None,
             protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             early_data: false,
+            profiles: Vec::new(),
         }
     }
 }
@@ -104,6 +105,7 @@ struct Inner {
     counts: Arc<Counts>,
     tickets: Tickets,
     proofs: Proofs,
+    rules: Rules,
 }
 
 /// Another plan of an [`Acceptor`], whose files were read. Dropping it changes nothing.
@@ -111,12 +113,12 @@ struct Inner {
 pub struct Prepared(Arc<Live>);
 
 /// The current configuration for new connections.
-struct Live {
-    config: Arc<ServerConfig>,
+pub(crate) struct Live {
+    /// The server's own, and those of the plan's profiles.
+    profiles: Vec<OpenProfile>,
+    selector: Selector,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
-    /// The sessions, if early data is enabled.
-    kept: Option<SessionStore>,
     /// The modification time and size of each file.
     stamps: Vec<Stamp>,
 }
@@ -129,17 +131,30 @@ impl Acceptor {
     /// # Errors
     /// Which file has which problem, and what to do.
     pub fn open(plan: ServerPlan) -> Result<Acceptor, String> {
-        let (tickets, proofs) = (Tickets::new()?, Proofs::default());
-        let live = ArcSwap::from_pointee(Live::load(plan, &tickets, &proofs, None)?);
-        Ok(Acceptor(Arc::new(Inner { live, counts: Arc::default(), tickets, proofs })))
+        Acceptor::open_with(plan, Selector::default())
     }
 
-    /// Starts a connection.
+    /// The same for a plan with profiles.
+    ///
+    /// # Errors
+    /// As [`Acceptor::open`].
+    pub fn open_with(plan: ServerPlan, selector: Selector) -> Result<Acceptor, String> {
+        let (tickets, proofs, rules) = (Tickets::new()?, Proofs::default(), Rules::default());
+        let live = Live::load(plan, selector, (&tickets, &proofs, &rules), &[])?;
+        let live = ArcSwap::from_pointee(live);
+        Ok(Acceptor(Arc::new(Inner { live, counts: Arc::default(), tickets, proofs, rules })))
+    }
+
+    /// Starts a connection to the listener of this number.
     ///
     /// # Errors
     /// The configuration is not usable; it was checked when it was opened.
-    pub fn accept(&self, socket: OwnedFd) -> Result<Channel, Fault> {
-        let session = Session::server(self.0.live.load().config.clone()).map_err(Fault::Protocol)?;
+    pub fn accept(&self, socket: OwnedFd, listener: u16) -> Result<Channel, Fault> {
+        let live = self.0.live.load();
+        let session = match &live.profiles[..] {
+            [only] => Session::server(only).map_err(Fault::Protocol)?,
+            _ => Session::undecided(live.clone(), listener),
+        };
         Ok(Channel::new(socket, session, Some(self.0.counts.clone())))
     }
 
@@ -148,13 +163,23 @@ impl Acceptor {
     ///
     /// # Errors
     /// As [`Acceptor::open`]; then nothing changes.
-    pub fn prepare(&self, plan: ServerPlan) -> Result<Prepared, String> {
+    pub fn prepare(&self, plan: ServerPlan, selector: Selector) -> Result<Prepared, String> {
         let live = self.0.live.load_full();
         if live.plan == plan && live.stamps == stamps(&plan) {
-            return Ok(Prepared(live));
+            return Ok(Prepared(Arc::new(Live { selector, ..live.copy() })));
         }
-        Live::load(plan, &self.0.tickets, &self.0.proofs, live.kept.clone())
-            .map(|live| Prepared(Arc::new(live)))
+        self.load(plan, selector, &live).map(|live| Prepared(Arc::new(live)))
+    }
+
+    fn load(&self, plan: ServerPlan, selector: Selector, former: &Live) -> Result<Live, String> {
+        let sessions = former.profiles.iter().filter_map(|profile| profile.sessions.clone());
+        let Inner { tickets, proofs, rules, .. } = &*self.0;
+        Live::load(plan, selector, (tickets, proofs, rules), &sessions.collect::<Vec<_>>())
+    }
+
+    /// The number of the rules of a profile: those of connections are compared with it ([`Channel::rules`]).
+    pub fn rules(&self, profile: usize) -> Option<u16> {
+        self.0.live.load().rules(profile)
     }
 
     /// Uses a prepared plan for new connections; existing ones continue. Tickets stay valid, unless the requirements
@@ -175,15 +200,9 @@ impl Acceptor {
         if !has_changed && !before.has_expired_staple(SystemTime::now()) {
             return Ok(false);
         }
-        let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs, before.kept.clone());
+        let loaded = self.load(before.plan.clone(), before.selector.clone(), &before);
         let live = loaded.as_ref().map(|_| ()).map_err(String::clone);
-        let next = loaded.unwrap_or_else(|_| Live {
-            config: before.config.clone(),
-            certificates: before.certificates.clone(),
-            plan: before.plan.clone(),
-            kept: before.kept.clone(),
-            stamps,
-        });
+        let next = loaded.unwrap_or_else(|_| Live { stamps, ..before.copy() });
         // A new plan that was set meanwhile stays.
         self.0.live.compare_and_swap(&before, Arc::new(next));
         if has_changed { live.map(|()| true) } else { Ok(false) }
@@ -216,73 +235,78 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
+impl Prepared {
+    /// The number of the rules of a profile.
+    pub fn rules(&self, profile: usize) -> Option<u16> {
+        self.0.rules(profile)
+    }
+}
+
 impl Live {
     fn load(
         plan: ServerPlan,
-        tickets: &Tickets,
-        proofs: &Proofs,
-        kept: Option<SessionStore>,
+        selector: Selector,
+        (tickets, proofs, rules): (&Tickets, &Proofs, &Rules),
+        former: &[SessionStore],
     ) -> Result<Live, String> {
         // Taken before the files are read, so that a write meanwhile is detected as a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
-        let mut certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let load_all = |all: &[Identity]| all.iter().map(load).collect::<Result<Vec<_>, _>>();
+        let mut certificates = load_all(&plan.identities)?;
         let (there, missing): (Vec<&Awaited>, Vec<&Awaited>) =
             plan.awaited.iter().partition(|awaited| awaited.path.exists());
         for Awaited { path, .. } in there {
             certificates.push(Certificate::load(path, path)?);
         }
-        if certificates.is_empty() && plan.awaited.is_empty() {
+        let has_own = |profile: &Profile| !profile.identities.is_empty();
+        let is_served = plan.profiles.is_empty() || !plan.profiles.iter().all(has_own);
+        if certificates.is_empty() && plan.awaited.is_empty() && is_served {
             return Err("no certificate: need at least one, with its key".to_owned());
         }
-        let versions = match plan.min_version {
-            MinVersion::Tls12 => &[&TLS13, &TLS12][..],
-            MinVersion::Tls13 => &[&TLS13][..],
+        let common = Common { plan: &plan, tickets, rules, former };
+        let usual = || {
+            let missing = missing.iter().flat_map(|awaited| &awaited.names);
+            Names::new(&certificates, missing, proofs.clone())
         };
-        let unusable = |error| format!("TLS cannot be configured: {error}");
-        let builder = ServerConfig::builder_with_provider(crate::provider())
-            .with_protocol_versions(versions)
-            .map_err(unusable)?;
-        let mut trust = Context::new(&SHA256);
-        let builder = match &plan.clients {
-            None => builder.with_no_client_auth(),
-            Some(clients) => {
-                for certificate in chain(&clients.authorities)? {
-                    trust.update(&certificate);
-                }
-                trust.update(&[u8::from(clients.required)]);
-                let roots = Arc::new(authorities(&clients.authorities)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, crate::provider());
-                let verifier = if clients.required { verifier } else { verifier.allow_unauthenticated() };
-                let verifier = verifier
-                    .build()
-                    .map_err(|error| format!("certificate {}: {error}", clients.authorities.display()))?;
-                builder.with_client_cert_verifier(verifier)
-            }
-        };
-        let names =
-            Names::new(&certificates, missing.iter().flat_map(|awaited| &awaited.names), proofs.clone());
-        let mut config = builder.with_cert_resolver(Arc::new(names));
-        config.alpn_protocols = plan.protocols.clone();
-        if plan.proves_names {
-            // Last: clients that support another protocol get that one.
-            config.alpn_protocols.push(PROTOCOL.to_vec());
+        let own =
+            Profile { identities: Vec::new(), min_version: plan.min_version, clients: plan.clients.clone() };
+        let mut profiles = vec![common.open(&own, usual())?];
+        let mut others = Vec::new();
+        for profile in &plan.profiles {
+            let certificates = load_all(&profile.identities)?;
+            let names = match certificates.is_empty() {
+                true => usual(),
+                false => Names::new(&certificates, std::iter::empty(), proofs.clone()),
+            };
+            profiles.push(common.open(profile, names)?);
+            others.extend(certificates);
         }
-        let trust = trust.finish().as_ref().to_vec();
-        let kept = plan.early_data.then(|| match kept {
-            Some(kept) if kept.trust == trust => kept,
-            _ => SessionStore::new(trust.clone()),
-        });
-        match &kept {
-            Some(kept) => {
-                config.session_storage = Arc::new(kept.clone());
-                config.max_early_data_size = EARLY_BYTES_MAX;
-                // The response must not wait for the end of the handshake either.
-                config.send_half_rtt_data = true;
-            }
-            None => config.ticketer = Arc::new(Bound { tickets: tickets.clone(), trust }),
+        certificates.extend(others);
+        Ok(Live { profiles, selector, certificates, plan, stamps })
+    }
+
+    /// A copy, which shares what was read.
+    fn copy(&self) -> Live {
+        let Live { profiles, selector, certificates, plan, stamps } = self;
+        let (profiles, selector) = (profiles.clone(), selector.clone());
+        Live {
+            profiles,
+            selector,
+            certificates: certificates.clone(),
+            plan: plan.clone(),
+            stamps: stamps.clone(),
         }
-        Ok(Live { config: Arc::new(config), certificates, plan, kept, stamps })
+    }
+
+    fn rules(&self, profile: usize) -> Option<u16> {
+        self.profiles.get(profile).map(|profile| profile.rules)
+    }
+
+    /// The profile for a ClientHello at this listener.
+    pub(crate) fn profile(&self, listener: u16, hello: &Accepted) -> Option<&OpenProfile> {
+        let at = self.selector.select(listener, hello);
+        self.profiles.get(at).or_else(|| self.profiles.first())
     }
 
     fn has_expired_staple(&self, now: SystemTime) -> bool {
@@ -292,11 +316,13 @@ impl Live {
 }
 
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
-    let authorities = plan.clients.iter().map(|clients| &clients.authorities);
-    let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
+    let of_profiles = plan.profiles.iter().filter_map(|profile| profile.clients.as_ref());
+    let authorities = plan.clients.iter().chain(of_profiles).map(|clients| &clients.authorities);
+    let identities = || plan.identities.iter().chain(plan.profiles.iter().flat_map(|it| &it.identities));
+    let own = identities().flat_map(|it| [&it.certificate, &it.key]);
     let files = own.chain(plan.awaited.iter().map(|it| &it.path)).chain(authorities).cloned();
     // Not for awaited certificates: they do not require stapling.
-    let staples = plan.identities.iter().map(|it| staple::path(&it.certificate));
+    let staples = identities().map(|it| staple::path(&it.certificate));
     files
         .chain(staples)
         .map(|path| {

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::server::{Acceptor, ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData, UnbufferedStatus,
 };
-use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind};
+
+use crate::profile::OpenProfile;
+use crate::server::Live;
 
 /// The maximum overhead of a record: head, nonce, padding and tag of any supported cipher.
 const RECORD_OVERHEAD_BYTES_MAX: usize = 256;
@@ -26,7 +29,10 @@ const UNRECOGNIZED_NAME: u8 = 112;
 
 /// One connection's session.
 pub(crate) enum Session {
-    Server(UnbufferedServerConnection),
+    /// A server's, before its ClientHello has told which profile it gets.
+    Undecided(Box<Undecided>),
+    /// A server's, and the number of its rules.
+    Server(UnbufferedServerConnection, u16),
     Client(UnbufferedClientConnection),
 }
 
@@ -87,8 +93,27 @@ impl<'a> Plain<'a> {
 }
 
 impl Session {
-    pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Session, Error> {
-        UnbufferedServerConnection::new(config).map(Session::Server)
+    pub(crate) fn server(profile: &OpenProfile) -> Result<Session, Error> {
+        let session = UnbufferedServerConnection::new(profile.config.clone())?;
+        Ok(Session::Server(session, profile.rules))
+    }
+
+    /// A server's whose profile depends on the ClientHello.
+    pub(crate) fn undecided(live: Arc<Live>, listener: u16) -> Session {
+        Session::Undecided(Box::new(Undecided { live, listener }))
+    }
+
+    /// The number of the rules that its client had to follow; `None` for a client's, and before the ClientHello.
+    pub(crate) fn rules(&self) -> Option<u16> {
+        match self {
+            Session::Server(_, rules) => Some(*rules),
+            Session::Undecided(_) | Session::Client(_) => None,
+        }
+    }
+
+    /// Whether it is a client's.
+    pub(crate) fn is_client(&self) -> bool {
+        matches!(self, Session::Client(_))
     }
 
     pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, Error> {
@@ -103,8 +128,16 @@ impl Session {
         plain: &mut Plain<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, Result<Progress, Error>) {
+        if let Session::Undecided(undecided) = self {
+            match undecided.decide(records, out) {
+                Ok(Some(session)) => *self = session,
+                Ok(None) => return (0, Ok(Progress::Drained)),
+                Err(error) => return (records.len(), Err(error)),
+            }
+        }
         match self {
-            Session::Server(session) => take(session, records, plain, out),
+            Session::Undecided(_) => (0, Ok(Progress::Drained)),
+            Session::Server(session, _) => take(session, records, plain, out),
             Session::Client(session) => take(session, records, plain, out),
         }
     }
@@ -118,49 +151,89 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         match self {
-            Session::Server(session) => say(session, what, part, out),
+            Session::Undecided(_) => Err(Error::HandshakeNotComplete),
+            Session::Server(session, _) => say(session, what, part, out),
             Session::Client(session) => say(session, what, part, out),
         }
     }
 
     /// Whether the handshake is still in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
-        self.common().is_handshaking()
+        self.common().is_none_or(CommonState::is_handshaking)
     }
 
     pub(crate) fn protocol(&self) -> Option<&[u8]> {
-        self.common().alpn_protocol()
+        self.common()?.alpn_protocol()
     }
 
     /// Version and cipher suite.
     pub(crate) fn cipher(&self) -> Option<(&'static str, String)> {
-        let version = match self.common().protocol_version()? {
+        let common = self.common()?;
+        let version = match common.protocol_version()? {
             rustls::ProtocolVersion::TLSv1_3 => "TLSv1.3",
             _ => "TLSv1.2",
         };
-        Some((version, suite_name(self.common().negotiated_cipher_suite()?.suite())))
+        Some((version, suite_name(common.negotiated_cipher_suite()?.suite())))
     }
 
     /// The group of the key exchange; `None` for a resumption without key exchange.
     pub(crate) fn key_exchange(&self) -> Option<String> {
-        self.common().negotiated_key_exchange_group().map(|group| format!("{:?}", group.name()))
+        self.common()?.negotiated_key_exchange_group().map(|group| format!("{:?}", group.name()))
     }
 
     /// Whether it resumed an earlier session.
     pub(crate) fn is_resumed(&self) -> bool {
-        self.common().handshake_kind() == Some(HandshakeKind::Resumed)
+        self.common().and_then(|common| common.handshake_kind()) == Some(HandshakeKind::Resumed)
     }
 
     /// The peer's certificate (DER), if it has sent one.
     pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
-        self.common().peer_certificates()?.first().map(|certificate| certificate.as_ref())
+        self.common()?.peer_certificates()?.first().map(|certificate| certificate.as_ref())
     }
 
-    fn common(&self) -> &CommonState {
+    /// `None` before the ClientHello.
+    fn common(&self) -> Option<&CommonState> {
         match self {
-            Session::Server(session) => session,
-            Session::Client(session) => session,
+            Session::Undecided(_) => None,
+            Session::Server(session, _) => Some(session),
+            Session::Client(session) => Some(session),
         }
+    }
+}
+
+/// What a server's session is made of when its ClientHello has arrived.
+pub(crate) struct Undecided {
+    live: Arc<Live>,
+    listener: u16,
+}
+
+impl Undecided {
+    /// Makes the session, if these records have the whole ClientHello; they are left for it.
+    ///
+    /// # Errors
+    /// It is none; `out` has the alert.
+    fn decide(&self, records: &[u8], out: &mut Vec<u8>) -> Result<Option<Session>, Error> {
+        let mut acceptor = Acceptor::default();
+        let mut rest = records;
+        while !rest.is_empty() {
+            // A full buffer: this is no ClientHello of a size that anybody sends.
+            if acceptor.read_tls(&mut rest).is_err() {
+                return Err(Error::General("the ClientHello is too large".to_owned()));
+            }
+            match acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(hello)) => {
+                    let profile = self.live.profile(self.listener, &hello);
+                    return profile.map(Session::server).transpose();
+                }
+                Err((error, mut alert)) => {
+                    // Nothing fails here: it writes to memory.
+                    let _ = alert.write_all(out);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -199,7 +199,7 @@ fn an_end_that_is_not_announced_is_one() {
 /// Sends bytes as a foreign client. Returns the channel and the response.
 fn exchange(folder: &Folder, sent: &[u8]) -> (Channel, Vec<u8>) {
     let (one, mut other) = pair();
-    let mut server = folder.acceptor().accept(OwnedFd::from(one)).unwrap();
+    let mut server = folder.acceptor().accept(OwnedFd::from(one), 0).unwrap();
     let mut at = 0;
     while at < sent.len() {
         at += other.write(&sent[at..]).unwrap_or(0);
@@ -252,7 +252,7 @@ fn a_handshake_goes_on_from_any_byte() {
     let whole = hello.len();
     for cut in 0..whole {
         let (one, mut far) = pair();
-        let mut server = acceptor.accept(OwnedFd::from(one)).unwrap();
+        let mut server = acceptor.accept(OwnedFd::from(one), 0).unwrap();
         far.write_all(&hello[..cut]).unwrap();
         assert_eq!(server.shake(), Shake::GoesOn);
         assert!(server.bytes_kept() <= cut);

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use flatout_lane::socket::Moved;
-use flatout_tls::{Acceptor, Channel, ClientCertificates, ServerPlan};
+use flatout_tls::{Acceptor, Channel, ClientCertificates, Selector, ServerPlan};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -59,7 +59,7 @@ fn begin(acceptor: &Acceptor, config: &Arc<ClientConfig>, early: &[u8]) -> Begun
 fn accepted(acceptor: &Acceptor, sent: &[u8]) -> (Channel, UnixStream) {
     let (one, mut other) = pair();
     other.write_all(sent).unwrap();
-    (acceptor.accept(OwnedFd::from(one)).unwrap(), other)
+    (acceptor.accept(OwnedFd::from(one), 0).unwrap(), other)
 }
 
 impl Begun {
@@ -184,7 +184,7 @@ fn early_data_must_be_enabled_and_is_limited() {
     assert!(begun.received() == most);
     // After it was disabled, earlier tickets are not accepted for early data.
     meet(&acceptor, &config);
-    acceptor.replace(acceptor.prepare(without).unwrap());
+    acceptor.replace(acceptor.prepare(without, Selector::default()).unwrap());
     let mut begun = begin(&acceptor, &config, b"early");
     assert_eq!(begun.received(), b"");
     begun.answered();
@@ -198,9 +198,13 @@ fn sessions_survive_a_reload_unless_the_client_ca_changes() {
     let folder = Folder::new();
     let (acceptor, config) = (Acceptor::open(plan(&folder)).unwrap(), client(&folder));
     meet(&acceptor, &config);
-    acceptor.replace(acceptor.prepare(plan(&folder)).unwrap());
+    acceptor.replace(acceptor.prepare(plan(&folder), Selector::default()).unwrap());
     assert_eq!(begin(&acceptor, &config, b"early").received(), b"early");
     let clients = ClientCertificates { authorities: folder.authority(), required: false };
-    acceptor.replace(acceptor.prepare(ServerPlan { clients: Some(clients), ..plan(&folder) }).unwrap());
+    acceptor.replace(
+        acceptor
+            .prepare(ServerPlan { clients: Some(clients), ..plan(&folder) }, Selector::default())
+            .unwrap(),
+    );
     assert_eq!(begin(&acceptor, &config, b"early").received(), b"");
 }

@@ -51,7 +51,7 @@ fn open(folder: &Folder) -> (Channel, Sealer) {
     config.enable_secret_extraction = true;
     let mut client = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
     let (one, mut stream) = pair();
-    let mut server = folder.acceptor().accept(OwnedFd::from(one)).unwrap();
+    let mut server = folder.acceptor().accept(OwnedFd::from(one), 0).unwrap();
     while !server.is_open() {
         while client.wants_write() {
             client.write_tls(&mut stream).unwrap();

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use flatout_tls::{
-    Acceptor, Awaited, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Proof,
-    ServerPlan,
+    Acceptor, Awaited, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Profile,
+    Proof, Selector, ServerPlan, Shake,
 };
 use support::{Folder, server, shaken, write_private};
 
@@ -151,7 +151,7 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
     assert!(shaken(&acceptor, &connector).0.is_resumed(), "tickets stay good");
 
     let newest = ServerPlan { min_version: MinVersion::Tls13, ..server(vec![identity]) };
-    acceptor.replace(acceptor.prepare(newest).unwrap());
+    acceptor.replace(acceptor.prepare(newest, Selector::default()).unwrap());
     assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
 }
 
@@ -284,10 +284,10 @@ fn sessions_go_on_elsewhere_with_the_same_keys_and_the_same_trust() {
     assert!(resumes(&other));
     first.tickets().add(&other.tickets().text(), SystemTime::now()).unwrap();
     assert!(resumes(&first));
-    first.replace(first.prepare(with_clients(false)).unwrap());
+    first.replace(first.prepare(with_clients(false), Selector::default()).unwrap());
     assert!(!resumes(&first), "who was not asked for a certificate is asked now");
     assert!(resumes(&first));
-    first.replace(first.prepare(plan).unwrap());
+    first.replace(first.prepare(plan, Selector::default()).unwrap());
     assert!(!resumes(&first));
 }
 
@@ -304,4 +304,98 @@ fn certificates_have_a_renewal_identifier() {
     assert_eq!((authority.len(), &encoded[..]), (20, &[0, 0x87, 0x65, 0x43, 0x21][..]));
     let nameless = folder.sign("nameless", &["a.test"]);
     assert_eq!(Certificate::load(&nameless.certificate, &nameless.key).unwrap().issued_as, None);
+}
+
+#[test]
+fn profiles_have_certificates_and_rules_of_their_own() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let clients = ClientCertificates { authorities: folder.authority(), required: true };
+    let plan = ServerPlan {
+        profiles: vec![
+            Profile { identities: vec![folder.sign("b", &["b.test"])], ..Profile::default() },
+            Profile { clients: Some(clients), min_version: MinVersion::Tls13, ..Profile::default() },
+        ],
+        ..server(vec![folder.sign("a", &["a.test", "c.test", "localhost"])])
+    };
+    let selector = || {
+        Selector::new(|listener, name| match (listener, name) {
+            (0, Some("b.test")) => 1,
+            (0, Some("c.test")) => 2,
+            (1, _) => 1,
+            (2, _) => 7,
+            _ => 0,
+        })
+    };
+    let acceptor = Acceptor::open_with(plan.clone(), selector()).unwrap();
+    assert_eq!(acceptor.rules(0), acceptor.rules(1), "they require the same");
+    assert_ne!(acceptor.rules(0), acceptor.rules(2));
+    assert_eq!(acceptor.rules(3), None);
+    let identity = folder.sign("client", &["client.test"]);
+    let known = ClientPlan { identity: Some(identity), ..folder.trusting() };
+    let ends = |listener: u16, plan: &ClientPlan, name: &str| {
+        let (one, other) = support::pair();
+        let mut server = acceptor.accept(one.into(), listener).unwrap();
+        let mut client = Connector::open(plan, name).unwrap().connect(other.into()).unwrap();
+        for _ in 0..6 {
+            client.shake();
+            server.shake();
+        }
+        (server, client)
+    };
+    let said = |listener, plan: &ClientPlan, name: &str| {
+        let (server, client) = ends(listener, plan, name);
+        let fault = client.fault().or(server.fault());
+        (fault.map_or("open".to_owned(), ToString::to_string), server.rules())
+    };
+    let open = |profile| ("open".to_owned(), acceptor.rules(profile));
+    assert_eq!(said(0, &folder.trusting(), "a.test"), open(0));
+    assert_eq!(said(0, &folder.trusting(), "b.test"), open(1));
+    assert_eq!(said(0, &known, "c.test"), open(2));
+    assert!(said(1, &folder.trusting(), "a.test").0.contains("another name: got b.test"));
+    // A profile that does not exist is the first.
+    assert_eq!(said(2, &folder.trusting(), "a.test"), open(0));
+    assert_ne!(said(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
+    let unknown = ClientPlan { identity: Some(stranger.sign("client", &["x"])), ..folder.trusting() };
+    assert_ne!(said(0, &unknown, "c.test").0, "open");
+    // The numbers of rules stay.
+    let (before, changed) = ([acceptor.rules(0), acceptor.rules(2)], ServerPlan { early_data: true, ..plan });
+    let prepared = acceptor.prepare(changed, selector()).unwrap();
+    assert_eq!([prepared.rules(0), prepared.rules(2)], before);
+    acceptor.replace(prepared);
+    assert_eq!(said(0, &known, "c.test"), open(2));
+}
+
+#[test]
+fn a_profile_is_chosen_when_the_whole_hello_has_arrived() {
+    use std::io::{Read, Write};
+    let folder = Folder::new();
+    let plan =
+        ServerPlan { profiles: vec![Profile::default()], ..server(vec![folder.sign("a", &["a.test"])]) };
+    let acceptor = Acceptor::open_with(plan, Selector::new(|_, _| 1)).unwrap();
+    // The ClientHello of a client whose peer is a plain socket.
+    let (one, mut other) = support::pair();
+    let mut client = Connector::open(&folder.trusting(), "a.test").unwrap().connect(one.into()).unwrap();
+    client.shake();
+    let mut hello = vec![0; 8 << 10];
+    let bytes = other.read(&mut hello).unwrap();
+    let (one, mut stream) = support::pair();
+    let mut server = acceptor.accept(one.into(), 0).unwrap();
+    for byte in &hello[..bytes - 1] {
+        stream.write_all(&[*byte]).unwrap();
+        assert_eq!(server.shake(), Shake::GoesOn);
+        assert_eq!((server.rules(), server.protocol()), (None, None));
+    }
+    stream.write_all(&hello[bytes - 1..bytes]).unwrap();
+    assert_eq!(server.shake(), Shake::GoesOn);
+    assert_eq!(server.rules(), acceptor.rules(1));
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3, 1, 0, 4, 2, 0, 0, 0], &[22, 3, 1, 0, 0, 22, 3, 1, 0, 0]]
+    {
+        let (one, mut stream) = support::pair();
+        let mut server = acceptor.accept(one.into(), 0).unwrap();
+        stream.write_all(garbage).unwrap();
+        assert_eq!(server.shake(), Shake::Failed, "{garbage:?}");
+        let mut alert = [0; 64];
+        assert_eq!((stream.read(&mut alert).unwrap(), alert[0]), (7, 21), "{garbage:?}");
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use flatout_engine::bug;
 use foldhash::fast::RandomState;
 
 use super::invalid::{Invalidations, Purges, RecordState, WriteId, is_of_all};
@@ -120,18 +121,16 @@ impl Index {
 
     /// It does not wait any more.
     pub(super) fn unqueue(&mut self, slots: Slots) {
-        if let Entry::Occupied(mut waiting) = self.waiting.entry(slots.key) {
-            *waiting.get_mut() -= 1;
-            if *waiting.get() == 0 {
-                waiting.remove();
-            }
+        match self.waiting.entry(slots.key) {
+            Entry::Occupied(waiting) if *waiting.get() == 1 => drop(waiting.remove()),
+            Entry::Occupied(mut waiting) => *waiting.get_mut() -= 1,
+            Entry::Vacant(_) => bug!("a response leaves the queue of the disk whose key was not in it"),
         }
         for slot in slots.at {
-            if let Entry::Occupied(mut queued) = self.queued.entry(slot) {
-                queued.get_mut().count -= 1;
-                if queued.get().count == 0 {
-                    queued.remove();
-                }
+            match self.queued.entry(slot) {
+                Entry::Occupied(queued) if queued.get().count == 1 => drop(queued.remove()),
+                Entry::Occupied(mut queued) => queued.get_mut().count -= 1,
+                Entry::Vacant(_) => bug!("a response leaves the queue of the disk whose slot was not in it"),
             }
         }
     }

@@ -166,11 +166,7 @@ impl Entry {
     pub(crate) fn body(&self) -> &[u8] {
         match &self.body {
             Content::Own(body) => body,
-            // The earlier entry always has its own body.
-            Content::Of(former) => match &former.body {
-                Content::Own(body) => body,
-                Content::Of(_) => &[],
-            },
+            Content::Of(former) => former.body(),
         }
     }
 

@@ -59,6 +59,7 @@ impl Dropping {
         let rules = Caching {
             rules: &self.rules,
             key: None,
+            space: b"",
             names_authorization: false,
             repeats: false,
             is_bypassed: false,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_engine::{Body, GuestKey, Lane, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Asks, StorageDecision};
@@ -288,7 +288,10 @@ impl ResponseSink for Fill {
 
     fn push(&self, data: Bytes) -> bool {
         let mut stream = self.stream.borrow_mut();
-        let Some(stream) = &mut *stream else { return false };
+        let Some(stream) = &mut *stream else {
+            bug!("a body arrives that nobody receives");
+            return false;
+        };
         stream.bytes += data.len() as u64;
         let is_too_large = stream.bytes > self.worker.store.body_bytes_max();
         if stream.is_kept && (is_too_large || !self.holds(data.len() as u64)) {

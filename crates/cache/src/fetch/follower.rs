@@ -124,7 +124,9 @@ impl Follower {
             return None;
         }
         let mut selected = Vec::new();
-        with_head(&self.waiting.head, |head| select(head, entry.vary(), &mut selected));
+        if with_head(&self.waiting.head, |head| select(head, entry.vary(), &mut selected)).is_none() {
+            return Some(Next::Alone);
+        }
         if entry.selected() == selected {
             return None;
         }

@@ -10,6 +10,9 @@ use super::waiting_request::with_head;
 use crate::entry::{Content, Entry, Parts, stored_lines};
 use crate::policy::select;
 
+/// A value of selecting fields that no request has.
+const NOBODYS: &[u8] = b"\0";
+
 impl Fill {
     /// Whether the upstream's response is stored; if not, the error is whether others' would not be either.
     pub(super) fn stored(&self, response: &Response) -> Result<StorageDecision, bool> {
@@ -63,8 +66,11 @@ impl Fill {
             ),
         };
         let mut selected = Vec::new();
-        if !vary.is_empty() {
-            with_head(&self.order.head, |head| select(head, &vary, &mut selected));
+        if !vary.is_empty()
+            && with_head(&self.order.head, |head| select(head, &vary, &mut selected)).is_none()
+        {
+            // It may be anybody's variant, so it is nobody's.
+            selected = NOBODYS.to_vec();
         }
         let parts = Parts {
             key: self.key(),

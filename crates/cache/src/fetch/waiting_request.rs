@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{ExchangeKey, Reply, Request, RequestBody, Response};
+use flatout_engine::{ExchangeKey, Reply, Request, RequestBody, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::cache::Asks;
 use flatout_wire::head::parse_kept;
@@ -18,11 +18,14 @@ use flatout_gateway::Rules;
 use flatout_gateway::{Caching, Client, Edits, Finish, Forwarded};
 use flatout_proxy::Forward;
 
-/// Calls `act` with a kept head.
+/// Calls `act` with a kept head. `None`, which is reported as a bug, if it cannot be parsed again.
 pub(crate) fn with_head<T>(bytes: &[u8], act: impl FnOnce(&Head<'_>) -> T) -> Option<T> {
     let mut fields = Vec::new();
-    let head = parse_kept(bytes, &mut fields, None)?;
-    Some(act(&head))
+    let head = parse_kept(bytes, &mut fields, None);
+    if head.is_none() {
+        bug!("the head of a request that waited cannot be parsed again");
+    }
+    Some(act(&head?))
 }
 
 /// How often a request waits before it is forwarded alone: for a read of the first variant from disk, for a read of its own variant, and
@@ -51,6 +54,7 @@ pub(crate) struct WaitingRequest {
     pub(crate) head: Vec<u8>,
     path: Vec<u8>,
     peer: Option<SocketAddr>,
+    listener: u16,
     exchange: ExchangeKey,
     forward: Forward,
     target: Vec<u8>,
@@ -79,6 +83,7 @@ impl WaitingRequest {
             head: request.head.bytes().to_vec(),
             path: request.path.to_vec(),
             peer: request.peer,
+            listener: request.listener,
             exchange: request.park(),
             forward: forwarded.forward.clone(),
             target: forwarded.target.to_vec(),
@@ -110,8 +115,9 @@ impl WaitingRequest {
     ) -> Reply {
         let rules = Caching {
             rules: &self.rules,
-            // It is in our key.
+            // They are in our key.
             key: None,
+            space: b"",
             names_authorization: self.names_authorization,
             repeats: false,
             is_bypassed: false,
@@ -137,7 +143,14 @@ impl WaitingRequest {
             waited: self.waited,
         };
         let reply = with_head(&self.head, |head| {
-            let request = Request::resumed(*head, &self.path, RequestBody::NONE, self.peer, &self.exchange);
+            let request = Request::resumed(
+                *head,
+                &self.path,
+                RequestBody::NONE,
+                self.peer,
+                self.listener,
+                &self.exchange,
+            );
             act(request, forwarded, lookup, response)
         });
         reply.unwrap_or_else(|| {

@@ -31,7 +31,7 @@ const HITS_PER_TOUCH: u32 = 32;
 
 /// Slots by hash; a newer entry replaces an older one.
 pub(crate) struct HotEntries {
-    slots: Box<[Option<HotEntry>]>,
+    slots: Box<[Option<HotEntry>; SLOTS]>,
 }
 
 pub(crate) struct HotEntry {
@@ -77,15 +77,14 @@ impl HotEntry {
 
 impl HotEntries {
     pub(crate) fn new() -> HotEntries {
-        HotEntries { slots: (0..SLOTS).map(|_| None).collect() }
+        HotEntries { slots: Box::new([const { None }; SLOTS]) }
     }
 
     /// The entry under this hash, unless it was replaced, purged or evicted. The flag: the hit has to be reported to
     /// the store.
     #[inline]
     pub(crate) fn get(&mut self, hash: u64) -> Option<(&mut HotEntry, bool)> {
-        let place = self.slots.get_mut(hash as usize % SLOTS)?;
-        let slot = place.as_mut().filter(|slot| slot.hash == hash)?;
+        let slot = self.slots[hash as usize % SLOTS].as_mut().filter(|slot| slot.hash == hash)?;
         slot.hits = slot.hits.wrapping_add(1);
         let is_due = slot.hits % HITS_PER_TOUCH == 0;
         match slot.entry.is_live() {
@@ -97,16 +96,14 @@ impl HotEntries {
     /// The slot under this hash, without counting a hit.
     #[inline]
     pub(crate) fn peek(&self, hash: u64) -> Option<&HotEntry> {
-        self.slots.get(hash as usize % SLOTS)?.as_ref().filter(|slot| slot.hash == hash)
+        self.slots[hash as usize % SLOTS].as_ref().filter(|slot| slot.hash == hash)
     }
 
     /// Keeps an entry. Returns its body.
     pub(crate) fn put(&mut self, hash: u64, entry: &Arc<Entry>) -> Bytes {
         let body = body_of(entry);
-        if body.len() <= BODY_BYTES_MAX
-            && let Some(place) = self.slots.get_mut(hash as usize % SLOTS)
-        {
-            *place = Some(HotEntry {
+        if body.len() <= BODY_BYTES_MAX {
+            self.slots[hash as usize % SLOTS] = Some(HotEntry {
                 hash,
                 entry: entry.clone(),
                 body: body.clone(),

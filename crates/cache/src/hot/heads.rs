@@ -25,9 +25,11 @@ const HEAD_BYTES_MAX: usize = 1 << 10;
 
 /// Slots by hash; a newer head replaces an older one.
 pub(crate) struct HotHeads {
-    places: Box<[HeadSlot]>,
+    places: Box<[HeadSlot; PLACES]>,
     /// The hash of the current head, unless it is too long.
     hash: u64,
+    /// The listener of the current request.
+    listener: u16,
 }
 
 #[derive(Default)]
@@ -35,6 +37,7 @@ struct HeadSlot {
     hash: u64,
     head: Vec<u8>,
     is_https: bool,
+    listener: u16,
     /// `None` if the head was seen only once.
     known: Option<KnownResponse>,
 }
@@ -75,7 +78,7 @@ impl CacheWorker {
             return false;
         }
         let mut repeats = self.hot_heads.borrow_mut();
-        repeats.hash = self.store.hash(bytes);
+        (repeats.hash, repeats.listener) = (self.store.hash(bytes), request.listener);
         let Some(known) = repeats.find(bytes, is_https) else { return false };
         let (slot_at, finish) = (known.slot, known.finish.clone());
         let mut front = self.hot_entries.borrow_mut();
@@ -101,21 +104,24 @@ impl CacheWorker {
 
 impl HotHeads {
     pub(crate) fn new() -> HotHeads {
-        HotHeads { places: (0..PLACES).map(|_| HeadSlot::default()).collect(), hash: 0 }
+        HotHeads { places: Box::new(std::array::from_fn(|_| HeadSlot::default())), hash: 0, listener: 0 }
     }
 
     /// What was served for this head before.
     #[inline]
     fn find(&self, head: &[u8], is_https: bool) -> Option<&KnownResponse> {
-        let place = self.places.get(self.hash as usize % PLACES)?;
-        let is_it = place.hash == self.hash && place.is_https == is_https && place.head == head;
+        let place = &self.places[self.hash as usize % PLACES];
+        let is_it = place.hash == self.hash
+            && place.is_https == is_https
+            && place.listener == self.listener
+            && place.head == head;
         if is_it { place.known.as_ref() } else { None }
     }
 
     /// Remembers what was served for the current head. The first time only the hash is kept, because most heads are
     /// not repeated.
     pub(crate) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> KnownResponse) {
-        let Some(place) = self.places.get_mut(self.hash as usize % PLACES) else { return };
+        let place = &mut self.places[self.hash as usize % PLACES];
         if head.len() > HEAD_BYTES_MAX {
             return;
         }
@@ -126,7 +132,7 @@ impl HotHeads {
         } else {
             place.head.clear();
             place.head.extend_from_slice(head);
-            place.is_https = is_https;
+            (place.is_https, place.listener) = (is_https, self.listener);
             place.known = Some(make());
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_engine::{Body, GuestKey, Lane, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Exchange, Policy, store};
@@ -266,7 +266,10 @@ impl ResponseSink for SliceFill {
 
     fn push(&self, data: Bytes) -> bool {
         let mut partial = self.partial.borrow_mut();
-        let Some(partial) = &mut *partial else { return false };
+        let Some(partial) = &mut *partial else {
+            bug!("a slice arrives that nobody receives");
+            return false;
+        };
         partial.body.extend_from_slice(&data);
         partial.body.len() as u64 <= partial.head.bytes
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{Body, Reply, Request, Response};
+use flatout_engine::{Body, Reply, Request, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::cache::Verdict;
 use flatout_wire::condition::range_applies;
@@ -74,8 +74,12 @@ impl CacheWorker {
         let whole = known.filter(|_| cache_status.label == CacheOutcome::Hit);
         let slice_bytes = match &whole {
             Some(whole) => whole.slice_bytes,
-            None => lookup.rules.rules.slice_bytes.unwrap_or(1),
+            None => lookup.rules.rules.slice_bytes.unwrap_or(0),
         };
+        if slice_bytes == 0 {
+            bug!("a response is served from slices without a size");
+            return bad_gateway(&*forwarded.finish, response);
+        }
         forwarded.edits.left_out = left_out_always();
         let own = self.proxy_worker.prepare(&request, &forwarded);
         forwarded.edits.left_out = &LEFT_OUT;
@@ -178,7 +182,11 @@ impl SlicedRequest {
         }
         match outcome {
             Outcome::Whole(slice) => {
-                Representation::of(&slice).ok_or(SliceFailure::Failed(Status::INTERNAL_SERVER_ERROR))
+                let whole = Representation::of(&slice);
+                if whole.is_none() {
+                    bug!("a flight for a slice has brought something else");
+                }
+                whole.ok_or(SliceFailure::Failed(Status::INTERNAL_SERVER_ERROR))
             }
             Outcome::Failed(status) => Err(SliceFailure::Failed(status)),
             Outcome::Released | Outcome::Stream(..) | Outcome::Loaded(_) => Err(SliceFailure::Passed),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use flatout_engine::say;
+use flatout_engine::{bug, say};
 use flatout_lane::clock;
 
 use super::Store;
@@ -167,8 +167,9 @@ impl Store {
         for key in &missed.forgotten {
             disk.forget(&self.key_of(key));
         }
-        // It is set only under the lock, and so only once.
-        let _ = self.tier.disk.set(disk);
+        if self.tier.disk.set(disk).is_err() {
+            bug!("the cache's folder was opened twice");
+        }
         drop(missing);
         // Queueing the entries may take as long as the disk does.
         drop(opening);

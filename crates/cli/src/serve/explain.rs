@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use flatout_proxy::{Address, Upstream};
+use flatout_engine::{Address, Listen};
+use flatout_proxy::{Address as Server, Upstream};
 use flatout_push::Kind;
+use flatout_server::Checked;
+use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
 use flatout_site::plan::{Action, Entry, PathMatch, PathPolicy, Plan, Reroute, Route, Rules};
 
@@ -70,12 +73,42 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut built = built(std::path::Path::new(&one("config"))).map_err(Failure::Usage)?;
     let checked = built.check().map_err(Failure::Usage)?;
     let sites = &checked.plan().sites;
-    let explained = explain(sites, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
-    let mut text = lines_of(&built, sites, &explained);
+    let (listen, explained) =
+        explained(&checked, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
+    let has_own = checked.plan().site_listen.iter().any(|own| !own.is_empty());
+    let mut text = lines_of(&built, sites, &explained, listen.filter(|_| has_own));
     if matches.get_flag("cost") {
         let _ = writeln!(text, "{:<10} at most {} steps of conditions", "cost", explained.steps);
     }
     print(&text)
+}
+
+/// What would happen to the request at the listener that has the port of its URL. A file for another machine may have other
+/// ports than a URL that users know: then the first listener counts where a site has the host.
+fn explained<'c>(
+    checked: &'c Checked,
+    question: &Question,
+) -> Result<(Option<&'c Listen>, Explained), Fault> {
+    let usual = if question.is_tls { 443 } else { 80 };
+    let port = question.host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(usual);
+    let has_port = |listen: &&Listen| matches!(listen.address, Address::Tcp(at) if at.port() == port);
+    let mut listens: Vec<&Listen> = checked.listens().iter().filter(has_port).collect();
+    if listens.is_empty() {
+        listens = checked.listens().iter().collect();
+    }
+    let mut first = None;
+    for listen in listens {
+        let question = Question { listener: listen.number, ..question.clone() };
+        let explained = explain(&checked.plan().sites, &question)?;
+        if explained.site.is_some() {
+            return Ok((Some(listen), explained));
+        }
+        first.get_or_insert((Some(listen), explained));
+    }
+    match first {
+        Some(first) => Ok(first),
+        None => Ok((None, explain(&checked.plan().sites, question)?)),
+    }
 }
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
@@ -97,6 +130,8 @@ fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Qu
         target: if target.starts_with('/') { target.to_owned() } else { format!("/{target}") },
         fields: fields?,
         peer,
+        listener: 0,
+        is_tls: url.starts_with("https://"),
     })
 }
 
@@ -110,8 +145,11 @@ impl Lines {
     }
 }
 
-fn lines_of(built: &Built, plan: &Plan, explained: &Explained) -> String {
+fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&Listen>) -> String {
     let mut lines = Lines::default();
+    if let Some(listen) = listen {
+        lines.line("listen", listen.address.to_string());
+    }
     let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
     if let Some((at, site)) = site {
         let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
@@ -235,9 +273,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
 fn of_upstream(upstream: &Upstream) -> String {
     let servers = upstream.servers.iter().map(|server| {
         let address = match &server.address {
-            Address::Socket(address) => address.to_string(),
-            Address::Name(name, port) => format!("{name}:{port}"),
-            Address::Unix(path) => format!("unix:{}", path.display()),
+            Server::Socket(address) => address.to_string(),
+            Server::Name(name, port) => format!("{name}:{port}"),
+            Server::Unix(path) => format!("unix:{}", path.display()),
         };
         let scheme = if server.tls.is_some() { "https://" } else { "" };
         let backup = if server.backup { " (backup)" } else { "" };

@@ -9,13 +9,13 @@ use std::time::Duration;
 use flatout_bus as bus;
 use flatout_cache as cache;
 use flatout_compress::Compress;
-use flatout_engine::tls::ServerPlan;
-use flatout_engine::{Address as Listen, Plan, ProxyProtocol};
+use flatout_engine::tls::{Profile, ServerPlan};
+use flatout_engine::{Address as ListenAddress, Listen, Plan};
 use flatout_files as files;
 use flatout_observe::log::{self, Format};
 use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_push as push;
-use flatout_server::Issue;
+use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
     AddressFrom, BadTemplate, Cached, Concurrency, Condition, Expression, ExpressionFault, Limited, Map,
     PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
@@ -33,8 +33,8 @@ pub(super) struct ServeOptions {
     pub(super) issue: Issue,
     /// Whether plain HTTP requests are redirected to HTTPS, if configured.
     pub(super) https_redirect: Option<bool>,
-    /// Listeners with an explicit setting for the PROXY protocol.
-    pub(super) proxied: Vec<(Listen, bool)>,
+    /// The addresses of the server or of a site.
+    pub(super) listens: Vec<ListenSetting>,
     pub(super) trust: Trust,
     /// Whether `client-address` was set explicitly.
     pub(super) names_client_address: bool,
@@ -63,7 +63,7 @@ pub(super) struct ServeOptions {
     /// Defaults of logs; its path is unused.
     pub(super) log: log::Plan,
     /// Addresses of the admin listener.
-    pub(super) admin: Vec<Listen>,
+    pub(super) admin: Vec<ListenAddress>,
     pub(super) admin_public: bool,
     /// The response cache of the server.
     pub(super) cache: cache::Plan,
@@ -99,6 +99,20 @@ pub(super) enum Level {
     Route,
     Upstream,
     When,
+}
+
+/// An address of the server or of a site.
+#[derive(Debug, Clone)]
+pub(super) struct ListenSetting {
+    /// As it is written.
+    pub(super) text: String,
+    pub(super) address: ListenAddress,
+    /// Without TLS, also where there is a certificate.
+    pub(super) is_plain: bool,
+    /// Whether its connections start with a PROXY protocol header, if configured.
+    pub(super) proxy_protocol: Option<bool>,
+    /// The site also gets requests for host names that no site has there.
+    pub(super) is_default: bool,
 }
 
 /// An access log. Settings that it lacks come from the settings next to it.
@@ -154,7 +168,7 @@ impl ServeOptions {
             secure: ServerPlan::default(),
             issue: Issue::default(),
             https_redirect: None,
-            proxied: Vec::new(),
+            listens: Vec::new(),
             trust: Trust::default(),
             names_client_address: false,
             files: files::Plan::default(),
@@ -199,29 +213,30 @@ impl ServeOptions {
         within.pages_here = 0;
         within.blocks_inherited = within.rules.when.len();
         within.logs.clear();
+        within.listens.clear();
+        within.names_client_address = false;
         within
     }
 
-    /// Decides which listeners expect the PROXY protocol, from the listeners' own settings and `client-address`.
+    /// Decides which of its addresses expect the PROXY protocol, from their own settings and `client-address`.
     ///
     /// # Errors
     /// Two sources of the client's address, or no trusted proxies; with the setting at fault.
     pub(super) fn settle_proxy_protocol(&mut self) -> Result<(), (&'static str, &'static str)> {
-        let with = |wanted: bool| {
-            let these = self.proxied.iter().filter(|(_, is_on)| *is_on == wanted);
-            these.map(|(address, _)| address.clone()).collect::<Vec<_>>()
-        };
-        let on = with(true);
-        self.server.proxy_protocol = match (&self.trust.from, on.is_empty()) {
-            (AddressFrom::ProxyProtocol, _) => ProxyProtocol::Except(with(false)),
-            (_, true) => return Ok(()),
-            (_, false) if self.names_client_address => {
-                let reason = "a listener has proxy-protocol=on, so this must be proxy-protocol or be left out: only one \
-                              source of the client's address is trusted";
-                return Err(("client-address", reason));
-            }
-            (_, false) => ProxyProtocol::At(on),
-        };
+        let is_usual = self.trust.from == AddressFrom::ProxyProtocol;
+        self.server.handed_over_proxy_header = is_usual;
+        for listen in &mut self.listens {
+            listen.proxy_protocol.get_or_insert(is_usual);
+        }
+        let is_on = self.listens.iter().any(|listen| listen.proxy_protocol == Some(true));
+        if !is_on && !(is_usual && self.level == Level::Top) {
+            return Ok(());
+        }
+        if !is_usual && self.names_client_address {
+            let reason = "a listener has proxy-protocol=on, so this must be proxy-protocol or be left out: only one \
+                          source of the client's address is trusted";
+            return Err(("client-address", reason));
+        }
         self.trust.from = AddressFrom::ProxyProtocol;
         if self.trust.proxies.is_empty() {
             let reason = "the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection \
@@ -229,6 +244,44 @@ impl ServeOptions {
             return Err(("listen", reason));
         }
         Ok(())
+    }
+
+    /// Whether it has a certificate, or gets one.
+    pub(super) fn has_certificate(&self) -> bool {
+        !self.secure.identities.is_empty() || self.issue.is_any()
+    }
+
+    /// The TLS settings of a site, if they differ from those of the server.
+    pub(super) fn profile(&self, top: &ServeOptions) -> Option<Profile> {
+        let ServerPlan { identities, min_version, clients, .. } = &self.secure;
+        let has_own = *identities != top.secure.identities;
+        let identities = if has_own { identities.clone() } else { Vec::new() };
+        let (min_version, clients) = (*min_version, clients.clone());
+        let differs = has_own || min_version != top.secure.min_version || clients != top.secure.clients;
+        differs.then_some(Profile { identities, min_version, clients })
+    }
+
+    /// Whether both sites are served at the same address, as far as their own addresses tell.
+    pub(super) fn shares_address(&self, other: &ServeOptions) -> bool {
+        let has = |address: &ListenAddress| other.listens.iter().any(|listen| listen.address == *address);
+        match (self.listens.is_empty(), other.listens.is_empty()) {
+            (true, true) => true,
+            (false, false) => self.listens.iter().any(|listen| has(&listen.address)),
+            _ => false,
+        }
+    }
+
+    /// Its addresses. `is_secure`: those for TLS can have it.
+    pub(super) fn placed(&self, is_secure: bool) -> Vec<SiteListen> {
+        let placed = |setting: &ListenSetting| SiteListen {
+            listen: Listen {
+                is_plain: setting.is_plain || !is_secure,
+                has_proxy_header: setting.proxy_protocol == Some(true),
+                ..setting.address.clone().into()
+            },
+            is_default: setting.is_default,
+        };
+        self.listens.iter().map(placed).collect()
     }
 
     /// A file or folder named in a site file.

@@ -46,7 +46,7 @@ pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) 
     if let Some(file) = matches.get_one::<String>("config") {
         let checked = checked(Path::new(file)).map_err(Failure::Usage)?;
         admin = admin.or(checked.plan().admin.first().cloned());
-        listens.clone_from(&checked.plan().server.listen);
+        listens.extend(checked.listens().iter().map(|listen| listen.address.clone()));
     }
     match admin {
         Some(address) => match admin::ask(&address, path, b"") {

@@ -21,6 +21,8 @@ use super::when::ConditionalAction;
 pub(super) struct Sites {
     pub(super) plan: Plan,
     pub(super) places: Places,
+    /// Their options.
+    pub(super) options: Vec<ServeOptions>,
 }
 
 /// The host names of a site, and their positions.
@@ -38,17 +40,22 @@ impl Sites {
         nodes: &[Node],
         options: &ServeOptions,
     ) -> Result<(), Mistake> {
-        let name = hosts.names.first().map(|(name, _)| name.clone()).unwrap_or_default();
+        let name = self.unique_name(&hosts, options);
         let mut site = Site {
+            cache_space: if options.listens.is_empty() { String::new() } else { name.clone() },
             name,
+            trust: options.trust.clone(),
             rules: options.rules.clone(),
             rewrites: options.rewrites.clone(),
             ..Site::default()
         };
         for (name, at) in &hosts.names {
             let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message))?;
-            let mut others = self.plan.sites.iter().zip(&self.places.sites);
-            if let Some((_, other)) = others.find(|(other, _)| other.hosts.contains(&host)) {
+            let mut others = self.plan.sites.iter().zip(&self.places.sites).zip(&self.options);
+            let excludes = |((other, _), at): &((&Site, _), &ServeOptions)| {
+                other.hosts.contains(&host) && options.shares_address(at)
+            };
+            if let Some(((_, other), _)) = others.find(excludes) {
                 let message = format!("another site has `{name}`, on line {}", reader.tree.line(other));
                 return Err(reader.tree.mistake(at, message));
             }
@@ -106,9 +113,21 @@ impl Sites {
             }
         }
         self.plan.sites.push(site);
+        self.options.push(options.clone());
         self.places.sites.push(hosts.at);
         self.places.routes.push(places);
         Ok(())
+    }
+
+    /// The name of a site: its first host name, with its first address if another site has that name.
+    fn unique_name(&self, hosts: &Hosts, options: &ServeOptions) -> String {
+        let host = hosts.names.first().map(|(name, _)| name.as_str()).unwrap_or_default();
+        let is_taken = |name: &String| self.plan.sites.iter().any(|site| site.name == *name);
+        let address = options.listens.first().map(|listen| listen.text.as_str()).unwrap_or_default();
+        let with_address = (!address.is_empty()).then(|| format!("{host} ({address})"));
+        let numbered = (2..).map(|number| format!("{host} ({number})"));
+        let mut names = std::iter::once(host.to_owned()).chain(with_address).chain(numbered);
+        names.find(|name| !is_taken(name)).unwrap_or_default()
     }
 
     /// A route, and before it those for the actions under conditions in it.

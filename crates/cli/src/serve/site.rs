@@ -40,6 +40,10 @@ impl Built {
         std::mem::take(&mut self.plan).check().map_err(|invalid| match invalid {
             Invalid::Sites(fault) => self.fault(&fault),
             Invalid::Value(message) => message,
+            Invalid::Address(site, reason) => {
+                let at = self.places.sites.get(site).cloned().unwrap_or(0..0);
+                self.tree.mistake(&at, reason).to_string()
+            }
             Invalid::Admin(message) => format!("admin: {message} (admin-public)"),
             Invalid::NoDomain(part) => {
                 format!("{}: there is no domain; name one: domain example.org", acme_setting(part))
@@ -106,11 +110,7 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
             reader.upstreams(&top).map_err(shown)?;
         }
     }
-    top.settle_proxy_protocol().map_err(|(name, reason)| {
-        let nodes = || tree.nodes.iter().filter(|node| node.name == name);
-        let node = nodes().find(|node| node.key("proxy-protocol").is_some()).or_else(|| nodes().next());
-        shown(tree.mistake(node.map_or(&(0..0), Node::value_at), reason))
-    })?;
+    reader.proxy_protocol(&tree.nodes, &mut top).map_err(shown)?;
     let mut sites = Sites::default();
     let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
@@ -121,7 +121,10 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
     let answers = |node: &&Node| node.name == "route" || ACTIONS.contains(&node.name.as_str());
     if let Some(first) = tree.nodes.iter().find(answers) {
         let hosts = Hosts { at: first.at.clone(), names: vec![("*".to_owned(), first.at.clone())] };
-        sites.add(reader, hosts, &tree.nodes, &top).map_err(shown)?;
+        // It is served at all addresses of the server.
+        let mut rest = top.clone();
+        rest.listens.clear();
+        sites.add(reader, hosts, &tree.nodes, &rest).map_err(shown)?;
     }
     if sites.plan.sites.is_empty() {
         let message = "nothing is served; add files, proxy, push, redirect, respond, a route or a site";
@@ -131,7 +134,13 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
 }
 
 fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Result<Built, String> {
-    let Sites { plan: mut sites, places } = sites;
+    let Sites { plan: mut sites, places, options } = sites;
+    // Without any certificate nothing is said about TLS.
+    let is_any_secure = top.has_certificate() || options.iter().any(ServeOptions::has_certificate);
+    let placed = |level: &ServeOptions| level.placed(level.has_certificate() || !is_any_secure);
+    let listen = placed(&top).into_iter().map(|at| at.listen).collect();
+    let site_listen = options.iter().map(placed).collect();
+    let site_secure = options.iter().map(|site| site.profile(&top)).collect();
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
     sites.rates = std::mem::take(&mut shared.rates);
@@ -142,7 +151,9 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     sites.cache = top.cache;
     sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
     let mut plan = Plan {
-        server: top.server,
+        server: flatout_engine::Plan { listen, ..top.server },
+        site_listen,
+        site_secure,
         secure: top.secure,
         https_redirect: top.https_redirect.unwrap_or(!top.issue.domains.is_empty()),
         issue: top.issue,
@@ -212,6 +223,15 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Decides which addresses of a level expect the PROXY protocol.
+    fn proxy_protocol(self, nodes: &[Node], options: &mut ServeOptions) -> Result<(), Mistake> {
+        options.settle_proxy_protocol().map_err(|(name, reason)| {
+            let nodes = || nodes.iter().filter(|node| node.name == name);
+            let node = nodes().find(|node| node.key("proxy-protocol").is_some()).or_else(|| nodes().next());
+            self.tree.mistake(node.map_or(&(0..0), Node::value_at), reason)
+        })
+    }
+
     /// Collects the named groups of all regular expressions: texts may use them.
     fn groups(self, nodes: &[Node], top: &ServeOptions) {
         for node in nodes {
@@ -278,6 +298,7 @@ impl Reader<'_> {
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = top.within(Level::Site);
         self.level(inner, &mut options)?;
+        self.proxy_protocol(inner, &mut options)?;
         sites.add(self, hosts, inner, &options)?;
         Ok(options)
     }

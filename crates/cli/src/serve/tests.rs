@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
-use flatout_engine::ProxyProtocol;
 use flatout_site::explain::{Question, explain};
 use flatout_site::plan::{Action, AddressFrom, Entry, PathMatch, PathPolicy};
 
@@ -196,28 +195,84 @@ fn defaults_match_the_help() {
 
 #[test]
 fn listeners_expect_the_proxy_protocol_if_configured() {
-    let address = |text: &str| text.parse::<flatout_engine::Address>().unwrap();
     let both = "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\nlisten \":82\"\ntrusted-proxies all\nfiles x\n";
-    for (text, expected) in [
-        ("files x".to_owned(), ProxyProtocol::Nowhere),
-        (both.to_owned(), ProxyProtocol::At(vec![address(":80")])),
-        (format!("{both}client-address proxy-protocol\n"), ProxyProtocol::Except(vec![address(":81")])),
-        (
-            "client-address proxy-protocol\ntrusted-proxies unix\nfiles x".to_owned(),
-            ProxyProtocol::Except(Vec::new()),
-        ),
+    let with_header = |built: &Built| -> Vec<bool> {
+        built.plan.server.listen.iter().map(|listen| listen.has_proxy_header).collect()
+    };
+    for (text, expected, is_usual) in [
+        ("files x".to_owned(), vec![false], false),
+        (both.to_owned(), vec![true, false, false], false),
+        (format!("{both}client-address proxy-protocol\n"), vec![true, false, true], true),
+        // The default listener.
+        ("client-address proxy-protocol\ntrusted-proxies unix\nfiles x".to_owned(), vec![true], true),
     ] {
         let built = read(&text).unwrap();
-        assert_eq!(built.plan.server.proxy_protocol, expected, "{text}");
+        assert_eq!(with_header(&built), expected, "{text}");
+        assert_eq!(built.plan.server.handed_over_proxy_header, is_usual, "{text}");
         let is_from_header = built.plan.sites.trust.from == AddressFrom::ProxyProtocol;
-        assert_eq!(
-            is_from_header,
-            expected != ProxyProtocol::Nowhere,
-            "no field is believed beside it: {text}"
-        );
+        assert_eq!(is_from_header, expected.contains(&true), "no field is believed beside it: {text}");
+        assert_eq!(built.plan.sites.sites[0].trust, built.plan.sites.trust, "{text}");
     }
     let given = flags(&["--listen", ":80 proxy-protocol=on", "--trusted-proxies", "10.0.0.0/8"]).unwrap();
-    assert_eq!(given.plan.server.proxy_protocol, ProxyProtocol::At(vec![address(":80")]));
+    assert_eq!(with_header(&given), [true]);
+}
+
+#[test]
+fn sites_have_addresses_of_their_own() {
+    let text = "listen \":80\"\ntrusted-proxies \"10.0.0.0/8\"\n\
+                site a { listen \":81\"; listen \":80\" default=on; files x; }\n\
+                site a { listen \"127.0.0.1:82\" proxy-protocol=on; trusted-proxies unix; files x; }\n\
+                site b { files x; }\n";
+    let mut built = read(text).unwrap();
+    let checked = built.check().unwrap();
+    let listens: Vec<(String, u16, bool)> = checked
+        .listens()
+        .iter()
+        .map(|listen| (listen.address.to_string(), listen.number, listen.has_proxy_header))
+        .collect();
+    let expected =
+        [("http://0.0.0.0:80", 1, false), ("http://0.0.0.0:81", 2, false), ("http://127.0.0.1:82", 3, true)];
+    assert_eq!(listens, expected.map(|(address, number, is_on)| (address.to_owned(), number, is_on)));
+    let sites = &checked.plan().sites.sites;
+    let at = |site: usize| -> Vec<(u16, bool)> {
+        sites[site].listeners.iter().map(|at| (at.number, at.is_default)).collect()
+    };
+    assert_eq!(
+        (at(0), at(1), at(2)),
+        (vec![(2, false), (1, true)], vec![(3, false)], vec![(0, false), (1, false)])
+    );
+    let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+    assert_eq!(names, ["a", "a (127.0.0.1:82)", "b"]);
+    assert_eq!((sites[1].trust.proxies.len(), &sites[1].trust.from), (1, &AddressFrom::ProxyProtocol));
+    assert_eq!(sites[2].trust.from, AddressFrom::XForwardedFor);
+}
+
+#[test]
+fn addresses_that_exclude_each_other_are_mistakes() {
+    for (text, expected) in [
+        ("site a { files x; }\nsite a { files x; }", "another site has `a`, on line 1"),
+        (
+            "site a { listen \":81\"; files x; }\nsite a { listen \":81\"; files x; }",
+            "another site has `a`, on line 1",
+        ),
+        (
+            "listen \":81\"\nsite a { listen \":81\"; files x; }\nsite a { files x; }",
+            "the host `a` belongs to another site already",
+        ),
+        (
+            "site a { listen \":81\" default=on; files x; }\nsite b { listen \":81\" default=on; files x; }",
+            "any other host belongs to another site already",
+        ),
+        (
+            "trusted-proxies all\nsite a { listen \":81\" proxy-protocol=on; files x; }\nsite b { listen \":81\"; files x; }",
+            "the address 0.0.0.0:81 is used without the PROXY protocol here, and with the PROXY protocol before",
+        ),
+        ("listen \":80\" default=on\nfiles x", "default=on belongs into a site"),
+        ("site a { listen-plain \":80\"; files x; }", "listen-plain: there is no certificate"),
+    ] {
+        let message = read(text).and_then(|mut built| built.check().map(drop)).unwrap_err();
+        assert!(message.contains(expected), "{text}: {message}");
+    }
 }
 
 /// No two settings have the same name, and no setting has the name of a block.
@@ -393,6 +448,8 @@ fn explained(text: &str, method: &str, target: &str, fields: &[(&str, &str)]) ->
         target: target.to_owned(),
         fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         peer: Some(([192, 0, 2, 1], 1).into()),
+        listener: 0,
+        is_tls: false,
     };
     let found = explain(&built.plan.sites, &question).unwrap_or_else(|fault| panic!("{text}: {fault}"));
     let Ok(route) = found.route else { return format!("{:?}", found.route) };

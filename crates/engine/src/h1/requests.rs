@@ -7,12 +7,13 @@ use flatout_wire::h1::{Piece, Refusal};
 use flatout_wire::{Framing, head};
 
 use super::Step;
+use crate::bug;
 use crate::connection::Connection;
-use crate::exchange::{CollectedRequest, Exchange, Intake, Lane, Memory};
+use crate::exchange::{CollectedRequest, Exchange, Intake, Lane, Memory, panicked};
 use crate::record::Record;
 use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream};
 use crate::serving::{
-    BAD_PATH, Parker, Serving, call, is_http2_preface, length_of, normal_path, plan_body, read_on,
+    BAD_PATH, Parker, Serving, call, is_http2_preface, length_of, normal_path, plan_body, read_on, refused,
 };
 
 impl Serving {
@@ -69,7 +70,7 @@ impl Serving {
         let rest = bytes.get(head.len()..).unwrap_or_default();
         let (body, used) = match head.framing {
             Framing::None => (RequestBody::NONE, head.len()),
-            framing => match plan_body(&*self.service, &self.limits, head, path) {
+            framing => match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
                 Err(refusal) => {
                     connection.machine.give_up();
                     return self.refuse(connection, refusal, end - at);
@@ -118,10 +119,17 @@ impl Serving {
             connection.work().judged_at = self.now.ticks;
         }
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
-        let peer = connection.peer;
+        let (peer, listener) = (connection.peer, connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request =
-            || Request { head: *head, path, body, peer: peer.address(), tls, parking: Some(&parking) };
+        let request = || Request {
+            head: *head,
+            path,
+            body,
+            peer: peer.address(),
+            tls,
+            listener,
+            parking: Some(&parking),
+        };
         let reply = call(&*self.service, request, &mut self.response);
         connection.exchange = parking.exchange.get();
         if let Reply::Leave(takeover) = reply {
@@ -155,15 +163,22 @@ impl Serving {
         if let Some(exchange) = connection.exchange {
             self.lane.with(exchange, |exchange| exchange.is_called = true);
         }
-        let Serving { fields, path, path_form, head_limits, .. } = self;
-        // It was parsed before: the same bytes give the same result.
-        let Ok(Some(head)) = head::parse(&whole.head, fields, head_limits) else { return };
-        let Some(path) = normal_path(&head, *path_form, path) else { return };
+        let Serving { fields, path, path_form, .. } = self;
+        // It was parsed before. The limits of heads may have changed since, and so may the form of paths.
+        let Some(head) = head::parse_kept(&whole.head, fields, None) else {
+            bug!("the head of a collected request cannot be parsed again");
+            self.response = panicked();
+            return self.handle_reply(key, connection, Reply::Now, is_last_input);
+        };
+        let Some(path) = normal_path(&head, *path_form, path) else {
+            self.response = refused(BAD_PATH);
+            return self.handle_reply(key, connection, Reply::Now, is_last_input);
+        };
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
+        let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         if let Reply::Leave(takeover) = reply {
             let mut bytes = whole.head.clone();

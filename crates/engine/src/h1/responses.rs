@@ -4,6 +4,7 @@ use flatout_lane::slab::Key;
 use flatout_wire::h1::{Next, Refusal, Wants};
 
 use super::Step;
+use crate::bug;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output};
@@ -54,7 +55,10 @@ impl Serving {
                 self.exchange(key, connection);
             }
             // These are handled where they are made, while the request's bytes are available.
-            Reply::Now | Reply::Leave(_) => connection.machine.close(),
+            Reply::Now | Reply::Leave(_) => {
+                bug!("a reply was deferred that needs the request's bytes");
+                connection.machine.close();
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use flatout_wire::h2::Event;
 
 use super::Session;
 use super::requests::H2Request;
+use crate::bug;
 use crate::connection::Connection;
 use crate::service::Outcome;
 use crate::serving::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Refusal, Serving};
@@ -62,7 +63,10 @@ impl Serving {
         connection: &mut Connection,
         act: impl FnOnce(&mut Serving, &mut Connection, &mut Session) -> Fate,
     ) -> Fate {
-        let Some(mut session) = connection.take_session() else { return Fate::Keep };
+        let Some(mut session) = connection.take_session() else {
+            bug!("a connection is served as HTTP/2 that has no session");
+            return Fate::Close(Outcome::Failed);
+        };
         let fate = act(self, connection, &mut session);
         match connection.lingering {
             // The last response was sent: what still arrives is discarded.

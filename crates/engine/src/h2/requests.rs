@@ -8,8 +8,9 @@ use flatout_wire::h2::{Code, StreamId};
 use flatout_wire::{Framing, Head, Status, head};
 
 use super::{Session, UNREAD_BYTES_MAX, WAITING_BYTES_MAX};
+use crate::bug;
 use crate::connection::Connection;
-use crate::exchange::{CollectedRequest, Exchange, Intake, Memory};
+use crate::exchange::{CollectedRequest, Exchange, Intake, Memory, panicked};
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
 use crate::serving::{
@@ -77,7 +78,7 @@ impl Serving {
             exchange = Some(self.open_websocket(key, session, id, is_whole));
         } else if !is_whole && head.framing != Framing::None {
             let bytes_max = self.limits.body_bytes_max;
-            match plan_body(&*self.service, &self.limits, head, path) {
+            match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),
                 Ok(BodyPlan::None | BodyPlan::Refused) => {}
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
@@ -108,9 +109,9 @@ impl Serving {
             }
         }
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
+        let request = || Request { head: *head, path, body, peer, tls, listener, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
         self.handle_reply_h2(key, session, id, reply, exchange, record);
@@ -160,23 +161,30 @@ impl Serving {
     ) {
         self.lane.with(exchange, |exchange| exchange.is_called = true);
         let (mut fields, mut scratch) = (std::mem::take(&mut self.fields), std::mem::take(&mut self.path));
-        // It was assembled here: the same bytes give the same result.
         let framing = match whole.body.len() {
             0 => Framing::None,
             bytes => Framing::Length(bytes as u64),
         };
-        if let Some(head) = head::parse_kept(&whole.head, &mut fields, Some(framing))
-            && let Some(path) = normal_path(&head, self.path_form, &mut scratch)
-        {
+        let head = head::parse_kept(&whole.head, &mut fields, Some(framing));
+        // The form of paths may have changed since it was parsed first.
+        let path = head.as_ref().and_then(|head| normal_path(head, self.path_form, &mut scratch));
+        let record = session.stream(id).and_then(|stream| stream.record.take());
+        let reply = if let (Some(head), Some(path)) = (head, path) {
             let body = RequestBody::Whole { bytes: &whole.body, trailers };
             let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
-            let peer = connection.peer.address();
+            let (peer, listener) = (connection.peer.address(), connection.listener);
             let tls = connection.transport.secured().map(Tls::of);
-            let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
-            let reply = call(&*self.service, request, &mut self.response);
-            let record = session.stream(id).and_then(|stream| stream.record.take());
-            self.handle_reply_h2(key, session, id, reply, Some(exchange), record);
-        }
+            let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
+            call(&*self.service, request, &mut self.response)
+        } else if head.is_some() {
+            self.response = refused(BAD_PATH);
+            Reply::Now
+        } else {
+            bug!("the head of a collected request cannot be parsed again");
+            self.response = panicked();
+            Reply::Now
+        };
+        self.handle_reply_h2(key, session, id, reply, Some(exchange), record);
         self.fields = fields;
         self.path = scratch;
     }

@@ -34,15 +34,17 @@ impl Listeners {
         }
         let address = address.ok_or_else(|| refused(ErrorKind::InvalidData.into()))?;
         self.is_handed_over |= asked.is_none();
-        let is_secure = if asked.is_some() { is_secure } else { plan.tls.is_some() };
         let file = match &address {
             Address::Unix(path) if asked.is_some() => file_id(path),
             _ => None,
         };
-        let has_proxy_header = plan.proxy_protocol.is_at(asked.as_ref());
         let id = self.next_id;
         self.next_id += 1;
-        let start = Start { is_secure, has_proxy_header };
+        // A listener of a plan is altered by `prepare`, which looks for one that is as secure as before.
+        let start = match asked {
+            Some(_) => Start { is_secure, has_proxy_header: false, number: 0 },
+            None => Start::of_handed_over(&address, plan),
+        };
         Ok((Entry { id, asked, address, start, file }, bound))
     }
 
@@ -70,14 +72,8 @@ impl Listeners {
         let refused = |error| Error::System("a socket inherited by LISTEN_FDS".to_owned(), error);
         let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
         let address = address_of(address);
-        let has_proxy_header = plan.proxy_protocol.is_at(None);
-        let entry = Entry {
-            id: self.next_id,
-            asked: None,
-            address,
-            start: Start { is_secure: plan.tls.is_some(), has_proxy_header },
-            file: None,
-        };
+        let start = Start::of_handed_over(&address, plan);
+        let entry = Entry { id: self.next_id, asked: None, address, start, file: None };
         self.next_id += 1;
         Ok((entry, self.shared(&socket)?))
     }

@@ -21,7 +21,7 @@ use flatout_lane::listener::LocalAddress;
 use flatout_lane::process;
 
 use crate::Error;
-use crate::plan::{Address, Limits, Plan};
+use crate::plan::{Address, Limits, Listen, Plan};
 use crate::worker::LISTENER_CLOSE_TIME;
 
 /// How long an address may still be in use by this server's own listeners that are being removed.
@@ -55,6 +55,32 @@ pub(crate) struct Start {
     pub(crate) is_secure: bool,
     /// Whether they start with a PROXY protocol header.
     pub(crate) has_proxy_header: bool,
+    /// The listener's number in the plan ([`Listen::number`]).
+    pub(crate) number: u16,
+}
+
+impl Start {
+    /// How the connections of a listener of this plan start.
+    fn of(listen: &Listen, plan: &Plan) -> Start {
+        Start {
+            is_secure: plan.tls.is_some() && !listen.is_plain,
+            has_proxy_header: listen.has_proxy_header,
+            number: listen.number,
+        }
+    }
+
+    /// The same for a socket that systemd has bound to this address.
+    fn of_handed_over(address: &Address, plan: &Plan) -> Start {
+        let known = plan.listen.iter().find(|listen| listen.address == *address);
+        known.map_or_else(
+            || Start {
+                is_secure: plan.tls.is_some(),
+                has_proxy_header: plan.handed_over_proxy_header,
+                number: 0,
+            },
+            |listen| Start::of(listen, plan),
+        )
+    }
 }
 
 /// New limits of a worker, and the server name.
@@ -216,8 +242,7 @@ impl Listeners {
         }
         let altered = |entry: &Entry, start: Start| (start != entry.start).then_some((entry.id, start));
         if self.is_handed_over {
-            let has_proxy_header = plan.proxy_protocol.is_at(None);
-            let start = |entry: &Entry| Start { has_proxy_header, ..entry.start };
+            let start = |entry: &Entry| Start::of_handed_over(&entry.address, plan);
             prepared.altered.extend(self.entries.iter().filter_map(|entry| altered(entry, start(entry))));
             return Ok(prepared);
         }
@@ -226,14 +251,8 @@ impl Listeners {
                 "listen: no address; give at least one, such as 127.0.0.1:8080".to_owned(),
             ));
         }
-        let secure = plan.listen.iter().map(|asked| (asked, plan.tls.is_some()));
-        let plain = plan.listen_plain.iter().map(|asked| (asked, false));
-        let start = |asked: &Address, is_secure| Start {
-            is_secure,
-            has_proxy_header: plan.proxy_protocol.is_at(Some(asked)),
-        };
         let wanted: Vec<_> =
-            secure.chain(plain).map(|(asked, is_secure)| (asked, start(asked, is_secure))).collect();
+            plan.listen.iter().map(|listen| (&listen.address, Start::of(listen, plan))).collect();
         // A listener that stays as it is goes before one that begins or ends to use TLS.
         let mut unchanged: Vec<Option<u32>> = vec![None; wanted.len()];
         for is_same in [true, false] {

@@ -33,9 +33,9 @@ pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream, stream_with};
 /// Handles requests on one worker. Each worker has its own, made on its thread: no `Send`, no locks.
 pub trait Service {
     /// How to read the body that follows this head. Called only if a body follows; `path` is the normal form, as in
-    /// [`Request::path`].
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        let _ = (head, path);
+    /// [`Request::path`], and `listener` is [`Request::listener`].
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        let _ = (head, path, listener);
         BodyPlan::Whole { bytes_max: None }
     }
 
@@ -49,10 +49,10 @@ pub trait Service {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
 
     /// Whether to trust a peer that announces a connection's client by the PROXY protocol
-    /// ([`Plan::proxy_protocol`](crate::Plan::proxy_protocol)). Called once for each connection of such a listener;
-    /// connections of untrusted peers are closed. By default nobody is trusted.
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        let _ = peer;
+    /// ([`Listen::has_proxy_header`](crate::Listen::has_proxy_header)). Called once for each connection of such a
+    /// listener, with its number; connections of untrusted peers are closed. By default nobody is trusted.
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let _ = (peer, listener);
         false
     }
 
@@ -87,8 +87,8 @@ pub trait Service {
 
 /// A boxed service is a service, so that it can be wrapped.
 impl<S: Service + ?Sized> Service for Box<S> {
-    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        (**self).body(head, path)
+    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+        (**self).body(head, path, listener)
     }
 
     #[inline]
@@ -96,8 +96,8 @@ impl<S: Service + ?Sized> Service for Box<S> {
         (**self).call(request, response)
     }
 
-    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        (**self).believes_proxy(peer)
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        (**self).believes_proxy(peer, listener)
     }
 
     fn path_form(&self) -> PathForm {

@@ -21,6 +21,8 @@ pub struct Request<'a> {
     pub peer: Option<SocketAddr>,
     /// Facts about its TLS connection; `None` without TLS.
     pub tls: Option<Tls<'a>>,
+    /// The number of its connection's listener ([`Listen::number`](crate::Listen::number)).
+    pub listener: u16,
     pub(crate) parking: Option<&'a dyn Park>,
 }
 
@@ -68,6 +70,12 @@ impl<'a> Tls<'a> {
         self.connection()?.with(|channel| channel.cipher()).flatten()
     }
 
+    /// The number of the rules that the client had to follow ([`Acceptor::rules`](crate::tls::Acceptor::rules)); `None` if the
+    /// connection is not known any more.
+    pub fn rules(&self) -> Option<u16> {
+        self.connection()?.with(|channel| channel.rules()).flatten()
+    }
+
     /// The client's certificate (DER), if it was requested and presented.
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
         self.connection()?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
@@ -88,7 +96,7 @@ impl Park for ExchangeKey {
 impl<'a> Request<'a> {
     /// A request without a connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
-        Request { head, path, body, peer: None, tls: None, parking: None }
+        Request { head, path, body, peer: None, tls: None, listener: 0, parking: None }
     }
 
     /// A parked request that is resumed, by a service that kept its parts: a handler that it is passed to gets `key`
@@ -98,9 +106,10 @@ impl<'a> Request<'a> {
         path: &'a [u8],
         body: RequestBody<'a>,
         peer: Option<SocketAddr>,
+        listener: u16,
         key: &'a ExchangeKey,
     ) -> Request<'a> {
-        Request { head, path, body, peer, tls: None, parking: Some(key) }
+        Request { head, path, body, peer, tls: None, listener, parking: Some(key) }
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later

@@ -16,8 +16,9 @@ pub(crate) fn plan_body(
     limits: &Limits,
     head: &Head<'_>,
     path: &[u8],
+    listener: u16,
 ) -> Result<BodyPlan, Refusal> {
-    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
+    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path, listener)));
     let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
     let bytes_max = match plan {
         BodyPlan::Refused => return Ok(plan),

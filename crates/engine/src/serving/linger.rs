@@ -1,6 +1,6 @@
 //! The end of a connection after its last response.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU16;
 
 use flatout_lane::clock;
 use flatout_lane::socket::Moved;
@@ -10,7 +10,13 @@ use crate::connection::Connection;
 use crate::service::Outcome;
 
 /// Bytes discarded after the last response, so that the client can read it before the connection is reset.
-const LINGER_BYTES_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).unwrap();
+const LINGER_BYTES_MAX: usize = 1 << 20;
+
+/// They are counted in units of this size, begun ones included: a connection has only two bytes for the count.
+const LINGER_UNIT_BYTES: usize = 64;
+
+const LINGER_UNITS_MAX: NonZeroU16 = NonZeroU16::new((LINGER_BYTES_MAX / LINGER_UNIT_BYTES) as u16).unwrap();
+const _: () = assert!(LINGER_BYTES_MAX / LINGER_UNIT_BYTES <= u16::MAX as usize);
 
 /// How long this may take.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
@@ -37,7 +43,7 @@ impl Serving {
         self.close_exchange(connection);
         connection.machine.close();
         connection.work = None;
-        connection.lingering = Some(LINGER_BYTES_MAX);
+        connection.lingering = Some(LINGER_UNITS_MAX);
         connection.deadline = self.now.ticks + clock::ticks(LINGER_TIME_MAX);
         connection.transport.shut_down();
         // Input is received in a separate turn: in this one the read buffer may hold requests of others.
@@ -50,8 +56,9 @@ impl Serving {
                 Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::Sent),
                 Moved::WouldBlock => connection.readable = false,
                 Moved::Bytes(read) => {
-                    let left = connection.lingering.map_or(0, NonZeroU32::get).saturating_sub(read as u32);
-                    connection.lingering = NonZeroU32::new(left);
+                    let units = u16::try_from(read.div_ceil(LINGER_UNIT_BYTES)).unwrap_or(u16::MAX);
+                    let left = connection.lingering.map_or(0, NonZeroU16::get).saturating_sub(units);
+                    connection.lingering = NonZeroU16::new(left);
                     if left == 0 {
                         return Fate::Close(Outcome::Sent);
                     }

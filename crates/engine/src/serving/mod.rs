@@ -180,8 +180,8 @@ impl Serving {
     }
 
     /// Whether the service trusts this peer to announce a connection's client.
-    pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        let asked = std::panic::AssertUnwindSafe(|| self.service.believes_proxy(peer));
+    pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let asked = std::panic::AssertUnwindSafe(|| self.service.believes_proxy(peer, listener));
         std::panic::catch_unwind(asked).unwrap_or(false)
     }
 

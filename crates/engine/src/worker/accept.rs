@@ -11,6 +11,7 @@ use flatout_lane::poll::Token;
 use flatout_lane::socket::{self, Accepted};
 
 use super::WorkerLoop;
+use crate::bug;
 use crate::connection::Connection;
 use crate::listeners::{Listener, ListenersChange, NewLimits, Start};
 use crate::service::Outcome;
@@ -61,8 +62,8 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header } = start;
-        if has_proxy_header && !self.admits_proxy(peer) {
+        let Start { is_secure, has_proxy_header, number } = start;
+        if has_proxy_header && !self.admits_proxy(peer, number) {
             return;
         }
         // The header will say whose address counts.
@@ -73,13 +74,13 @@ impl WorkerLoop {
         self.accepted_count += 1;
         let (transport, deadline) = match is_secure && !has_proxy_header {
             false => (Transport::plain(socket), self.serving.idle_deadline()),
-            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket)) {
+            true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket, number)) {
                 Some(Ok(channel)) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // The plan was checked when it was opened, so this is out of memory or a bug. Never serve it without TLS.
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },
         };
-        let mut connection = Connection::new(transport, client, deadline, self.requests_max);
+        let mut connection = Connection::new(transport, client, number, deadline, self.requests_max);
         if has_proxy_header {
             self.await_proxy_header(&mut connection, peer, is_secure);
         }
@@ -89,7 +90,9 @@ impl WorkerLoop {
     /// Adds a connection.
     pub(super) fn enter(&mut self, connection: Connection) {
         let key = self.connections.insert(connection);
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else {
+            return bug!("a connection was removed while it was added");
+        };
         if connection.transport.watch(self.poll.set(), Token::Client(key)).is_err() {
             // ENOMEM or ENOSPC (epoll(7): max_user_watches): this connection cannot be served.
             self.close(key, Outcome::Stopped);

@@ -13,6 +13,7 @@ use flatout_lane::socket::Moved;
 use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
 
 use super::WorkerLoop;
+use crate::bug;
 use crate::connection::{Connection, Peer, PendingProxy};
 use crate::plan::PROXY_HEADER_TIME_MAX;
 use crate::service::Outcome;
@@ -20,8 +21,8 @@ use crate::transport::Transport;
 
 impl WorkerLoop {
     /// Whether to accept a connection of such a listener; otherwise it has to be closed.
-    pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
-        let is_believed = self.serving.believes_proxy(peer);
+    pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let is_believed = self.serving.believes_proxy(peer, listener);
         if !is_believed {
             self.count_refused(
                 peer,
@@ -105,18 +106,21 @@ impl WorkerLoop {
     fn begin_tls(&mut self, key: Key) {
         let Some(connection) = self.connections.remove(key) else { return };
         connection.transport.unwatch(self.poll.set());
-        let peer = connection.peer.address();
+        let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
-            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket).ok(),
-            _ => None,
+            // It fails without memory.
+            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket, listener).ok(),
+            _ => {
+                bug!("TLS begins on a connection that has it already, or without certificates");
+                None
+            }
         };
         let Some(channel) = channel else {
-            // Out of memory, or a bug.
             self.shared.release(peer.map(crate::shared::Prefix::of));
             return self.connection_ended();
         };
         let deadline = self.serving.handshake_deadline();
-        self.enter(Connection::new(Transport::tls(channel), peer, deadline, self.requests_max));
+        self.enter(Connection::new(Transport::tls(channel), peer, listener, deadline, self.requests_max));
     }
 
     fn count_refused(&self, proxy: Option<SocketAddr>, reason: &str) {

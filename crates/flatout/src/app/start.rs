@@ -82,7 +82,7 @@ impl App {
     /// ```
     pub fn listen(mut self, address: &str) -> App {
         match address.parse::<Address>() {
-            Ok(address) => self.plan.listen.push(address),
+            Ok(address) => self.plan.listen.push(address.into()),
             Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
         }
         self
@@ -117,8 +117,8 @@ impl App {
     /// struct Log(Box<dyn Service>);
     ///
     /// impl Service for Log {
-    ///     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-    ///         self.0.body(head, path)
+    ///     fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+    ///         self.0.body(head, path, listener)
     ///     }
     ///
     ///     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

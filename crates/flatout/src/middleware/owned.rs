@@ -33,6 +33,7 @@ pub(crate) struct Link {
     /// Of its exchange.
     key: ExchangeKey,
     pub(super) peer: Option<SocketAddr>,
+    pub(super) listener: u16,
     tls: Option<Tls<'static>>,
 }
 
@@ -46,7 +47,7 @@ impl Link {
     /// Keeps the request's exchange.
     pub(super) fn of(context: &Context<'_>) -> Link {
         let tls = context.request.tls.map(|tls| if tls.is_early() { Tls::EARLY } else { Tls::UNKNOWN });
-        Link { key: context.request.park(), peer: context.peer(), tls }
+        Link { key: context.request.park(), peer: context.peer(), listener: context.request.listener, tls }
     }
 }
 
@@ -90,7 +91,7 @@ impl Owned {
             Some(stream) => RequestBody::Stream(stream),
             None => RequestBody::Whole { bytes: &whole, trailers: &trailers },
         };
-        let mut request = Request::resumed(head, path.as_bytes(), body, link.peer, &link.key);
+        let mut request = Request::resumed(head, path.as_bytes(), body, link.peer, link.listener, &link.key);
         request.tls = link.tls;
         let routes = local.routes.clone();
         let mut context = Context {

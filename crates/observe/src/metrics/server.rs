@@ -57,6 +57,11 @@ impl Source for ServerSource {
             Family::gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes),
             Family::gauge("process_open_fds", "Open descriptors", process.descriptors),
             Family::gauge("process_max_fds", "Limit of open file descriptors", process.descriptors_max),
+            Family::counter(
+                "flatout_bugs",
+                "Impossible states that flatout found in itself; the log says where",
+                flatout_engine::bugs_total(),
+            ),
         ]);
     }
 }

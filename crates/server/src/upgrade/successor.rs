@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use flatout_engine::{Address, Inherited, say};
+use flatout_engine::{Address, Inherited, bug, say};
 use flatout_lane::descriptors::SeqpacketSocket;
 
 use super::VARIABLE;
@@ -163,7 +163,9 @@ impl Successor {
                 }
                 Note::Messages(messages) => {
                     for message in messages {
-                        if let Some(Some((group, name))) = names.get(message.channel) {
+                        let channel = names.get(message.channel).ok_or(LinkError::Malformed)?;
+                        // Otherwise there was no room for the channel.
+                        if let Some((group, name)) = channel {
                             hub.restore_message(ChannelName { group, name }, message.message());
                         }
                     }
@@ -292,8 +294,9 @@ impl SubscriberIntake {
         let mut dealt: Vec<Vec<Parcel>> = (0..self.workers_count).map(|_| Vec::new()).collect();
         for parcel in self.pending.drain(..) {
             self.next_worker = (self.next_worker + 1) % self.workers_count.max(1);
-            if let Some(worker) = dealt.get_mut(self.next_worker) {
-                worker.push(parcel);
+            match dealt.get_mut(self.next_worker) {
+                Some(worker) => worker.push(parcel),
+                None => bug!("subscribers were received without workers for them"),
             }
         }
         for (worker, parcels) in dealt.into_iter().enumerate().filter(|(_, parcels)| !parcels.is_empty()) {

@@ -53,7 +53,7 @@ impl Finish for Nothing {
 }
 
 impl Service for All {
-    fn body(&self, head: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         self.forwarding.body(&self.forward, head, None)
     }
 
@@ -79,6 +79,7 @@ impl Service for All {
             caching: Some(Caching {
                 rules: &self.rules,
                 key: self.key,
+                space: b"",
                 names_authorization: false,
                 repeats: true,
                 is_bypassed: false,

@@ -36,7 +36,7 @@ impl Finish for Nothing {
 }
 
 impl Service for All {
-    fn body(&self, head: &Head<'_>, _: &[u8]) -> BodyPlan {
+    fn body(&self, head: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
         self.proxy_worker.body(&self.forward, head, Some(64 << 20))
     }
 

@@ -5,8 +5,10 @@ mod guards;
 mod route;
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+
+use flatout_engine::bug;
 
 use super::client::Clients;
 use super::facts::Uses;
@@ -32,6 +34,7 @@ const SITES_MAX: usize = 4096;
 pub(crate) struct Compiled {
     pub(crate) hosts: Hosts,
     pub(crate) sites: Vec<CompiledSite>,
+    /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
     pub(crate) tables: Arc<Tables>,
     /// The names of upstreams, in their order.
@@ -52,6 +55,10 @@ pub(super) struct Parts<'p> {
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledSite {
     pub(crate) name: String,
+    pub(crate) clients: Arc<Clients>,
+    /// The numbers of its listeners; empty: all.
+    listeners: Vec<u16>,
+    pub(crate) tls_rules: Option<u16>,
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<CompiledRoute>,
@@ -104,6 +111,12 @@ impl Compiled {
         find(name).or_else(|| find(bare))
     }
 
+    /// Whether a peer may announce the client of a connection to this listener.
+    pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        let is_here = |site: &&CompiledSite| site.listeners.is_empty() || site.listeners.contains(&listener);
+        self.sites.iter().filter(is_here).any(|site| site.clients.believes(peer))
+    }
+
     /// Whether passwords are checked anywhere.
     pub(crate) fn has_passwords(&self) -> bool {
         let of_routes = |site: &CompiledSite| site.routes.iter().any(|route| route.guards.basic.is_some());
@@ -137,7 +150,29 @@ impl Compiled {
     }
 }
 
+impl Compiled {
+    /// The site with this index, which is one of this plan: `None` is reported as a bug.
+    #[inline]
+    pub(crate) fn site(&self, at: usize) -> Option<&CompiledSite> {
+        let site = self.sites.get(at);
+        if site.is_none() {
+            bug!("no site has the index {at}");
+        }
+        site
+    }
+}
+
 impl CompiledSite {
+    /// The route with this index, which is one of this site: `None` is reported as a bug.
+    #[inline]
+    pub(crate) fn route(&self, at: usize) -> Option<&CompiledRoute> {
+        let route = self.routes.get(at);
+        if route.is_none() {
+            bug!("no route of the site has the index {at}");
+        }
+        route
+    }
+
     /// Whether identical requests may get the same response.
     pub(crate) fn repeats(&self) -> bool {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
@@ -152,7 +187,8 @@ impl CompiledSite {
             let alike = former.iter().position(|former| route::is_alike(former, route));
             let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
             let expression = table.expression(route_at).cloned();
-            routes.push(CompiledRoute::new(parts, (Place::Route(at, route_at), class), route, expression)?);
+            let place = Place::Route(at, route_at);
+            routes.push(CompiledRoute::new(parts, (place, class), (site, route), expression)?);
         }
         let rewrites = Rewrites::new(&site.rewrites, None, TableCounts::of(parts.plan), place)?;
         let of_routes = routes.iter().map(|route| {
@@ -174,6 +210,9 @@ impl CompiledSite {
                 .iter()
                 .any(|route| !route.when.is_empty() || route.entry != Entry::Paths),
             choice_uses,
+            clients: Arc::new(Clients::new(&site.trust)),
+            listeners: site.listeners.iter().map(|at| at.number).collect(),
+            tls_rules: site.tls_rules,
             table,
             rewrites,
             routes,

@@ -57,6 +57,8 @@ pub(crate) struct CompiledRoute {
 pub(crate) struct CompiledCached {
     pub(crate) rules: Arc<gateway::Rules>,
     pub(crate) key: Option<Text>,
+    /// See [`plan::Site::cache_space`].
+    pub(crate) space: Box<[u8]>,
     pub(crate) names_authorization: bool,
     /// The rules depend on nothing but the request head.
     pub(crate) repeats: bool,
@@ -113,7 +115,7 @@ impl CompiledRoute {
     pub(super) fn new(
         parts: Parts<'_>,
         (place, class): (Place, usize),
-        route: &plan::Route,
+        (site, route): (&plan::Site, &plan::Route),
         expression: Option<Regex>,
     ) -> Result<CompiledRoute, Fault> {
         let plan = parts.plan;
@@ -172,7 +174,7 @@ impl CompiledRoute {
             response.compress = None;
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
-        let mut cache = cache.map(|rules| CompiledCached::new(rules, text)).transpose()?;
+        let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
         if let Some(cache) = &mut cache {
             // Nothing may depend on addresses, the counters of limits, or files.
             cache.repeats = cache.key.is_none()
@@ -188,7 +190,8 @@ impl CompiledRoute {
                 && response.cors.is_none()
                 && route.try_files.is_none()
                 && route.upstream_name.is_none()
-                && plan.trust.proxies.is_empty();
+                && site.trust.proxies.is_empty()
+                && site.tls_rules.is_none();
         }
         let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
         let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
@@ -232,6 +235,7 @@ impl CompiledRoute {
 impl CompiledCached {
     fn new(
         cached: &plan::Cached,
+        site: &plan::Site,
         text: impl Fn(&Template) -> Result<Text, Fault>,
     ) -> Result<CompiledCached, Fault> {
         let texts = |templates: &[Template]| templates.iter().map(&text).collect::<Result<Vec<_>, Fault>>();
@@ -241,6 +245,7 @@ impl CompiledCached {
         };
         Ok(CompiledCached {
             key: cached.key.as_ref().map(&text).transpose()?,
+            space: site.cache_space.as_bytes().into(),
             repeats: false,
             names_authorization: cached.key.iter().flat_map(|key| &key.0).any(is_authorization),
             bypass: texts(&cached.bypass)?,

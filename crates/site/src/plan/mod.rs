@@ -44,7 +44,7 @@ pub struct Plan {
     pub maps: Vec<Map>,
     /// Values of variables. Each may use maps, and values of a smaller index.
     pub sets: Vec<SetVariable>,
-    /// Whose information about the client's address is trusted.
+    /// Whose information about the client's address is trusted in requests that belong to no site.
     pub trust: Trust,
     /// The sites.
     pub sites: Vec<Site>,
@@ -83,14 +83,42 @@ pub struct Site {
     pub name: String,
     /// Its number in logs and metrics ([`Sites`](flatout_observe::observed::Sites)).
     pub number: u16,
-    /// Its host names. Each may be in one site only.
+    /// The listeners where it is served; empty: all.
+    pub listeners: Vec<SiteListener>,
+    /// Its host names. Each may be in one site only at the same listener.
     pub hosts: Vec<Host>,
+    /// Distinguishes its responses in the cache from those of a site that has the same host names at another listener;
+    /// empty if there is none.
+    pub cache_space: String,
+    /// Whose information about the client's address is trusted.
+    pub trust: Trust,
+    /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
+    pub tls_rules: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
     /// Its routes. See [`PathMatch`] for which one matches, and [`Entry`] for those that are reached otherwise.
     pub routes: Vec<Route>,
     /// The rules of 404 and 405 responses when no route matches.
     pub rules: Rules,
+}
+
+/// A listener of a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteListener {
+    /// Its number ([`Listen::number`](flatout_engine::Listen::number)).
+    pub number: u16,
+    /// The site also gets requests for host names that no site has there.
+    pub is_default: bool,
+}
+
+impl Site {
+    /// Whether it gets the requests for other host names at this listener; `None` if it is not served there.
+    pub(crate) fn is_at(&self, number: u16) -> Option<bool> {
+        match &self.listeners[..] {
+            [] => Some(false),
+            listeners => listeners.iter().find(|at| at.number == number).map(|at| at.is_default),
+        }
+    }
 }
 
 /// A host name of a site, without a port. Case is ignored.

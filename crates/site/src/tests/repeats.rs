@@ -43,7 +43,14 @@ fn a_route_repeats_if_nothing_but_the_head_matters() {
         assert!(!repeats(&cached(rules.clone())), "{rules:?}");
     }
     let trust = Trust { proxies: vec![Peers::All], ..Trust::default() };
-    assert!(!repeats(&Plan { trust, ..cached(Rules::default()) }), "its word about the client counts");
+    let with = |change: fn(&mut plan::Site, Trust)| {
+        let mut plan = cached(Rules::default());
+        change(&mut plan.sites[0], trust.clone());
+        repeats(&plan)
+    };
+    assert!(with(|_, _| ()));
+    assert!(!with(|site, trust| site.trust = trust), "its word about the client counts");
+    assert!(!with(|site, _| site.tls_rules = Some(1)), "the connection counts");
     let rewrite = Rewrite {
         from: RewriteFrom::Prefix("/a".to_owned()),
         to: template("/$remote_addr"),

@@ -129,7 +129,8 @@ fn lists_of_addresses_are_asked_for_the_client() {
     let told = "X-Forwarded-For: 10.1.2.3\r\n";
     assert_eq!(client.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 403);
     let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);
-    plan.trust = Trust { proxies: vec!["192.0.2.0/24".parse().unwrap()], from: AddressFrom::XForwardedFor };
+    plan.sites[0].trust =
+        Trust { proxies: vec!["192.0.2.0/24".parse().unwrap()], from: AddressFrom::XForwardedFor };
     let client = TestClient::new(&plan);
     assert_eq!(client.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 200);
     assert_eq!(client.last_sent().client.address, Some([10, 1, 2, 3].into()));
@@ -324,7 +325,7 @@ fn bodies_above_the_routes_limit_are_refused() {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
         let mut spans = Vec::new();
         let head = parse(head.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
-        client.service.body(&head, b"/")
+        client.service.body(&head, b"/", 0)
     };
     assert_eq!(plan("Content-Length: 10"), BodyPlan::Whole { bytes_max: Some(10) });
     // Collected after the other rules: these clients may not have to send it, or their bodies have no declared length.
@@ -375,7 +376,7 @@ fn hsts_is_sent_over_https() {
     let mut plan =
         plan_of(vec![Route { rules, ..to_upstream("/") }, Route { rules: with_own, ..to_upstream("/own") }]);
     // The trusted proxy says whether the client uses HTTPS.
-    plan.trust.proxies = vec![Peers::All];
+    plan.sites[0].trust.proxies = vec![Peers::All];
     let client = TestClient::new(&plan);
     let line = "Strict-Transport-Security: max-age=60; includeSubDomains; preload\r\n";
     for (target, sent, expected) in [

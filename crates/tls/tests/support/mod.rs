@@ -85,6 +85,7 @@ pub(crate) fn server(identities: Vec<Identity>) -> ServerPlan {
         clients: None,
         protocols: vec![b"http/1.1".to_vec()],
         early_data: false,
+        profiles: Vec::new(),
     }
 }
 
@@ -99,7 +100,7 @@ pub(crate) fn pair() -> (UnixStream, UnixStream) {
 /// A server's and a client's end, before their handshake.
 pub(crate) fn ends(acceptor: &Acceptor, connector: &Connector) -> (Channel, Channel) {
     let (one, other) = pair();
-    (acceptor.accept(OwnedFd::from(one)).unwrap(), connector.connect(OwnedFd::from(other)).unwrap())
+    (acceptor.accept(OwnedFd::from(one), 0).unwrap(), connector.connect(OwnedFd::from(other)).unwrap())
 }
 
 /// The same behind it: as far as it goes.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use flatout_engine::BoxError;
+use flatout_engine::{BoxError, bug};
 use flatout_wire::Status;
 
 use crate::entry::{Entry, body_of};
@@ -157,10 +157,16 @@ impl Flight {
             state.waiting.push(None);
             state.waiting.len() - 1
         });
-        if let Some(waker) = state.waiting.get_mut(place) {
-            wait(waker, context);
+        match state.waiting.get_mut(place) {
+            Some(waker) => {
+                wait(waker, context);
+                Poll::Pending
+            }
+            None => {
+                bug!("a flight without an outcome has forgotten who waits for it");
+                Poll::Ready(Outcome::Failed(Status::INTERNAL_SERVER_ERROR))
+            }
         }
-        Poll::Pending
     }
 
     /// Adds to the body.
@@ -244,9 +250,7 @@ impl Flight {
             state.readers.push(None);
             state.readers.len() - 1
         });
-        if let Some(place) = state.readers.get_mut(reader) {
-            *place = Some(FlightReader { next: 0, waker: None });
-        }
+        state.readers[reader] = Some(FlightReader { next: 0, waker: None });
         *state.readers_at(0) += 1;
         Some(FlightBody { flight: self.clone(), reader, left: length })
     }
@@ -254,7 +258,10 @@ impl Flight {
     fn next(&self, reader: usize, context: &Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let Some(Some(known)) = state.readers.get_mut(reader) else { return Poll::Ready(None) };
+        let Some(Some(known)) = state.readers.get_mut(reader) else {
+            bug!("a flight does not know the reader {reader} of its body");
+            return Poll::Ready(Some(Err("the response cannot be read".into())));
+        };
         let Some(chunk) = state.chunks.get_mut((known.next - state.first) as usize) else {
             return match state.end {
                 Some(true) => Poll::Ready(None),
@@ -278,7 +285,9 @@ impl Flight {
 
     fn leave(&self, reader: usize) {
         let mut state = self.state();
-        let Some(known) = state.readers.get_mut(reader).and_then(Option::take) else { return };
+        let Some(known) = state.readers.get_mut(reader).and_then(Option::take) else {
+            return bug!("a flight does not know the reader {reader} of its body");
+        };
         state.vacant.push(reader);
         *state.readers_at(known.next) -= 1;
         let resume = state.drop_read();

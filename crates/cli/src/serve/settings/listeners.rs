@@ -1,38 +1,60 @@
 //! Addresses, and settings of the server as a whole.
 
-use flatout_engine::Address as Listen;
 use flatout_server::LISTEN_DEFAULT;
 use flatout_site::plan::AddressFrom;
 
+use crate::serve::options::{Level, ListenSetting, ServeOptions};
 use crate::serve::parse;
-use crate::serve::setting::{Change, Key, SERVERS, ServeSetting};
+use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
+use crate::serve::values::{Refused, Values};
 use crate::value;
+
+/// The keys of an address.
+pub(super) const LISTEN_KEYS: &[Key] = &[
+    Key {
+        name: "proxy-protocol",
+        value: "on|off",
+        default: "on if client-address is proxy-protocol, else off",
+        help: "expect a PROXY protocol header (version 1 or 2) with the client's address at the start of each connection; \
+               accepted from trusted-proxies only: other connections are closed, and so are those whose header is missing, \
+               malformed, longer than 4096 bytes or later than 5 seconds",
+    },
+    Key {
+        name: "default",
+        value: "on|off",
+        default: "off",
+        help: "in a site: it also gets requests for host names that no site has at this address",
+    },
+];
+
+/// Reads an address, with TLS or without.
+pub(super) fn listen(options: &mut ServeOptions, given: &Values, is_plain: bool) -> Result<(), Refused> {
+    let is_default = given.read("default", value::switch)?.unwrap_or(false);
+    if is_default && options.level == Level::Top {
+        return Err("default=on belongs into a site: the site that gets requests for other host names".into());
+    }
+    options.listens.push(ListenSetting {
+        text: given.text().to_owned(),
+        address: given.text().parse()?,
+        is_plain,
+        proxy_protocol: given.read("proxy-protocol", value::switch)?,
+        is_default,
+    });
+    Ok(())
+}
 
 pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
     ServeSetting {
         name: "listen",
         value: "ADDR",
-        keys: &[Key {
-            name: "proxy-protocol",
-            value: "on|off",
-            default: "on if client-address is proxy-protocol, else off",
-            help: "expect a PROXY protocol header (version 1 or 2) with the client's address at the start of each connection; \
-                   accepted from trusted-proxies only: other connections are closed, and so are those whose header is missing, \
-                   malformed, longer than 4096 bytes or later than 5 seconds",
-        }],
+        keys: LISTEN_KEYS,
         default: LISTEN_DEFAULT,
-        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; can be repeated; sockets from systemd \
-               (LISTEN_FDS) take its place",
-        set: |options, given| {
-            let address: Listen = given.text().parse()?;
-            if let Some(is_on) = given.read("proxy-protocol", value::switch)? {
-                options.proxied.push((address.clone(), is_on));
-            }
-            options.server.listen.push(address);
-            Ok(())
-        },
+        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; with TLS if there is a certificate; can be repeated; \
+               a site with `listen` or `listen-plain` of its own is served there and nowhere else; sockets from systemd \
+               (LISTEN_FDS) take the place of all addresses, and belong to the sites of the address that they have",
+        set: |options, given| listen(options, given, false),
         is_list: true,
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "workers",
@@ -88,11 +110,14 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
                all",
         set: |options, given| {
             let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
+            if options.begins("trusted-proxies") {
+                options.trust.proxies.clear();
+            }
             options.trust.proxies.extend(peers?);
             Ok(())
         },
         is_list: true,
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "client-address",
@@ -110,6 +135,6 @@ pub(in crate::serve) const LISTENERS: &[ServeSetting] = &[
             options.names_client_address = true;
             Ok(())
         },
-        ..SERVERS
+        ..SITES
     },
 ];

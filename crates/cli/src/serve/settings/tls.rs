@@ -3,6 +3,8 @@
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
 use flatout_site::plan::Hsts;
 
+use super::listeners::{LISTEN_KEYS, listen};
+use crate::serve::options::Level;
 use crate::serve::setting::{Change, Key, SERVERS, SITES, ServeSetting};
 use crate::value;
 
@@ -13,12 +15,20 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         default: "none",
         help: "serve TLS with this certificate and key (PEM files), or with `local` a certificate of a CA on this \
                machine, for development; can be repeated: clients get the certificate for the name they request, or \
-               the first; changed files are reloaded",
+               the first; in a site, for its names instead of those at the top; changed files are reloaded",
         set: |options, given| {
             match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
-                ("local", None) => options.issue.local = true,
+                ("local", None) if options.level == Level::Top => options.issue.local = true,
+                ("local", None) => {
+                    return Err(
+                        "`tls local` belongs to the top: its certificate has the names of all sites".into()
+                    );
+                }
                 (certificate, Some(key)) => {
                     let (certificate, key) = (options.path(certificate), options.path(key));
+                    if options.begins("tls") {
+                        options.secure.identities.clear();
+                    }
                     options.secure.identities.push(Identity { certificate, key });
                 }
                 (got, None) => return Err(format!("got `{got}` alone, need CERT KEY, or local").into()),
@@ -28,19 +38,17 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
         is_list: true,
         is_spread: true,
         change: Change::NotFirstNorLast(|plan| format!("{:?}", plan.is_secure())),
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "listen-plain",
         value: "ADDR",
+        keys: LISTEN_KEYS,
         default: "none",
-        help: "where to listen without TLS in addition, if there is a certificate; can be repeated",
-        set: |options, given| {
-            options.server.listen_plain.push(given.text().parse()?);
-            Ok(())
-        },
+        help: "where to listen without TLS although there is a certificate; can be repeated",
+        set: |options, given| listen(options, given, true),
         is_list: true,
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "https-redirect",
@@ -95,7 +103,7 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
             };
             Ok(())
         },
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "tls-client-ca",
@@ -107,14 +115,17 @@ pub(in crate::serve) const TLS: &[ServeSetting] = &[
             help: "also serve clients without a certificate",
         }],
         default: "none",
-        help: "require client certificates issued by these CAs (PEM)",
+        help: "require client certificates issued by these CAs (PEM), or off; a request on a connection that was opened for a site with \
+               other rules gets 421",
         set: |options, given| {
             let optional = given.read("optional", value::switch)?.unwrap_or(false);
-            options.secure.clients =
-                Some(ClientCertificates { authorities: options.path(given.text()), required: !optional });
+            options.secure.clients = match given.text() {
+                "off" => None,
+                file => Some(ClientCertificates { authorities: options.path(file), required: !optional }),
+            };
             Ok(())
         },
-        ..SERVERS
+        ..SITES
     },
     ServeSetting {
         name: "early-data",

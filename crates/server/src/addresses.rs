@@ -1,0 +1,119 @@
+//! Which sites are served at which addresses.
+//!
+//! A site without addresses of its own is served at those of the server ([`Plan::server`]). A site with its own is served there
+//! and nowhere else. Each address has a number, which connections carry: it belongs to the address for as long as the process
+//! runs, so that a connection that was accepted before a reload gets to the sites of its address afterwards.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flatout_engine::{Address, Listen};
+use flatout_observe::observed;
+use flatout_site::plan::SiteListener;
+
+use crate::plan::{Invalid, Plan};
+
+/// An address of a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteListen {
+    /// The listener. Its number is not used.
+    pub listen: Listen,
+    /// The site also gets requests for host names that no site has there.
+    pub is_default: bool,
+}
+
+/// The number of sites without addresses of their own at sockets whose address is unknown: those passed by systemd.
+const SHARED: u16 = 0;
+
+/// Addresses of one process so far; different reloads may have different ones.
+const ADDRESSES_MAX: usize = u16::MAX as usize - 1;
+
+/// The numbers that a process gives to addresses and names for as long as it runs. Clones share them.
+#[derive(Clone, Default)]
+pub struct Numbers {
+    pub(crate) addresses: Addresses,
+    pub(crate) sites: observed::Sites,
+}
+
+impl Numbers {
+    /// With these numbers of sites.
+    pub(crate) fn of(sites: observed::Sites) -> Numbers {
+        Numbers { sites, ..Numbers::default() }
+    }
+}
+
+/// The numbers of all addresses of a process so far. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Addresses(Arc<Mutex<Vec<Address>>>);
+
+impl Addresses {
+    /// The number of an address; `None` if there are too many.
+    fn number(&self, address: &Address) -> Option<u16> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = known.iter().position(|other| other == address).unwrap_or(known.len());
+        if at == ADDRESSES_MAX {
+            return None;
+        }
+        if at == known.len() {
+            known.push(address.clone());
+        }
+        u16::try_from(at + 1).ok()
+    }
+}
+
+/// All listeners of a plan, those of its sites included, and the listeners of each site.
+///
+/// # Errors
+/// Two uses of one address that exclude each other, or too many addresses.
+pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>, Invalid> {
+    let mut listens = plan.server.listen.clone();
+    for (site, own) in plan.site_listen.iter().enumerate() {
+        for SiteListen { listen, .. } in own {
+            match listens.iter().find(|known| known.address == listen.address) {
+                None => listens.push(listen.clone()),
+                Some(known) => agree(known, listen).map_err(|reason| Invalid::Address(site, reason))?,
+            }
+        }
+    }
+    for listen in &mut listens {
+        listen.number = numbers.number(&listen.address).ok_or_else(|| {
+            Invalid::Value(format!(
+                "listen: more than {ADDRESSES_MAX} addresses since the server was started; restart it"
+            ))
+        })?;
+    }
+    let shared: Vec<SiteListener> = std::iter::once(SHARED)
+        .chain(listens.iter().take(plan.server.listen.len()).map(|listen| listen.number))
+        .map(|number| SiteListener { number, is_default: false })
+        .collect();
+    for (at, site) in plan.sites.sites.iter_mut().enumerate() {
+        let own = plan.site_listen.get(at).map(Vec::as_slice).unwrap_or_default();
+        let placed = own.iter().filter_map(|own| {
+            let listen = listens.iter().find(|listen| listen.address == own.listen.address)?;
+            Some(SiteListener { number: listen.number, is_default: own.is_default })
+        });
+        site.listeners = if own.is_empty() { shared.clone() } else { placed.collect() };
+    }
+    Ok(listens)
+}
+
+/// Whether an address can be used in both ways.
+fn agree(one: &Listen, other: &Listen) -> Result<(), String> {
+    let address = match &one.address {
+        Address::Tcp(address) => address.to_string(),
+        Address::Unix(path) => format!("unix:{}", path.display()),
+    };
+    if one.is_plain != other.is_plain {
+        let (plain, secure) = ("without TLS", "with TLS");
+        let (here, before) = if other.is_plain { (plain, secure) } else { (secure, plain) };
+        return Err(format!(
+            "the address {address} is used {here} here, and {before} before; all sites at an address use the same: \
+             `listen` is with TLS if the site has a certificate, `listen-plain` is without"
+        ));
+    }
+    if one.has_proxy_header != other.has_proxy_header {
+        let (on, off) = ("with the PROXY protocol", "without the PROXY protocol");
+        let (here, before) = if other.has_proxy_header { (on, off) } else { (off, on) };
+        return Err(format!("the address {address} is used {here} here, and {before} before"));
+    }
+    Ok(())
+}
