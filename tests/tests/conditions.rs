@@ -28,11 +28,13 @@ fn get(server: &Server, target: &str, fields: &str) -> String {
 }
 
 #[test]
-fn bodies_arrive_whatever_the_choice_of_the_route_depends_on() {
+fn bodies_arrive_at_routes_with_conditions() {
     let folders = [Folder::new(), Folder::new(), Folder::new()];
     let upstream = served(&folders[0], ECHO);
-    let verifier =
-        served(&folders[1], "when \"header.x-token != 'good'\" { respond 403 \"no\" }\nrespond 200 \"yes\"");
+    let verifier = served(
+        &folders[1],
+        "when \"header['x-token'] != 'good'\" { respond 403 \"no\" }\nrespond 200 \"yes\"",
+    );
     folders[2].write("dist/a.txt", "a file");
     let server = served(
         &folders[2],

@@ -162,7 +162,7 @@ fn proxy(
     let forward = named.as_ref().unwrap_or(forward);
     gather_needs(worker, context);
     let mut needs = std::mem::take(&mut context.progress.needs);
-    if route.response.pages.has_routes() && context.progress.rerouted.is_none() {
+    if route.may_reroute && context.progress.rerouted.is_none() {
         needs.pages = worker.this().map(|worker| Box::new(PageRequest::of(worker, context)));
     }
     let blocks: Vec<&Block> = context.blocks().collect();

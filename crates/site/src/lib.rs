@@ -5,6 +5,7 @@
 
 mod access;
 mod basic;
+mod choice;
 mod client;
 mod compiled;
 mod concurrency;
@@ -37,6 +38,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod upstream_fields;
+mod values;
 mod worker;
 
 use std::io;

@@ -9,7 +9,7 @@ use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::maps::TableCounts;
-use super::plan::{Entry, Plan, Reroute, Template};
+use super::plan::{Plan, Reroute, RouteEntry, Template};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::rewrite::{Goal, split_at_question_mark};
 use super::steps::{RequestContext, Step};
@@ -58,7 +58,7 @@ impl CompiledReroute {
                     _ => None,
                 };
                 let mut routes = site.map(|site| site.routes.iter()).unwrap_or_default();
-                let at = routes.position(|route| route.entry == Entry::Named && route.name == *name);
+                let at = routes.position(|route| route.entry == RouteEntry::Named && route.name == *name);
                 at.map(CompiledReroute::Named)
                     .ok_or_else(|| place.fault(format!("the site has no route `{name}`")))
             }

@@ -13,7 +13,7 @@ use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::pattern;
-use super::plan::{Entry, PathMatch, Route};
+use super::plan::{PathMatch, Route, RouteEntry};
 
 /// Routes of one site.
 const ROUTES_MAX: usize = 4096;
@@ -230,7 +230,7 @@ impl Methods {
 
 /// Whether a route is found by its path.
 fn is_by_path(route: &Route) -> bool {
-    matches!(route.entry, Entry::Paths | Entry::Internal)
+    matches!(route.entry, RouteEntry::Paths | RouteEntry::Internal)
 }
 
 /// Checks a path of a plan. It is compared with normal forms, so any other form would never match.

@@ -9,7 +9,7 @@ use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
-use flatout_site::plan::{Action, Entry, PathMatch, PathPolicy, Plan, Reroute, Route, Rules};
+use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Rules};
 
 use super::site::Built;
 use super::source::built;
@@ -199,7 +199,7 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&L
 
 fn why(route: &Route) -> String {
     let path = match &route.path {
-        _ if route.entry == Entry::BeforePaths => "its condition is true; paths are not compared",
+        _ if route.entry == RouteEntry::BeforePaths => "its condition is true; paths are not compared",
         PathMatch::Exact(_) => "an exact match",
         PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, with before-patterns",
         PathMatch::Prefix { .. } => "the longest prefix; no exact path or pattern matches",

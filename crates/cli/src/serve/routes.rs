@@ -6,7 +6,7 @@ use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::Forward;
-use flatout_site::plan::{Action, Condition, Entry, PathMatch, Plan, Route, Site, Template};
+use flatout_site::plan::{Action, Condition, PathMatch, Plan, Route, RouteEntry, Site, Template};
 
 use super::blocks::ACTIONS;
 use super::channels;
@@ -86,7 +86,7 @@ impl Sites {
             for conditional in reader.conditional_actions(nodes, options)? {
                 let (mut route, at) =
                     self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
-                route.entry = Entry::BeforePaths;
+                route.entry = RouteEntry::BeforePaths;
                 add(route, at, false)?;
             }
         }
@@ -155,9 +155,9 @@ impl Sites {
         let when = node.key("when").map(|value| reader.condition(value, &options)).transpose()?;
         reader.level(inner, &mut options)?;
         let entry = match node.key("entry").map(|value| value.text.as_str()) {
-            Some("internal") => Entry::Internal,
-            _ if is_named => Entry::Named,
-            _ => Entry::Paths,
+            Some("internal") => RouteEntry::Internal,
+            _ if is_named => RouteEntry::Named,
+            _ => RouteEntry::Paths,
         };
         if is_named && !reader.conditional_actions(inner, &options)?.is_empty() {
             let message = "an action under a condition is not possible in a named route; reroute to a path";

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
 use flatout_site::explain::{Question, explain};
-use flatout_site::plan::{Action, AddressFrom, Entry, PathMatch, PathPolicy};
+use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy, RouteEntry};
 
 use super::grammar::grammar;
 use super::options::ServeOptions;
@@ -44,7 +44,7 @@ fn the_example_has_everything() {
     assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 3), "both levels");
     assert_eq!(
         (org.routes[0].entry, org.routes[1].when.len(), api.rules.when.len()),
-        (Entry::BeforePaths, 1, 2)
+        (RouteEntry::BeforePaths, 1, 2)
     );
     let Action::Proxy(forward) = &api.action else { panic!() };
     let upstream = &built.plan.sites.upstreams[forward.upstream];

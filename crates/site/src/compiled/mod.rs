@@ -15,7 +15,7 @@ use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
 use super::maps::{TableCounts, Tables};
-use super::plan::{self, Entry, Plan};
+use super::plan::{self, Plan, RouteEntry};
 use super::render::{Paths, View};
 use super::rewrite::Rewrites;
 use super::table::Table;
@@ -201,14 +201,14 @@ impl CompiledSite {
             cache.repeats &= rewrites.is_empty() && !choice_uses.has(Uses::CONNECTION);
         }
         let before_paths =
-            site.routes.iter().enumerate().filter(|(_, route)| route.entry == Entry::BeforePaths);
+            site.routes.iter().enumerate().filter(|(_, route)| route.entry == RouteEntry::BeforePaths);
         Ok(CompiledSite {
             name: site.name.clone(),
             before_paths: before_paths.map(|(at, _)| at).collect(),
             is_conditional: site
                 .routes
                 .iter()
-                .any(|route| !route.when.is_empty() || route.entry != Entry::Paths),
+                .any(|route| !route.when.is_empty() || route.entry != RouteEntry::Paths),
             choice_uses,
             clients: Arc::new(Clients::new(&site.trust)),
             listeners: site.listeners.iter().map(|at| at.number).collect(),

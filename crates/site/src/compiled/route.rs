@@ -13,7 +13,7 @@ use super::super::fields::FieldRules;
 use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
 use super::super::plan::{
-    self, Action, Condition, Entry, Expires, Hsts, PathPolicy, Piece, Rules, Template, Variable,
+    self, Action, Condition, Expires, Hsts, PathPolicy, Piece, RouteEntry, Rules, Template, Variable,
 };
 use super::super::render::Text;
 use super::super::reroute::CompiledReroute;
@@ -33,7 +33,7 @@ pub(crate) struct CompiledRoute {
     pub(crate) class: usize,
     /// It is chosen only if these are true.
     pub(crate) when: Vec<Condition>,
-    pub(crate) entry: Entry,
+    pub(crate) entry: RouteEntry,
     /// Its requests may continue at another route.
     pub(crate) may_reroute: bool,
     /// What its rules under conditions depend on.

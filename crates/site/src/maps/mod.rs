@@ -188,6 +188,9 @@ impl CompiledSet {
             Variable::Set(at) => Some(*at),
             _ => None,
         });
+        if facts().any(|fact| matches!(fact, Variable::NamedCapture(_))) {
+            return Err(named(place.fault("it uses a named group; write its number, such as $1")));
+        }
         let is_later = |at: &usize| *at >= counts.sets;
         if deepest.clone().chain(set.before).any(|at| is_later(&at)) {
             return Err(named(place.fault("it uses itself or a later variable")));

@@ -5,6 +5,7 @@
 //! its site.
 
 mod condition;
+mod cookies;
 mod map;
 mod net;
 mod rules;
@@ -17,13 +18,14 @@ use flatout_proxy as proxy;
 use flatout_push as push;
 
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
+pub use cookies::{CookieFlag, CookieRule, LocationRule, SameSite};
 pub use map::{Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Cached, Concurrency, CookieFlag, CookieRule, Cors, ErrorPage, Expires,
-    FieldChange, FieldRule, ForwardAuth, Hsts, Limited, LocationRule, Maintenance, Origins, Page, PageSource,
-    Rate, RateUse, Rules, SameSite, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, Expires, FieldChange, FieldRule,
+    ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict,
+    When,
 };
 pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Variable};
 
@@ -96,7 +98,7 @@ pub struct Site {
     pub tls_rules: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
-    /// Its routes. See [`PathMatch`] for which one matches, and [`Entry`] for those that are reached otherwise.
+    /// Its routes. See [`PathMatch`] for which one matches, and [`RouteEntry`] for those that are reached otherwise.
     pub routes: Vec<Route>,
     /// The rules of 404 and 405 responses when no route matches.
     pub rules: Rules,
@@ -148,7 +150,7 @@ pub struct Route {
     /// never goes to a route that is less specific.
     pub methods: Vec<String>,
     /// How requests get here.
-    pub entry: Entry,
+    pub entry: RouteEntry,
     /// It is chosen only if all of these are true; otherwise the next route that has the path.
     pub when: Vec<Condition>,
     /// How ambiguous paths are handled.
@@ -168,7 +170,7 @@ pub struct Route {
 
 /// How requests get to a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Entry {
+pub enum RouteEntry {
     /// By their path.
     #[default]
     Paths,
@@ -295,7 +297,7 @@ pub enum Action {
 /// Where a request continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reroute {
-    /// At the route of this name, whose [`Entry`] is `Named`, with its path and query.
+    /// At the route of this name, whose [`RouteEntry`] is `Named`, with its path and query.
     Named(String),
     /// At the route of this path; `?…` at its end is the query.
     Path(Template),
@@ -312,7 +314,7 @@ impl Route {
             name: path.text().to_owned(),
             path,
             methods: Vec::new(),
-            entry: Entry::Paths,
+            entry: RouteEntry::Paths,
             when: Vec::new(),
             paths,
             rewrites: Vec::new(),

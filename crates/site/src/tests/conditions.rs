@@ -1,8 +1,8 @@
 //! Rules and routes under conditions, and variables.
 
 use super::super::plan::{
-    Access, Cached, Concurrency, Entry, ErrorPage, FieldChange, FieldRule, Limited, Map, MapKey, Page,
-    PageSource, Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, Rules, SetValue, SetVariable, Then,
+    Access, Cached, Concurrency, ErrorPage, FieldChange, FieldRule, Limited, Map, MapKey, Page, PageSource,
+    Peers, Rate, RateUse, Reroute, Rewrite, RewriteFrom, RouteEntry, Rules, SetValue, SetVariable, Then,
     Verdict, When, WhenBlock,
 };
 use super::*;
@@ -69,10 +69,10 @@ fn a_route_is_chosen_if_its_condition_is_true() {
 fn actions_before_paths_and_internal_routes() {
     let mut plan = plan_of(vec![
         Route {
-            entry: Entry::BeforePaths,
+            entry: RouteEntry::BeforePaths,
             ..when(respond(PathMatch::prefix("/"), "moved"), &["arg.old == '1'"])
         },
-        Route { entry: Entry::Internal, ..respond(PathMatch::prefix("/inner"), "inner") },
+        Route { entry: RouteEntry::Internal, ..respond(PathMatch::prefix("/inner"), "inner") },
         respond(PathMatch::prefix("/"), "$uri"),
     ]);
     plan.sites[0].routes[2].rewrites.push(Rewrite {
@@ -323,7 +323,7 @@ fn reroute(path: PathMatch, to: &str) -> Route {
 }
 
 fn named(name: &str, route: Route) -> Route {
-    Route { name: name.to_owned(), entry: Entry::Named, ..route }
+    Route { name: name.to_owned(), entry: RouteEntry::Named, ..route }
 }
 
 fn page_from(statuses: std::ops::RangeInclusive<u16>, to: &str, keeps_status: bool) -> ErrorPage {
