@@ -36,6 +36,7 @@ fn bodies_arrive_at_routes_with_conditions() {
         "when \"header['x-token'] != 'good'\" { respond 403 \"no\" }\nrespond 200 \"yes\"",
     );
     folders[2].write("dist/a.txt", "a file");
+    folders[2].write("dist/pages/sorry.txt", "sorry");
     let server = served(
         &folders[2],
         &format!(
@@ -45,7 +46,8 @@ fn bodies_arrive_at_routes_with_conditions() {
              route \"@app\" {{ proxy app; }}\n\
              route \"/guarded\" when=\"random >= 0 && method == 'POST'\" {{ proxy app; forward-auth verify path=\"/check\"; \
              body-bytes 8; }}\n\
-             route \"/failing\" {{ proxy \"http://127.0.0.1:1\"; error-page 502 to=\"/a.txt\"; }}\n",
+             route \"/failing\" {{ proxy \"http://127.0.0.1:1\"; error-page 502 to=\"/pages/sorry.txt\"; }}\n\
+             route \"/pages/\" entry=internal {{ files \"dist\"; }}\n",
             upstream.address, verifier.address
         ),
     );
@@ -63,8 +65,9 @@ fn bodies_arrive_at_routes_with_conditions() {
     assert!(refused.starts_with("403 no"), "{refused}");
     let large = format!("X-Token: good\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello all\r\n0\r\n\r\n");
     assert!(ask(&server, "POST /guarded", &large).starts_with("413 "), "the limit of the route");
-    assert_eq!(get(&server, "/failing", ""), "502 a file");
-    assert_eq!(ask(&server, "POST /failing", whole), "502 a file");
+    assert!(get(&server, "/pages/sorry.txt", "").starts_with("404 "), "it is internal");
+    assert_eq!(get(&server, "/failing", ""), "502 sorry");
+    assert_eq!(ask(&server, "POST /failing", whole), "502 sorry");
 }
 
 #[test]
