@@ -22,6 +22,7 @@ targets! {
     chunked
     conversation
     deflate
+    expression
     h2_frames
     h2_pair
     head

@@ -15,6 +15,8 @@ mod cache;
 mod cache_generations;
 #[path = "certificates.rs"]
 mod certificates;
+#[path = "conditions.rs"]
+mod conditions;
 #[path = "crossing.rs"]
 mod crossing;
 #[path = "differential.rs"]

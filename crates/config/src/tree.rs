@@ -58,6 +58,35 @@ impl Tree {
         self.source.mistake(at.clone(), message.into())
     }
 
+    /// A mistake at these bytes of a value's text.
+    pub fn mistake_within(&self, value: &Value, bytes: &Range<usize>, message: impl Into<String>) -> Mistake {
+        let place = self.place_within(value, bytes).unwrap_or_else(|| value.at.clone());
+        self.source.mistake(place, message.into())
+    }
+
+    /// Where bytes of a value's text are in the file: a text in quotes may have escapes.
+    fn place_within(&self, value: &Value, bytes: &Range<usize>) -> Option<Range<usize>> {
+        let written = self.source.text().get(value.at.clone())?;
+        if let Some(start) = written.find(&value.text) {
+            let from = value.at.start + start;
+            return Some(from + bytes.start..from + bytes.end);
+        }
+        // Byte `n` of the text begins where `places[n]` says.
+        let mut places = Vec::with_capacity(value.text.len() + 1);
+        let mut chars = written.char_indices().skip(1).peekable();
+        let mut text = value.text.chars();
+        while let (Some((at, char)), Some(meant)) = (chars.next(), text.next()) {
+            places.resize(places.len() + meant.len_utf8(), at);
+            if char != '\\' {
+                continue;
+            }
+            let is_code = chars.next().is_some_and(|(_, escaped)| escaped == 'u');
+            while is_code && chars.next().is_some_and(|(_, char)| char != '}') {}
+        }
+        places.push(chars.next().map_or(written.len(), |(at, _)| at));
+        Some(value.at.start + places.get(bytes.start)?..value.at.start + places.get(bytes.end)?)
+    }
+
     /// The line number, from 1, of this position.
     pub fn line(&self, at: &Range<usize>) -> usize {
         self.source.line(at.start)

@@ -8,15 +8,21 @@ use super::plan::{Access, Peers, Verdict, number};
 /// An access list; a lookup takes time logarithmic in its length.
 #[derive(Debug, Default)]
 pub(crate) struct AccessList {
-    ipv4: Ranges,
-    ipv6: Ranges,
+    ipv4: Ranges<Verdict>,
+    ipv6: Ranges<Verdict>,
     unix: Option<Verdict>,
     is_empty: bool,
 }
 
-/// The verdict for each address: it holds from each start to the next one.
-#[derive(Debug, Default)]
-struct Ranges(Vec<(u128, Option<Verdict>)>);
+/// The value for each address: it holds from each start to the next one.
+#[derive(Debug)]
+pub(crate) struct Ranges<V>(Vec<(u128, Option<V>)>);
+
+impl<V> Default for Ranges<V> {
+    fn default() -> Self {
+        Ranges(Vec::new())
+    }
+}
 
 impl AccessList {
     pub(crate) fn new(lines: &[Access]) -> AccessList {
@@ -75,11 +81,11 @@ impl AccessList {
     }
 }
 
-impl Ranges {
+impl<V: Copy + PartialEq> Ranges<V> {
     /// From lines of which the first match decides: walks over all starts and ends with the set of lines that apply
     /// there.
-    fn new(lines: impl Iterator<Item = (u128, u128, Verdict)>) -> Ranges {
-        let lines: Vec<(u128, u128, Verdict)> = lines.collect();
+    pub(crate) fn new(lines: impl Iterator<Item = (u128, u128, V)>) -> Ranges<V> {
+        let lines: Vec<(u128, u128, V)> = lines.collect();
         let mut edges: Vec<(u128, usize, bool)> = Vec::with_capacity(lines.len() * 2);
         for (at, &(first, last, _)) in lines.iter().enumerate() {
             edges.push((first, at, true));
@@ -90,7 +96,7 @@ impl Ranges {
         }
         edges.sort_unstable();
         let mut holding = BTreeSet::new();
-        let mut table: Vec<(u128, Option<Verdict>)> = Vec::new();
+        let mut table: Vec<(u128, Option<V>)> = Vec::new();
         let mut edges = edges.into_iter().peekable();
         while let Some((place, at, begins)) = edges.next() {
             if begins {
@@ -110,7 +116,7 @@ impl Ranges {
     }
 
     #[inline]
-    fn at(&self, place: u128) -> Option<Verdict> {
+    pub(crate) fn at(&self, place: u128) -> Option<V> {
         let behind = self.0.partition_point(|&(start, _)| start <= place);
         self.0.get(behind.checked_sub(1)?)?.1
     }

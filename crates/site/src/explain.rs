@@ -3,14 +3,19 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
+use flatout_wire::Head;
 use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::target::forward_path;
 
-use super::compiled::Compiled;
+use super::compiled::{Compiled, CompiledRoute};
+use super::cost::steps;
+use super::facts::Uses;
 use super::fault::Fault;
 use super::plan::{PathMatch, Plan, Route};
-use super::resolve::{Arrival, NoRoute};
-use super::table::Table;
+use super::render::{Captures, View};
+use super::resolve::{Arrival, NoRoute, Origin, Resolution};
+use super::steps::Identity;
+use super::table::{Found, RouteQuery, Table};
 
 /// A hypothetical request.
 #[derive(Debug, Clone)]
@@ -44,6 +49,21 @@ pub struct Explained {
     pub target: String,
     /// The client's address, according to trusted proxies.
     pub client: Option<std::net::IpAddr>,
+    /// The conditions that were decided, in their order.
+    pub conditions: Vec<ExplainedCondition>,
+    /// The most steps that conditions take for a request of this path.
+    pub steps: usize,
+}
+
+/// A condition, and whether it is true for the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedCondition {
+    /// Its text.
+    pub source: String,
+    /// `None`: it depends on the response.
+    pub holds: Option<bool>,
+    /// The route that is chosen only if it is true; `None` for rules.
+    pub route: Option<usize>,
 }
 
 /// Why no route matches.
@@ -166,6 +186,8 @@ impl Compiled {
             path: String::new(),
             target: target.clone(),
             client: None,
+            conditions: Vec::new(),
+            steps: 0,
         };
         let head = match parse(bytes.as_bytes(), &mut spans, &HeadLimits::default()) {
             Ok(Some(head)) => head,
@@ -180,8 +202,11 @@ impl Compiled {
                 Err(_) => return no_route(Refused::of(400, "the path is malformed")),
             },
         };
+        let identity = Identity::default();
         let arrival = Arrival { listener: *listener, peer: *peer, is_tls: *is_tls };
-        let resolution = self.resolve(&head, path, arrival);
+        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
+        let resolution = self.resolve(&head, path, &origin);
+        let (conditions, steps) = self.explain_conditions(&head, path, &resolution, &identity);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
         Explained {
             site: resolution.site,
@@ -195,7 +220,54 @@ impl Compiled {
             path: text(resolution.goal.path.clone()),
             target: text(resolution.target(&head)),
             client: resolution.client.address,
+            conditions,
+            steps,
         }
+    }
+
+    /// The conditions of all routes that have the path, and of the rules of the chosen one, and the most steps that they take.
+    fn explain_conditions(
+        &self,
+        head: &Head<'_>,
+        path: &[u8],
+        resolution: &Resolution<'_>,
+        identity: &Identity,
+    ) -> (Vec<ExplainedCondition>, usize) {
+        let Some(site) = resolution.site.and_then(|site| self.sites.get(site)) else {
+            return (Vec::new(), 0);
+        };
+        let view = self.view_of(head, None, resolution, identity);
+        let query = RouteQuery { method: head.method_name(), preflight: None };
+        let has_path = |at: usize| {
+            site.before_paths.contains(&at)
+                || site.table.find_where(path, query, |other| other == at) != Found::Nothing
+        };
+        let candidates: Vec<(usize, &CompiledRoute)> = site
+            .routes
+            .iter()
+            .enumerate()
+            .filter(|(at, route)| !route.when.is_empty() && has_path(*at))
+            .collect();
+        let mut found = Vec::new();
+        for (at, route) in &candidates {
+            let captured = route.captures.as_ref().and_then(|expression| Captures::of(expression, path));
+            let view = View { path, captured: captured.as_ref().unwrap_or(view.captured), ..view };
+            found.extend(route.when.iter().map(|condition| ExplainedCondition {
+                source: condition.source().to_owned(),
+                holds: Some(condition.holds(&view)),
+                route: Some(*at),
+            }));
+        }
+        let chosen = resolution.ruling_route().and_then(|at| site.routes.get(at));
+        let blocks = chosen.map_or(&site.rest.blocks, |route| &route.guards.blocks);
+        found.extend(blocks.iter().map(|block| {
+            let sources: Vec<&str> = block.conditions.iter().map(|condition| condition.source()).collect();
+            let is_late = block.uses.has(Uses::RESPONSE);
+            let holds = (!is_late).then(|| block.holds(&view));
+            ExplainedCondition { source: sources.join(", and "), holds, route: None }
+        }));
+        let candidates: Vec<&CompiledRoute> = candidates.into_iter().map(|(_, route)| route).collect();
+        (found, steps(&self.tables, site, &candidates, chosen))
     }
 }
 

@@ -6,8 +6,11 @@ use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
-use super::plan::{FieldChange, FieldRule, When};
+use super::late::FieldValue;
+use super::maps::TableCounts;
+use super::plan::{FieldChange, FieldRule, Template, When};
 use super::render::{Paths, Text, View};
+use flatout_gateway::ResponseOrigin;
 
 /// Fields of the connection and of framing, which belong to the engine and the proxy.
 const NOT_OURS: [&str; 10] = [
@@ -52,7 +55,28 @@ impl FieldRules {
     pub(crate) fn new(
         rules: &[FieldRule],
         expression: Option<&Regex>,
-        maps_count: usize,
+        counts: TableCounts,
+        place: Place,
+    ) -> Result<FieldRules, Fault> {
+        FieldRules::with(rules, |template| Text::new(template, expression, counts, place), place)
+    }
+
+    /// The same for rules of responses, whose values may depend on the response.
+    ///
+    /// # Errors
+    /// See [`FieldRules::new`].
+    pub(crate) fn of_responses(
+        rules: &[FieldRule],
+        expression: Option<&Regex>,
+        counts: TableCounts,
+        place: Place,
+    ) -> Result<FieldRules, Fault> {
+        FieldRules::with(rules, |template| Text::of_response(template, expression, counts, place), place)
+    }
+
+    fn with(
+        rules: &[FieldRule],
+        text: impl Fn(&Template) -> Result<Text, Fault>,
         place: Place,
     ) -> Result<FieldRules, Fault> {
         let mut all = FieldRules::default();
@@ -67,7 +91,7 @@ impl FieldRules {
                 )));
             }
             let text = |template| {
-                let text = Text::new(template, expression, maps_count, place)?;
+                let text = text(template)?;
                 match text.constant() {
                     Some(value) if !is_field_value(value.as_bytes()) => {
                         Err(place.fault(format!("`{name}`: {value:?} is not a valid field value")))
@@ -122,23 +146,18 @@ impl FieldRules {
     }
 
     /// The values of the rules that have one, in order.
-    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<Vec<u8>> {
-        let render = |text: &Text| {
-            let mut value = Vec::new();
-            text.render(view, Paths::Decoded, &mut value);
-            value
-        };
-        self.rules.iter().filter_map(Rule::text).map(render).collect()
+    pub(crate) fn rendered(&self, view: &View<'_>) -> Vec<FieldValue> {
+        self.rules.iter().filter_map(Rule::text).map(|text| FieldValue::of(text, view)).collect()
     }
 
     /// Changes a response. `values` are from [`rendered`](FieldRules::rendered), or empty if all values are constant.
-    pub(crate) fn apply(&self, values: &[Vec<u8>], response: &mut Response) {
+    pub(crate) fn apply(&self, values: &[FieldValue], by: ResponseOrigin, response: &mut Response) {
         let is_success = matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308);
         let mut values = values.iter();
         for rule in &self.rules {
             let constant = rule.text().and_then(Text::constant).map(str::as_bytes);
-            let rendered = rule.text().and_then(|_| values.next()).map(Vec::as_slice);
-            let value = rendered.or(constant).unwrap_or_default();
+            let rendered = rule.text().and_then(|_| values.next()).map(|value| value.complete(by, response));
+            let value = rendered.as_deref().or(constant).unwrap_or_default();
             if rule.when == When::Success && !is_success {
                 continue;
             }
@@ -181,8 +200,9 @@ pub(crate) fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Template;
-    use super::super::render::{Captures, Maps};
+    use super::super::facts::Noted;
+    use super::super::maps::Tables;
+    use super::super::render::Captures;
     use super::*;
     use flatout_gateway::Client;
     use flatout_wire::Status;
@@ -197,7 +217,7 @@ mod tests {
     }
 
     fn rules(rules: &[FieldRule]) -> FieldRules {
-        FieldRules::new(rules, None, 0, Place::Plan).unwrap()
+        FieldRules::of_responses(rules, None, TableCounts::default(), Place::Plan).unwrap()
     }
 
     fn with_view<T>(act: impl FnOnce(&Head<'_>, &View<'_>) -> T) -> T {
@@ -218,7 +238,10 @@ mod tests {
             user: b"a\r\nb",
             certificate: None,
             captured: &Captures::default(),
-            maps: &Maps::default(),
+            tables: &Tables::default(),
+            noted: &Noted::default(),
+            tls: None,
+            site_name: "",
         };
         act(&head, &view)
     }
@@ -263,7 +286,7 @@ mod tests {
             let mut response = Response::with_status(status);
             response.header("Server", "theirs").header("x-powered-by", "php").header("X-Kept", "theirs");
             let values = with_view(|_, view| rules.rendered(view));
-            rules.apply(&values, &mut response);
+            rules.apply(&values, ResponseOrigin::Here, &mut response);
             let mut lines = Vec::new();
             response.write_fields(&mut lines);
             assert_eq!(String::from_utf8(lines).unwrap(), expected);
@@ -281,7 +304,10 @@ mod tests {
             ("", ""),
         ] {
             let refused = [rule(name, FieldChange::Set(Template::text(value)))];
-            assert!(FieldRules::new(&refused, None, 0, Place::Plan).is_err(), "{name}: {value}");
+            assert!(
+                FieldRules::new(&refused, None, TableCounts::default(), Place::Plan).is_err(),
+                "{name}: {value}"
+            );
         }
     }
 }

@@ -7,7 +7,12 @@ use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
 use super::concurrency::Permit;
+pub(crate) use super::late::BlockNeeds;
+use super::late::FieldValue;
+use super::page_request::PageRequest;
+use super::plan::Expires;
 use flatout_gateway::{Finish, ResponseOrigin, Stored};
+use flatout_lane::clock;
 use flatout_observe::observed::Notes;
 
 /// The rules of a route for one response, with the parts of its request that they need.
@@ -15,7 +20,8 @@ use flatout_observe::observed::Notes;
 pub(crate) struct Finisher {
     rules: Rc<FinishRules>,
     /// The values of field rules, if they differ between requests.
-    values: Vec<Vec<u8>>,
+    values: Vec<FieldValue>,
+    blocks: Vec<BlockNeeds>,
     origin: Option<Vec<u8>>,
     is_https: bool,
     is_head: bool,
@@ -23,6 +29,8 @@ pub(crate) struct Finisher {
     accept: Option<Vec<u8>>,
     /// Lines of rates, each ended by CRLF.
     rate_lines: Vec<u8>,
+    /// For the page of an error from another route.
+    pages: Option<Box<PageRequest>>,
     /// Released when the response has ended.
     _permits: Vec<Permit>,
     /// Dropped when no response is possible any more.
@@ -43,12 +51,14 @@ pub(crate) struct Finishers {
 /// What a finisher needs from a request.
 #[derive(Default)]
 pub(crate) struct Needs {
-    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) values: Vec<FieldValue>,
+    pub(crate) blocks: Vec<BlockNeeds>,
     pub(crate) origin: Option<Vec<u8>>,
     pub(crate) is_https: bool,
     pub(crate) is_head: bool,
     pub(crate) accept: Option<Vec<u8>>,
     pub(crate) rate_lines: Vec<u8>,
+    pub(crate) pages: Option<Box<PageRequest>>,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
 }
@@ -56,7 +66,10 @@ pub(crate) struct Needs {
 impl Finishers {
     pub(crate) fn new(rules: ResponseRules) -> Finishers {
         let names_origins = rules.cors.is_some();
-        let is_same = rules.fields.is_constant() && !names_origins && rules.compress.is_none();
+        let is_same = rules.fields.is_constant()
+            && !names_origins
+            && rules.compress.is_none()
+            && rules.blocks.is_empty();
         let rules = Rc::new(FinishRules(Some(rules)));
         let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
         let same = is_same.then(|| [false, true].map(same));
@@ -71,17 +84,22 @@ impl Finishers {
     /// The finisher of one response. Allocates nothing if all responses of the route get the same one.
     #[inline]
     pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
-        let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();
+        let is_usual = needs.permits.is_empty()
+            && needs.rate_lines.is_empty()
+            && needs.signal.is_none()
+            && needs.pages.is_none();
         match &self.same {
             Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
                 rules: self.rules.clone(),
                 values: needs.values,
+                blocks: needs.blocks,
                 origin: needs.origin,
                 is_https: needs.is_https,
                 is_head: needs.is_head,
                 accept: needs.accept,
                 rate_lines: needs.rate_lines,
+                pages: needs.pages,
                 _permits: needs.permits,
                 _signal: needs.signal,
             }),
@@ -103,11 +121,26 @@ impl Finisher {
     #[inline]
     fn apply(&self, response: &mut Response, by: ResponseOrigin, stored: Option<&dyn Stored>) {
         let Some(rules) = &self.rules.0 else { return };
+        if let Some(pages) = &self.pages
+            && let Some((to, is_kept)) = rules.pages.route(response.status(), by)
+            && pages.replace(to, is_kept, response)
+        {
+            return;
+        }
+        if by == ResponseOrigin::Upstream && !rules.upstream.is_empty() {
+            rules.upstream.apply(response);
+        }
+        if let Some(expires) = rules.expires {
+            expires.apply(response);
+        }
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
         }
         if !rules.fields.is_empty() {
-            rules.fields.apply(&self.values, response);
+            rules.fields.apply(&self.values, by, response);
+        }
+        for block in &self.blocks {
+            block.apply(&rules.blocks, by, response);
         }
         if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
             && response.field("strict-transport-security").is_none()
@@ -126,5 +159,27 @@ impl Finisher {
         }
         let others = response.note() & !u64::from(u16::MAX);
         response.set_note(others | Notes::site(rules.site));
+    }
+}
+
+impl Expires {
+    /// Sets both fields in place of others of their name, as browsers and caches of any age read them.
+    fn apply(self, response: &mut Response) {
+        if !matches!(response.status().code(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308) {
+            return;
+        }
+        response.remove_header("expires").remove_header("cache-control");
+        let date = match self {
+            Expires::Never => {
+                response.header("Cache-Control", "no-cache");
+                0
+            }
+            Expires::After(time) => {
+                let now = clock::unix_milliseconds() / 1000;
+                response.header("Cache-Control", format!("max-age={}", time.as_secs()));
+                now.saturating_add(time.as_secs())
+            }
+        };
+        response.header("Expires", flatout_wire::date::format(date));
     }
 }

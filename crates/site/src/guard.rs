@@ -52,7 +52,17 @@ pub(super) fn maintenance(_: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// 403 by the client's address.
 pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    match context.guards.access.verdict(context.resolution.client.address) {
+    let address = context.resolution.client.address;
+    let verdict = match context.blocks {
+        0 => context.guards.access.verdict(address),
+        _ => context.all_guards().find_map(|guards| guards.access.verdict(address)),
+    };
+    if context.guards.satisfies_any {
+        // Otherwise a password or the auth service decides.
+        context.progress.is_satisfied = verdict == Some(Verdict::Allow);
+        return Next::Continue(());
+    }
+    match verdict {
         Some(Verdict::Deny) => Next::Break(Outcome::Refuse(Refusal::Status(Status::FORBIDDEN))),
         Some(Verdict::Allow) | None => Next::Continue(()),
     }
@@ -63,10 +73,13 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
 pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    let guards = context.guards;
+    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
+        // It was counted before.
+        return Next::Continue(());
+    }
     let mut scarcest: Option<(Admission, &str)> = None;
     let mut refused = None;
-    for rate in &guards.rates {
+    for rate in context.all_guards().flat_map(|guards| &guards.rates) {
         let key = number_of(worker, &rate.key, context);
         let admission = rate.buckets.take(key, rate.burst, clock::nanoseconds());
         if let Some((_, name)) = &rate.field_values
@@ -92,11 +105,11 @@ pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Ne
             _ => {}
         }
     }
+    let all = context.all_guards();
     let lines = &mut context.progress.needs.rate_lines;
     if let Some((admission, name)) = scarcest {
-        let policies: Vec<&str> = guards
-            .rates
-            .iter()
+        let policies: Vec<&str> = all
+            .flat_map(|guards| &guards.rates)
             .filter_map(|rate| rate.field_values.as_ref())
             .map(|(policy, _)| &**policy)
             .collect();
@@ -145,7 +158,13 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
     const CLIENT: Key = Key::Client { ipv6_bits: CLIENT_IPV6_BITS };
     let Some(basic) = &context.guards.basic else { return Next::Continue(()) };
     let challenge = || Refusal::Password(basic.challenge.clone());
+    if context.progress.is_satisfied {
+        return Next::Continue(());
+    }
     let Some(Credentials { name, password }) = Credentials::of(&context.request.head) else {
+        if context.guards.satisfies_any && context.guards.authority.is_some() {
+            return Next::Continue(());
+        }
         return Next::Break(Outcome::Refuse(challenge()));
     };
     let Some(passwords) = &worker.passwords else {
@@ -157,6 +176,8 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
         Login { users: &basic.users, name: &name, password: &password, address, peer: context.request.peer };
     if passwords.recalls(&login) {
         context.progress.identity.user = name;
+        context.progress.is_satisfied = context.guards.satisfies_any;
+        context.identify(worker);
         return Next::Continue(());
     }
     match passwords.check(&login) {
@@ -170,6 +191,14 @@ pub(super) fn password(worker: &SiteWorker, context: &mut RequestContext<'_>) ->
 
 /// Asks an auth service.
 pub(super) fn authority(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if !context.guards.blocks.is_empty() && context.guards.basic.is_some() {
+        context.identify(worker);
+    }
+    // The user is known after a password was checked.
+    let is_user = context.guards.satisfies_any && !context.progress.identity.user.is_empty();
+    if context.progress.is_satisfied || is_user {
+        return Next::Continue(());
+    }
     let Some(authority) = &context.guards.authority else { return Next::Continue(()) };
     let mut target = Vec::new();
     authority.target.render(&context.view(worker), Paths::Encoded, &mut target);
@@ -205,8 +234,12 @@ pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// Takes a permit of each limit of concurrent requests. A request that has waited for one goes on with the next limit.
 pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
+        // It has its permits.
+        return Next::Continue(());
+    }
     let entered = context.progress.needs.permits.len();
-    for (key, gate) in context.guards.gates.iter().skip(entered) {
+    for (key, gate) in context.all_guards().flat_map(|guards| &guards.gates).skip(entered) {
         match gate.enter(number_of(worker, key, context)) {
             GateResult::Now(permit) => context.progress.enter(permit),
             GateResult::Queued(permit) => {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Request, RequestBody, bug};
+use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, bug};
+use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
-use super::compiled::{CompiledAction, CompiledCached, CompiledRoute};
+use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
+use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
 use super::suspend::Event;
@@ -15,7 +17,7 @@ use flatout_push::{self as push, Who};
 
 impl CompiledCached {
     /// How the response to this request is cached; its key is written to `key`.
-    fn for_request<'c>(&'c self, view: &View<'_>, key: &'c mut Vec<u8>) -> Caching<'c> {
+    fn for_request<'c>(&'c self, view: &View<'_>, blocks: &[&Block], key: &'c mut Vec<u8>) -> Caching<'c> {
         let mut is_set = |texts: &[Text]| {
             texts.iter().any(|text| {
                 key.clear();
@@ -23,7 +25,8 @@ impl CompiledCached {
                 !key.is_empty() && key != b"0"
             })
         };
-        let (is_bypassed, is_unstored) = (is_set(&self.bypass), is_set(&self.no_store));
+        let is_bypassed = is_set(&self.bypass) || blocks.iter().any(|block| is_set(&block.bypass));
+        let is_unstored = is_set(&self.no_store) || blocks.iter().any(|block| is_set(&block.no_store));
         let key = self.key.as_ref().map(|text| {
             key.clear();
             text.render(view, Paths::Decoded, key);
@@ -62,7 +65,10 @@ pub(super) fn body(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
     }
     match context.route.map(|route| &route.action) {
         Some(CompiledAction::Proxy(_) | CompiledAction::Push(_)) => {
-            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone()), Step::Handler))
+            // It is streamed up to the largest limit of the site's routes.
+            let servers = worker.lane.as_ref().map(Lane::body_bytes_max);
+            let bytes_max = context.guards.body_bytes_max.or(servers).unwrap_or(u64::MAX);
+            Next::Break(Outcome::Suspend(Event::Body(worker.lane.clone(), bytes_max), Step::Handler))
         }
         _ => Next::Continue(()),
     }
@@ -88,13 +94,17 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
             context.response.set_status(*status).header("Location", location);
             Next::Continue(())
         }
+        CompiledAction::Reroute(to) => match context.reroute(worker, to, None) {
+            true => Next::Break(Outcome::Reroute),
+            false => Next::Break(Outcome::Refuse(Refusal::Status(Status::INTERNAL_SERVER_ERROR))),
+        },
         // Taking over a connection and dropping it closes it.
         CompiledAction::Close => {
             Next::Break(Outcome::Reply(Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) })))))
         }
         CompiledAction::Respond { status, content_type, body } => {
             let RequestContext { request, resolution, progress, response, .. } = context;
-            let view = worker.compiled.view_of(&request.head, resolution, &progress.identity);
+            let view = worker.compiled.view_of(&request.head, request.tls, resolution, &progress.identity);
             response.set_status(*status);
             body.render(&view, Paths::Decoded, response.buffer());
             if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
@@ -105,17 +115,30 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     }
 }
 
+/// The page of an error, from another route.
+pub(super) fn error_route(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
+    let may_reroute = context.route.is_some_and(|route| route.may_reroute);
+    match may_reroute && context.reroute_error(worker) {
+        true => Next::Break(Outcome::Reroute),
+        false => Next::Continue(()),
+    }
+}
+
 /// Applies the response rules to a response made here.
 pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     gather_needs(worker, context);
+    if let Some(rerouted) = &context.progress.rerouted {
+        rerouted.restore_status(context.response);
+    }
     let needs = std::mem::take(&mut context.progress.needs);
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
     Next::Continue(())
 }
 
 fn gather_needs(worker: &SiteWorker, context: &mut RequestContext<'_>) {
+    let blocks = context.blocks;
     let RequestContext { request, resolution, finishers, progress, .. } = context;
-    worker.gather_needs(&request.head, resolution, finishers, &progress.identity, &mut progress.needs);
+    worker.gather_needs(request, resolution, finishers, &progress.identity, &mut progress.needs, blocks);
 }
 
 /// Sends the request to an upstream, through the cache if the route has one.
@@ -125,14 +148,35 @@ fn proxy(
     route: &CompiledRoute,
     forward: &Forward,
 ) -> Next {
+    let named = match &route.upstream_name {
+        None => None,
+        Some(text) => {
+            let mut name = Vec::new();
+            text.render(&context.view(worker), Paths::Decoded, &mut name);
+            match worker.compiled.upstream(&name) {
+                Some(upstream) => Some(Forward { upstream, ..forward.clone() }),
+                None => return Next::Break(Outcome::Refuse(Refusal::Status(Status::BAD_GATEWAY))),
+            }
+        }
+    };
+    let forward = named.as_ref().unwrap_or(forward);
     gather_needs(worker, context);
-    let needs = std::mem::take(&mut context.progress.needs);
+    let mut needs = std::mem::take(&mut context.progress.needs);
+    if route.may_reroute && context.progress.rerouted.is_none() {
+        needs.pages = worker.this().map(|worker| Box::new(PageRequest::of(worker, context)));
+    }
+    let blocks: Vec<&Block> = context.blocks().collect();
     let RequestContext { request, resolution, finishers, progress, response, .. } = context;
     let head = request.head;
     let mut lines = worker.lines.take();
     lines.clear();
-    let view = worker.compiled.view_of(&head, resolution, &progress.identity);
+    let view = worker.compiled.view_of(&head, request.tls, resolution, &progress.identity);
     route.request_fields.request_lines(&head, &view, &mut lines);
+    let mut left_out = Vec::new();
+    for block in &blocks {
+        block.request_fields.request_lines(&head, &view, &mut lines);
+        left_out.extend(block.request_fields.dropped().iter().map(String::as_bytes));
+    }
     lines.extend_from_slice(&progress.authority_lines);
     let target = resolution.target(&head);
     let mut key = worker.key.take();
@@ -143,12 +187,12 @@ fn proxy(
         edits: Edits {
             dropped: route.request_fields.dropped(),
             dropped_too: route.guards.authority.as_ref().map_or(&[], |authority| &authority.dropped),
-            left_out: &[],
+            left_out: &left_out,
             authority: None,
             lines: &lines,
         },
         finish: finishers.of(needs),
-        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &mut key)),
+        caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &blocks, &mut key)),
     };
     let mut request = take_request(request);
     request.path = &resolution.goal.path;
@@ -191,15 +235,29 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
 
 /// Responds from a folder; returns whether the folder has the file.
 fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
-    let RequestContext { request, resolution, response, .. } = context;
+    let RequestContext { request, resolution, response, progress, .. } = context;
     let Some(folder) = worker.folders.get(folder) else {
         bug!("no folder has the index {folder}");
         write_status(Status::INTERNAL_SERVER_ERROR, response);
         return true;
     };
     let Some(path) = resolution.file_path() else { return false };
-    folder.call(Request::detached(request.head, &path, RequestBody::NONE), response);
+    match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
+        false => drop(folder.call(Request::detached(request.head, &path, RequestBody::NONE), response)),
+        // The whole file is the page, whatever the request said about ranges and versions.
+        true => page(&**folder, request, &path, response),
+    }
     response.status() != Status::NOT_FOUND
+}
+
+/// Responds with a whole file.
+fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) {
+    let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
+    let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
+    let mut fields = Vec::new();
+    if let Some(head) = parse_kept(text.as_bytes(), &mut fields, None) {
+        folder.call(Request::detached(head, path, RequestBody::NONE), response);
+    }
 }
 
 /// A redirect must not lead to a host that its rule does not name: a path that starts with two slashes would be read

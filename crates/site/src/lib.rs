@@ -5,17 +5,23 @@
 
 mod access;
 mod basic;
+mod choice;
 mod client;
 mod compiled;
 mod concurrency;
 mod cors;
+mod cost;
 pub mod explain;
+mod facts;
 mod fault;
 mod fields;
 mod finish;
 mod guard;
 mod handler;
 mod hosts;
+mod late;
+mod maps;
+mod page_request;
 mod pages;
 mod passwords;
 mod pattern;
@@ -23,6 +29,7 @@ pub mod plan;
 mod rate;
 mod readings;
 mod render;
+mod reroute;
 mod resolve;
 mod rewrite;
 mod steps;
@@ -30,6 +37,8 @@ mod suspend;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upstream_fields;
+mod values;
 mod worker;
 
 use std::io;
@@ -63,7 +72,7 @@ pub enum Error {
     Fault(Fault),
     /// The folder of this index cannot be opened.
     Folder(usize, io::Error),
-    /// The threads that check passwords cannot be started.
+    /// The threads that check passwords or follow map files cannot be started.
     Threads(io::Error),
 }
 
@@ -82,6 +91,7 @@ pub fn open(plan: &Plan) -> Result<Sites, Error> {
 pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     let compiled = compiled::Compiled::after(plan, former.map(|former| &*former.compiled));
     let compiled = compiled.map_err(Error::Fault)?;
+    maps::watch(&compiled.tables).map_err(Error::Threads)?;
     // Remembered logins stay: they are those of lists of users, which may be the same as before.
     let known = former.and_then(|former| former.passwords.clone());
     let start = || known.map_or_else(|| passwords::Passwords::start().map(Arc::new), Ok);
@@ -186,7 +196,7 @@ impl Sites {
             worker_channels,
             lane,
         );
-        Box::new(worker::SiteService(Rc::new(worker)))
+        Box::new(worker.service())
     }
 }
 
@@ -196,7 +206,7 @@ impl std::fmt::Display for Error {
             Error::Fault(fault) => fault.fmt(f),
             Error::Folder(at, error) => write!(f, "folder {}: {error}", at + 1),
             Error::Threads(error) => {
-                write!(f, "cannot start the threads that check passwords: {error}")
+                write!(f, "cannot start the threads that check passwords or follow map files: {error}")
             }
         }
     }

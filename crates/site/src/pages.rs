@@ -11,6 +11,7 @@ use flatout_wire::Status;
 use super::access::AccessList;
 use super::fault::{Fault, Place};
 use super::plan::{self, PageSource};
+use super::reroute::CompiledReroute;
 use flatout_gateway::ResponseOrigin;
 
 /// The maximum size of a page, which is kept in memory.
@@ -30,9 +31,16 @@ pub(crate) struct ErrorPages(Vec<CompiledErrorPage>);
 #[derive(Debug, Clone)]
 struct CompiledErrorPage {
     statuses: Vec<RangeInclusive<u16>>,
-    page: CompiledPage,
+    page: ErrorPageSource,
     status: Option<Status>,
     of_upstreams: bool,
+}
+
+#[derive(Debug, Clone)]
+enum ErrorPageSource {
+    Page(CompiledPage),
+    /// Another route, and whether the error's status is kept.
+    Route(CompiledReroute, bool),
 }
 
 /// A route under maintenance.
@@ -53,6 +61,7 @@ impl CompiledPage {
             PageSource::File(path) => {
                 read(path).map_err(|error| place.fault(format!("the page {}: {error}", path.display())))?
             }
+            PageSource::Route { .. } => return Err(place.fault("this page cannot come from a route")),
         };
         Ok(CompiledPage { content_type: page.content_type.clone(), body: body.into() })
     }
@@ -81,7 +90,11 @@ fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
 impl ErrorPages {
     /// # Errors
     /// A page cannot be read, or a status is not an error status.
-    pub(crate) fn new(pages: &[plan::ErrorPage], place: Place) -> Result<ErrorPages, Fault> {
+    pub(crate) fn new(
+        pages: &[plan::ErrorPage],
+        reroute: impl Fn(&plan::Reroute) -> Result<CompiledReroute, Fault>,
+        place: Place,
+    ) -> Result<ErrorPages, Fault> {
         let page = |page: &plan::ErrorPage| {
             if let Some(range) = page.statuses.iter().find(|range| *range.start() < 400 || *range.end() > 599)
             {
@@ -99,7 +112,12 @@ impl ErrorPages {
             };
             Ok(CompiledErrorPage {
                 statuses: page.statuses.clone(),
-                page: CompiledPage::new(&page.page, place)?,
+                page: match &page.page.source {
+                    PageSource::Route { to, keeps_status } => {
+                        ErrorPageSource::Route(reroute(to)?, *keeps_status)
+                    }
+                    _ => ErrorPageSource::Page(CompiledPage::new(&page.page, place)?),
+                },
                 status,
                 of_upstreams: page.of_upstreams,
             })
@@ -111,17 +129,43 @@ impl ErrorPages {
         self.0.is_empty()
     }
 
-    /// Replaces a response by its page, if it has one.
-    pub(crate) fn apply(&self, response: &mut Response, by: ResponseOrigin) {
-        let code = response.status().code();
-        let page = self.0.iter().find(|page| {
+    /// The first page for a response.
+    fn find(&self, code: u16, by: ResponseOrigin) -> Option<&CompiledErrorPage> {
+        self.0.iter().find(|page| {
             (by == ResponseOrigin::Here || page.of_upstreams)
                 && page.statuses.iter().any(|range| range.contains(&code))
-        });
-        if let Some(page) = page {
-            page.page.write(response);
-            response.set_status(page.status.unwrap_or(response.status()));
+        })
+    }
+
+    /// Replaces a response by its page, if it has one that is in memory.
+    pub(crate) fn apply(&self, response: &mut Response, by: ResponseOrigin) {
+        if let Some(found) = self.find(response.status().code(), by)
+            && let ErrorPageSource::Page(page) = &found.page
+        {
+            page.write(response);
+            response.set_status(found.status.unwrap_or(response.status()));
         }
+    }
+
+    /// The route whose response replaces one with this status, and whether the status is kept.
+    pub(crate) fn route(&self, status: Status, by: ResponseOrigin) -> Option<(&CompiledReroute, bool)> {
+        match self.find(status.code(), by) {
+            Some(CompiledErrorPage { page: ErrorPageSource::Route(to, is_kept), .. }) => Some((to, *is_kept)),
+            _ => None,
+        }
+    }
+
+    /// Whether any page comes from a route.
+    pub(crate) fn has_routes(&self) -> bool {
+        self.0.iter().any(|page| matches!(page.page, ErrorPageSource::Route(..)))
+    }
+
+    pub(crate) fn uses_captures(&self) -> bool {
+        let uses = |page: &CompiledErrorPage| match &page.page {
+            ErrorPageSource::Route(to, _) => to.uses_captures(),
+            ErrorPageSource::Page(_) => false,
+        };
+        self.0.iter().any(uses)
     }
 }
 
@@ -151,6 +195,14 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
+    fn none(_: &plan::Reroute) -> Result<CompiledReroute, Fault> {
+        Err(Place::Plan.fault("no routes"))
+    }
+
+    fn compiled(pages: &[plan::ErrorPage]) -> Result<ErrorPages, Fault> {
+        ErrorPages::new(pages, none, Place::Plan)
+    }
+
     fn page(source: PageSource) -> plan::Page {
         plan::Page { content_type: "text/html".to_owned(), source }
     }
@@ -165,7 +217,7 @@ mod tests {
         let mut last = error_page(500..=599, "any", true);
         last.status = Some(200);
         let pages = [error_page(404..=404, "missing", false), error_page(502..=502, "bad", false), last];
-        let pages = ErrorPages::new(&pages, Place::Plan).unwrap();
+        let pages = compiled(&pages).unwrap();
         for (code, by, expected) in [
             (404, ResponseOrigin::Here, (404, "missing")),
             (404, ResponseOrigin::Upstream, (404, "own")),
@@ -189,15 +241,15 @@ mod tests {
         let missing = page(PageSource::File(PathBuf::from("/nowhere/at-all.html")));
         let missing =
             plan::ErrorPage { statuses: vec![404..=404], page: missing, status: None, of_upstreams: false };
-        let fault = ErrorPages::new(&[missing], Place::Route(0, 0)).unwrap_err();
+        let fault = ErrorPages::new(&[missing], none, Place::Route(0, 0)).unwrap_err();
         assert!(
             fault.to_string().starts_with("site 1, route 1: the page /nowhere/at-all.html: No such file"),
             "{fault}"
         );
-        assert!(ErrorPages::new(&[error_page(200..=404, "", false)], Place::Plan).is_err());
+        assert!(compiled(&[error_page(200..=404, "", false)]).is_err());
         let mut split = error_page(404..=404, "", false);
         split.page.content_type = "a\r\nb: c".to_owned();
-        assert!(ErrorPages::new(&[split], Place::Plan).is_err());
+        assert!(compiled(&[split]).is_err());
         let endless = page(PageSource::File(PathBuf::from("/dev/zero")));
         let endless = plan::Maintenance { page: endless, retry_after: None, except: Vec::new() };
         assert!(CompiledMaintenance::new(&endless, Place::Plan).unwrap_err().reason.contains("larger than"));

@@ -4,21 +4,20 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
+use flatout_engine::Tls;
 use flatout_wire::target::{encode_path, normal_path};
 use flatout_wire::{Head, Method, Status};
 
+use super::choice::RouteChoice;
 use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite};
-use super::cors::preflight_method;
+use super::facts::{Noted, Uses};
 use super::plan::PathPolicy;
 use super::readings;
 use super::render::{Captures, View, write_target};
-use super::rewrite::{Goal, RewriteResult};
+use super::reroute::Rerouted;
+use super::rewrite::Goal;
 use super::steps::Identity;
-use super::table::{Found, RouteQuery};
 use flatout_gateway::Client;
-
-/// How often one request may be rewritten to another route, as in nginx.
-const ROUTES_CHOSEN_MAX: usize = 10;
 
 /// How a request has arrived.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,6 +39,15 @@ pub(crate) struct Resolution<'a> {
     pub(crate) captured: Captures,
     /// The upstream gets the goal, not what the client sent.
     pub(crate) sends_goal: bool,
+}
+
+/// What is known of a request apart from its head.
+pub(crate) struct Origin<'o> {
+    pub(crate) arrival: Arrival,
+    pub(crate) tls: Option<Tls<'o>>,
+    pub(crate) identity: &'o Identity,
+    /// The request continues at another route.
+    pub(crate) rerouted: Option<&'o Rerouted>,
 }
 
 /// Why no route matches a request.
@@ -80,19 +88,10 @@ impl NoRoute {
     }
 }
 
-/// The route chosen for a path.
-struct RouteChoice<'p> {
-    route: usize,
-    /// The rewritten path and query, if there were rewrites.
-    goal: Option<Goal<'p>>,
-    /// The route, or another with the same paths, has the method.
-    has_method: bool,
-}
-
 impl Compiled {
     /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
-    pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], arrival: Arrival) -> Resolution<'a> {
-        let Arrival { listener, peer, is_tls } = arrival;
+    pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], origin: &Origin<'_>) -> Resolution<'a> {
+        let Arrival { listener, peer, is_tls } = origin.arrival;
         let at = self.hosts.find(listener, head.authority());
         let site = at.and_then(|at| self.site(at));
         let clients = site.map_or(&self.clients, |site| &site.clients);
@@ -115,12 +114,12 @@ impl Compiled {
             // Tunnels by CONNECT are not supported. It has no path.
             Method::Connect => Err(NoRoute::WrongMethod { route: None, allowed: "GET, HEAD".to_owned() }),
             // TRACE could reveal fields to another page (RFC 9110 section 9.3.8).
-            Method::Trace => self.route(site, head, path, &mut resolution).and_then(|route| {
+            Method::Trace => self.route(site, head, path, &mut resolution, origin).and_then(|route| {
                 let allowed = site.table.methods_of(route);
                 let allowed = if allowed.is_empty() { "GET, HEAD".to_owned() } else { allowed };
                 Err(NoRoute::WrongMethod { route: Some(route), allowed })
             }),
-            _ => self.route(site, head, path, &mut resolution),
+            _ => self.route(site, head, path, &mut resolution, origin),
         };
         resolution
     }
@@ -131,8 +130,14 @@ impl Compiled {
         head: &Head<'_>,
         form: &'a [u8],
         resolution: &mut Resolution<'a>,
+        origin: &Origin<'_>,
     ) -> Result<usize, NoRoute> {
-        let RouteChoice { route: at, goal, has_method } = self.choose(site, head, resolution, form)?;
+        let noted = &origin.identity.noted;
+        let choice = match origin.rerouted {
+            None => self.choose(site, head, resolution, (origin, noted), form)?,
+            Some(rerouted) => self.choose_again(site, head, resolution, (origin, noted), rerouted)?,
+        };
+        let RouteChoice { route: at, goal, has_method } = choice;
         let route = site.route(at).ok_or(NoRoute::Bug)?;
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| NoRoute::Path("the path is malformed"))?;
@@ -140,9 +145,11 @@ impl Compiled {
         resolution.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
         if let CompiledAction::Proxy(forward) = &route.action {
             resolution.sends_goal |= forward.normal_path;
-            if has_method {
-                self.check_readings(site, head, resolution, form, route)?;
-            }
+        }
+        // A request that continues at another route was checked at its first one.
+        let is_forwarded = matches!(route.action, CompiledAction::Proxy(_) | CompiledAction::Reroute(_));
+        if is_forwarded && has_method && origin.rerouted.is_none() {
+            self.check_readings(site, head, resolution, origin, form, route)?;
         }
         if let Some(goal) = goal {
             resolution.goal = goal;
@@ -158,56 +165,13 @@ impl Compiled {
         }
     }
 
-    /// Rewrites and routes a path in turn, until a route is final.
-    fn choose<'p>(
-        &self,
-        site: &CompiledSite,
-        head: &Head<'_>,
-        resolution: &Resolution<'p>,
-        path: &'p [u8],
-    ) -> Result<RouteChoice<'p>, NoRoute> {
-        const BAD: NoRoute = NoRoute::Path("the rewritten path is malformed");
-        let query = RouteQuery { method: head.method_name(), preflight: preflight_method(head) };
-        let begin =
-            || Goal { path: Cow::Borrowed(path), query: resolution.goal.query.clone(), is_rewritten: false };
-        let mut goal = None;
-        if !site.rewrites.is_empty() {
-            let goal = goal.get_or_insert_with(begin);
-            if site.rewrites.apply(goal, &self.view(head, resolution)) == RewriteResult::Bad {
-                return Err(BAD);
-            }
-        }
-        for _ in 0..ROUTES_CHOSEN_MAX {
-            let path = goal.as_ref().map_or(path, |goal| &goal.path);
-            let at = match site.table.find(path, query) {
-                Found::Route(at) => at,
-                Found::WrongMethod(route) => return Ok(RouteChoice { route, goal, has_method: false }),
-                Found::Nothing => return Err(NoRoute::NotFound),
-            };
-            let route = site.route(at).ok_or(NoRoute::Bug)?;
-            if route.rewrites.is_empty() {
-                return Ok(RouteChoice { route: at, goal, has_method: true });
-            }
-            let captured = match &route.captures {
-                Some(expression) => Captures::of(expression, path).unwrap_or_default(),
-                None => Captures::default(),
-            };
-            let view = View { captured: &captured, ..self.view(head, resolution) };
-            match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
-                RewriteResult::Done => return Ok(RouteChoice { route: at, goal, has_method: true }),
-                RewriteResult::Route => {}
-                RewriteResult::Bad => return Err(BAD),
-            }
-        }
-        Err(NoRoute::Circle)
-    }
-
     /// Makes sure that no other reading of the path evades the rules (see [`readings`]).
     fn check_readings(
         &self,
         site: &CompiledSite,
         head: &Head<'_>,
         resolution: &mut Resolution<'_>,
+        origin: &Origin<'_>,
         form: &[u8],
         route: &CompiledRoute,
     ) -> Result<(), NoRoute> {
@@ -216,7 +180,13 @@ impl Compiled {
             return Ok(());
         }
         let leads_here = |path: &[u8]| {
-            let chosen = self.choose(site, head, resolution, path).ok().filter(|chosen| chosen.has_method);
+            // Rules may depend on the path, and another reading of it get other ones.
+            if route.blocks_use.has(Uses::PATH) && path != form {
+                return false;
+            }
+            let noted = origin.identity.noted.of_reading();
+            let chosen = self.choose(site, head, resolution, (origin, &noted), path);
+            let chosen = chosen.ok().filter(|chosen| chosen.has_method);
             let other: Option<&CompiledRoute> = chosen.and_then(|chosen| site.route(chosen.route));
             other.is_some_and(|other| other.class == route.class)
         };
@@ -233,15 +203,22 @@ impl Compiled {
     pub(crate) fn view_of<'v>(
         &'v self,
         head: &'v Head<'v>,
+        tls: Option<Tls<'v>>,
         resolution: &'v Resolution<'_>,
         identity: &'v Identity,
     ) -> View<'v> {
-        let certificate = identity.certificate.as_deref();
-        View { user: &identity.user, certificate, ..self.view(head, resolution) }
+        let origin = Origin { arrival: Arrival::default(), tls, identity, rerouted: None };
+        View { user: &identity.user, ..self.choice_view(head, resolution, &origin, &identity.noted) }
     }
 
-    /// The view of a request for templates.
-    pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, resolution: &'v Resolution<'_>) -> View<'v> {
+    /// The view of a request whose route is being chosen: no user is known.
+    pub(super) fn choice_view<'v>(
+        &'v self,
+        head: &'v Head<'v>,
+        resolution: &'v Resolution<'_>,
+        origin: &Origin<'v>,
+        noted: &'v Noted,
+    ) -> View<'v> {
         View {
             head,
             path: &resolution.goal.path,
@@ -249,9 +226,12 @@ impl Compiled {
             client: resolution.client,
             peer: resolution.peer,
             user: b"",
-            certificate: None,
+            certificate: origin.identity.certificate.as_deref(),
             captured: &resolution.captured,
-            maps: &self.maps,
+            tables: &self.tables,
+            noted,
+            tls: origin.tls,
+            site_name: resolution.site.and_then(|at| self.sites.get(at)).map_or("", |site| &site.name),
         }
     }
 }

@@ -5,9 +5,12 @@ use std::borrow::Cow;
 use flatout_wire::target::forward_path;
 use regex::bytes::Regex;
 
+use super::compiled::{all_hold, resolved_for_requests};
+use super::facts::Uses;
 use super::fault::{Fault, Place};
+use super::maps::{TableCounts, Tables};
 use super::pattern;
-use super::plan::{Piece, Rewrite, RewriteFrom, Template, Then};
+use super::plan::{Condition, Piece, Rewrite, RewriteFrom, Template, Then, Variable};
 use super::render::{Captures, Paths, Text, View, escape_unsafe};
 
 /// A list of rewrites.
@@ -21,6 +24,7 @@ struct CompiledRewrite {
     /// The new query, and whether the old one is appended.
     query: Option<(Text, bool)>,
     then: Then,
+    when: Vec<Condition>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +61,7 @@ impl Rewrites {
     pub(crate) fn new(
         list: &[Rewrite],
         expression: Option<&Regex>,
-        maps_count: usize,
+        counts: TableCounts,
         place: Place,
     ) -> Result<Rewrites, Fault> {
         let compile = |rewrite: &Rewrite| {
@@ -74,13 +78,13 @@ impl Rewrites {
                 }
             };
             let (path, query) = split_at_question_mark(&rewrite.to);
-            let text =
-                |template: &Template| Text::new(template, own.as_ref().or(expression), maps_count, place);
+            let text = |template: &Template| Text::new(template, own.as_ref().or(expression), counts, place);
             let query = match query {
                 Some((query, keeps)) => Some((text(&query)?, keeps)),
                 None => None,
             };
-            Ok(CompiledRewrite { from, path: text(&path)?, query, then: rewrite.then })
+            let when = resolved_for_requests(&rewrite.when, expression, counts, place)?;
+            Ok(CompiledRewrite { from, path: text(&path)?, query, then: rewrite.then, when })
         };
         Ok(Rewrites(list.iter().map(compile).collect::<Result<_, Fault>>()?))
     }
@@ -89,18 +93,42 @@ impl Rewrites {
         self.0.is_empty()
     }
 
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.0.iter().flat_map(|rewrite| &rewrite.when)
+    }
+
+    /// What the result depends on, apart from the path.
+    pub(crate) fn uses(&self, tables: &Tables) -> Uses {
+        let of_one = |rewrite: &CompiledRewrite| {
+            let texts = std::iter::once(&rewrite.path).chain(rewrite.query.as_ref().map(|(text, _)| text));
+            texts.fold(Uses::of_all(&rewrite.when, tables), |all, text| all.and(text.uses(tables)))
+        };
+        self.0.iter().map(of_one).fold(Uses::NOTHING, Uses::and)
+    }
+
     /// Whether a rewrite uses captures of the route's expression.
     pub(crate) fn uses_captures(&self) -> bool {
+        let in_condition = |rewrite: &CompiledRewrite| {
+            let mut facts = rewrite.when.iter().flat_map(Condition::facts);
+            facts.any(|fact| matches!(fact, Variable::Capture(_) | Variable::Map(_) | Variable::Set(_)))
+        };
         self.0.iter().any(|rewrite| {
-            matches!(rewrite.from, From::Prefix(_))
-                && (rewrite.path.uses_captures()
-                    || rewrite.query.as_ref().is_some_and(|query| query.0.uses_captures()))
+            in_condition(rewrite)
+                || matches!(rewrite.from, From::Prefix(_))
+                    && (rewrite.path.uses_captures()
+                        || rewrite.query.as_ref().is_some_and(|query| query.0.uses_captures()))
         })
     }
 
     /// Applies the list in order. `view` is the view of the request; path and query are taken from `goal`.
     pub(crate) fn apply(&self, goal: &mut Goal<'_>, view: &View<'_>) -> RewriteResult {
         for rewrite in &self.0 {
+            if !rewrite.when.is_empty() {
+                let view = View { path: &goal.path, query: goal.query.as_deref(), ..*view };
+                if !all_hold(&rewrite.when, &view) {
+                    continue;
+                }
+            }
             let captured = match &rewrite.from {
                 From::Prefix(prefix) if goal.path.starts_with(prefix) => None,
                 From::Prefix(_) => continue,
@@ -167,7 +195,7 @@ impl CompiledRewrite {
 
 /// Splits a template at its first literal `?`. As in nginx, a `?` at the end drops the old query. A `?` from a
 /// variable is part of the path.
-fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, bool)>) {
+pub(crate) fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, bool)>) {
     let position = template.0.iter().enumerate().find_map(|(at, piece)| match piece {
         Piece::Text(text) => text.find('?').map(|within| (at, within)),
         Piece::Variable(_) => None,
@@ -194,23 +222,28 @@ fn split_at_question_mark(template: &Template) -> (Template, Option<(Template, b
 
 #[cfg(test)]
 mod tests {
-    use super::super::render::Maps;
+    use super::super::facts::Noted;
     use super::*;
     use flatout_gateway::Client;
     use flatout_wire::head::{HeadLimits, parse};
 
     fn prefix(from: &str, to: &str) -> Rewrite {
         let to = Template::parse(to, |_| None).unwrap();
-        Rewrite { from: RewriteFrom::Prefix(from.to_owned()), to, then: Then::Next }
+        Rewrite { from: RewriteFrom::Prefix(from.to_owned()), to, then: Then::Next, when: Vec::new() }
     }
 
     fn regex(from: &str, to: &str, then: Then) -> Rewrite {
         let to = Template::parse(to, |_| None).unwrap();
-        Rewrite { from: RewriteFrom::Regex { pattern: from.to_owned(), ignore_case: false }, to, then }
+        Rewrite {
+            from: RewriteFrom::Regex { pattern: from.to_owned(), ignore_case: false },
+            to,
+            then,
+            when: Vec::new(),
+        }
     }
 
     fn applied(list: &[Rewrite], path: &str, query: Option<&str>) -> (RewriteResult, String) {
-        let rewrites = Rewrites::new(list, None, 0, Place::Plan).unwrap();
+        let rewrites = Rewrites::new(list, None, TableCounts::default(), Place::Plan).unwrap();
         let mut fields = Vec::new();
         let head = parse(b"GET / HTTP/1.1\r\nHost: a\r\nX: %zz\r\n\r\n", &mut fields, &HeadLimits::default());
         let head = head.unwrap().unwrap();
@@ -229,7 +262,10 @@ mod tests {
             user: b"",
             certificate: None,
             captured: &Captures::default(),
-            maps: &Maps::default(),
+            tables: &Tables::default(),
+            noted: &Noted::default(),
+            tls: None,
+            site_name: "",
         };
         let rewritten = rewrites.apply(&mut goal, &view);
         let query = goal.query.map_or(String::new(), |query| format!("?{}", String::from_utf8_lossy(&query)));

@@ -6,12 +6,14 @@ use std::rc::Rc;
 use flatout_engine::{Reply, Request, Response};
 use flatout_wire::{Head, Method, Status};
 
-use super::compiled::{CompiledRoute, Guards};
+use super::compiled::{Block, CompiledRoute, Guards};
 use super::concurrency::Permit;
+use super::facts::{Noted, Uses};
 use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
-use super::resolve::{Arrival, Resolution};
+use super::reroute::Rerouted;
+use super::resolve::{Arrival, Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
@@ -72,6 +74,8 @@ request_steps! {
     Body => handler::body,
     /// An upstream, a channel, a folder, a redirect, a text.
     Handler => handler::handle,
+    /// The route for the page of an error that was made here.
+    ErrorRoute => handler::error_route,
     /// The response rules, for a response made here. Upstreams apply them through `gateway::Finish`.
     Finish => handler::finish,
 }
@@ -87,6 +91,8 @@ pub(crate) enum Outcome {
     Refuse(Refusal),
     /// The request waits for an event, and resumes at this step.
     Suspend(Event, Step),
+    /// The request begins again at another route.
+    Reroute,
     /// The handler takes care of the rest.
     Reply(Reply),
 }
@@ -111,6 +117,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) finishers: &'a Finishers,
     /// `None` if no route matches.
     pub(crate) route: Option<&'a CompiledRoute>,
+    /// Which blocks of the guards are in force, a bit for each.
+    pub(crate) blocks: u64,
     pub(crate) progress: Progress,
     pub(crate) response: &'a mut Response,
 }
@@ -125,13 +133,20 @@ pub(crate) struct Progress {
     /// Lines that forward-auth adds to the request.
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
+    /// Which blocks are in force, once that is known.
+    pub(crate) blocks: Option<u64>,
+    /// Neither a password nor the auth service is needed any more.
+    pub(crate) is_satisfied: bool,
+    /// It continues at another route.
+    pub(crate) rerouted: Option<Box<Rerouted>>,
     /// It has to be delayed to an even rate.
     pub(crate) waits: Option<PaceDelay>,
 }
 
-/// What was verified of a client.
+/// What was verified of a client, and noted of its request.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
+    pub(crate) noted: Noted,
     /// The user name whose password was verified.
     pub(crate) user: Vec<u8>,
     /// The client's verified certificate (DER).
@@ -147,7 +162,16 @@ impl SiteWorker {
         response: &mut Response,
     ) -> Reply {
         let mut context = RequestContext::new(self, request, progress, response);
-        let next = match context.progress.refusal.take() {
+        let refusal = match context.progress.refusal.take() {
+            // Without a right password the auth service may still allow it.
+            Some(Refusal::Password(_))
+                if context.guards.satisfies_any && context.guards.authority.is_some() =>
+            {
+                None
+            }
+            refusal => refusal,
+        };
+        let next = match refusal {
             Some(refusal) => Next::Break(Outcome::Refuse(refusal)),
             None => context.progress.step.run(self, &mut context),
         };
@@ -157,11 +181,16 @@ impl SiteWorker {
         };
         match outcome {
             Outcome::Reply(reply) => reply,
+            Outcome::Respond if context.reroute_error(self) => context.begin_again(self),
             Outcome::Respond => context.finish(self),
             Outcome::Refuse(refusal) => {
                 refusal.write(&context.request.head, context.response);
-                context.finish(self)
+                match context.reroute_error(self) {
+                    true => context.begin_again(self),
+                    false => context.finish(self),
+                }
             }
+            Outcome::Reroute => context.begin_again(self),
             Outcome::Suspend(event, step) => {
                 context.progress.step = step;
                 let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
@@ -172,7 +201,7 @@ impl SiteWorker {
 }
 
 impl<'a> RequestContext<'a> {
-    fn new(
+    pub(crate) fn new(
         worker: &'a SiteWorker,
         request: Request<'a>,
         mut progress: Progress,
@@ -180,26 +209,88 @@ impl<'a> RequestContext<'a> {
     ) -> RequestContext<'a> {
         let arrival =
             Arrival { listener: request.listener, peer: request.peer, is_tls: request.tls.is_some() };
-        let mut resolution = worker.compiled.resolve(&request.head, request.path, arrival);
         // A request that has waited is not known to its connection any more.
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }
+        let origin = Origin {
+            arrival,
+            tls: request.tls,
+            identity: &progress.identity,
+            rerouted: progress.rerouted.as_deref(),
+        };
+        let mut resolution = worker.compiled.resolve(&request.head, request.path, &origin);
         resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
-        RequestContext {
+        let mut context = RequestContext {
             guards: worker.guards(&resolution),
             finishers: worker.finishers(&resolution),
             route: worker.route(&resolution),
             request,
             resolution,
+            blocks: 0,
             progress,
             response,
+        };
+        if !context.guards.blocks.is_empty() {
+            context.choose_blocks(worker);
         }
+        context
+    }
+
+    /// Decides which blocks are in force. A request that was suspended keeps its blocks.
+    #[cold]
+    fn choose_blocks(&mut self, worker: &SiteWorker) {
+        self.blocks = match self.progress.blocks {
+            Some(blocks) => blocks,
+            None => {
+                let view = self.view(worker);
+                let bits = self
+                    .guards
+                    .blocks
+                    .iter()
+                    .enumerate()
+                    .map(|(at, block)| u64::from(block.holds(&view)) << at);
+                bits.fold(0, |all, bit| all | bit)
+            }
+        };
+        self.progress.blocks = Some(self.blocks);
+    }
+
+    /// The user is known now: decides again, if conditions depend on that.
+    pub(crate) fn identify(&mut self, worker: &SiteWorker) {
+        if self.guards.blocks.iter().any(|block| block.uses.has(Uses::USER)) {
+            self.progress.blocks = None;
+            self.choose_blocks(worker);
+        }
+    }
+
+    /// The blocks that are in force.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &'a Block> + use<'a> {
+        let bits = self.blocks;
+        let all: &'a [Block] = if bits == 0 { &[] } else { &self.guards.blocks };
+        all.iter().enumerate().filter(move |(at, _)| bits >> at & 1 == 1).map(|(_, block)| block)
+    }
+
+    /// The guards that are in force: those of blocks, then those around them.
+    pub(crate) fn all_guards(&self) -> impl Iterator<Item = &'a Guards> + use<'a> {
+        self.blocks().map(|block| &block.guards).chain([self.guards])
     }
 
     /// The request for templates.
     pub(crate) fn view<'v>(&'v self, worker: &'v SiteWorker) -> View<'v> {
-        worker.compiled.view_of(&self.request.head, &self.resolution, &self.progress.identity)
+        worker.compiled.view_of(
+            &self.request.head,
+            self.request.tls,
+            &self.resolution,
+            &self.progress.identity,
+        )
+    }
+
+    /// Takes the request through the steps of the route where it continues.
+    pub(crate) fn begin_again(self, worker: &Rc<SiteWorker>) -> Reply {
+        let RequestContext { request, progress, response, .. } = self;
+        response.reset();
+        worker.run(request, progress, response)
     }
 
     /// Applies the response rules to a response made here.
@@ -241,6 +332,9 @@ impl Progress {
             identity: Identity::default(),
             authority_lines: Vec::new(),
             needs: Needs::default(),
+            blocks: None,
+            is_satisfied: false,
+            rerouted: None,
             waits: None,
         }
     }

@@ -23,8 +23,8 @@ pub(crate) enum Event {
     /// A delay to an even rate.
     Pace(PaceDelay),
     Permit(oneshot::Receiver<Permit>, Duration),
-    /// The body, for whose client the guards have decided.
-    Body(Option<Lane>),
+    /// The body, for whose client the guards have decided, and its limit.
+    Body(Option<Lane>, u64),
 }
 
 /// Suspends a request until its event, then resumes it at its step. After `time_max` the response is 504. When the client disconnects,
@@ -36,6 +36,8 @@ pub(crate) fn suspend(
     event: Event,
     time_max: Option<Duration>,
 ) -> Reply {
+    // Its connection is not known to it later.
+    progress.identity.noted.tls(request.tls);
     let suspended = OwnedRequest::of(request);
     Reply::Later(Box::pin(async move {
         let (mut progress, mut suspended) = (progress, suspended);
@@ -90,9 +92,8 @@ impl Event {
                 Ok(AuthDecision::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
-            Event::Body(lane) => {
-                // The stream itself ends at the route's limit.
-                if let Err(fault) = body.collect(u64::MAX, lane.as_ref()).await {
+            Event::Body(lane, bytes_max) => {
+                if let Err(fault) = body.collect(bytes_max, lane.as_ref()).await {
                     progress.refusal = Some(refusal(fault));
                 }
             }

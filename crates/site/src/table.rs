@@ -13,7 +13,7 @@ use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
 use super::pattern;
-use super::plan::{PathMatch, Route};
+use super::plan::{PathMatch, Route, RouteEntry};
 
 /// Routes of one site.
 const ROUTES_MAX: usize = 4096;
@@ -76,8 +76,9 @@ impl Table {
         let mut table = Table::default();
         for (at, route) in routes.iter().enumerate() {
             let place = Place::Route(site, at);
-            let is_alike =
-                |(other, it): (usize, &Route)| (other != at && it.path.is_same(&route.path)).then_some(other);
+            let is_alike = |(other, it): (usize, &Route)| {
+                (other != at && it.path.is_same(&route.path) && is_by_path(it)).then_some(other)
+            };
             table.methods.push(Methods {
                 names: route.methods.clone(),
                 answers_preflights: route.rules.cors.is_some(),
@@ -87,6 +88,10 @@ impl Table {
                     false => routes.iter().enumerate().filter_map(is_alike).collect(),
                 },
             });
+            // Others are not found by their path.
+            if !is_by_path(route) {
+                continue;
+            }
             match &route.path {
                 PathMatch::Exact(path) => {
                     let path = checked(path, place)?;
@@ -120,13 +125,24 @@ impl Table {
     /// The route of a path in its normal form.
     #[inline]
     pub(crate) fn find(&self, path: &[u8], query: RouteQuery<'_>) -> Found {
-        let Some(first) = self.first(path) else { return Found::Nothing };
+        self.find_where(path, query, |_| true)
+    }
+
+    /// The same among the routes that `accept` accepts.
+    #[inline]
+    pub(crate) fn find_where(
+        &self,
+        path: &[u8],
+        query: RouteQuery<'_>,
+        accept: impl Fn(usize) -> bool,
+    ) -> Found {
+        let Some(first) = self.first_of(path, &accept) else { return Found::Nothing };
         let fits = |route: usize| self.methods[route].fit(query);
         if fits(first) {
             return Found::Route(first);
         }
-        let alike = &self.methods[first].alike;
-        alike.iter().copied().find(|&route| fits(route)).map_or(Found::WrongMethod(first), Found::Route)
+        let mut alike = self.methods[first].alike.iter().copied();
+        alike.find(|&route| fits(route) && accept(route)).map_or(Found::WrongMethod(first), Found::Route)
     }
 
     /// The methods of a route and of those with the same paths, for `Allow`.
@@ -156,13 +172,7 @@ impl Table {
         self.patterns.iter().find(|(at, _)| *at == route).map(|(_, expression)| expression)
     }
 
-    /// The first route, in order of precedence, that matches the path.
-    #[inline]
-    fn first(&self, path: &[u8]) -> Option<usize> {
-        self.first_of(path, |_| true)
-    }
-
-    /// The same among those that `accept` accepts.
+    /// The first route, in order of precedence, that matches the path and that `accept` accepts.
     #[inline]
     fn first_of(&self, path: &[u8], accept: impl Fn(usize) -> bool) -> Option<usize> {
         if let Some(routes) = self.exact.get(path)
@@ -173,18 +183,15 @@ impl Table {
         if self.patterns.is_empty() {
             return self.prefixes_of(path).find(|prefix| accept(prefix.route)).map(|prefix| prefix.route);
         }
-        let mut prefixes = self.prefixes_of(path);
-        let longest = prefixes.next();
-        if let Some(prefix) = longest.filter(|prefix| prefix.before_patterns)
-            && accept(prefix.route)
-        {
+        let longest = self.prefixes_of(path).find(|prefix| accept(prefix.route));
+        if let Some(prefix) = longest.filter(|prefix| prefix.before_patterns) {
             return Some(prefix.route);
         }
         let mut patterns = self.patterns.iter().filter(|(_, pattern)| pattern.is_match(path));
         if let Some(&(route, _)) = patterns.find(|(route, _)| accept(*route)) {
             return Some(route);
         }
-        longest.into_iter().chain(prefixes).find(|prefix| accept(prefix.route)).map(|prefix| prefix.route)
+        longest.map(|prefix| prefix.route)
     }
 
     /// The prefixes of a path, the longest first.
@@ -219,6 +226,11 @@ impl Methods {
     fn lists(&self, method: &[u8]) -> bool {
         self.names.iter().any(|name| name.as_bytes() == method)
     }
+}
+
+/// Whether a route is found by its path.
+fn is_by_path(route: &Route) -> bool {
+    matches!(route.entry, RouteEntry::Paths | RouteEntry::Internal)
 }
 
 /// Checks a path of a plan. It is compared with normal forms, so any other form would never match.

@@ -1,8 +1,8 @@
 //! One worker's part of all sites. The way of a request through them is the table in `steps.rs`.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use flatout_wire::{Framing, Head, Method, Status};
 
 use super::basic::Credentials;
 use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Guards};
-use super::finish::{Finishers, Needs};
+use super::facts::Uses;
+use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
-use super::resolve::{Arrival, Resolution};
+use super::resolve::{Arrival, Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
@@ -34,6 +35,8 @@ pub(crate) struct SiteWorker {
     /// Used when no site matches.
     no_finishers: Finishers,
     no_guards: Guards,
+    /// This worker, for responses whose rules need it.
+    this: OnceCell<Weak<SiteWorker>>,
     /// Some requests get the same response as an identical earlier one.
     repeats: bool,
     /// A buffer for the fields sent to an upstream, kept for its capacity.
@@ -83,6 +86,7 @@ impl SiteWorker {
             finishers: finishers.collect(),
             no_finishers: Finishers::new(Default::default()),
             no_guards: Guards::default(),
+            this: OnceCell::new(),
             repeats: compiled.sites.iter().any(CompiledSite::repeats),
             compiled,
             folders,
@@ -95,16 +99,34 @@ impl SiteWorker {
         }
     }
 
+    /// The service of a worker.
+    pub(crate) fn service(self) -> SiteService {
+        let worker = Rc::new(self);
+        // It was just made.
+        let _ = worker.this.set(Rc::downgrade(&worker));
+        SiteService(worker)
+    }
+
+    pub(crate) fn this(&self) -> Option<Rc<SiteWorker>> {
+        self.this.get().and_then(Weak::upgrade)
+    }
+
     /// If a request is going to be refused, its body is neither collected nor streamed.
     fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
         // The peer is known only at the call; rules that depend on it are checked there.
-        let resolution = self.compiled.resolve(head, path, Arrival { listener, ..Arrival::default() });
+        let identity = Identity::default();
+        let arrival = Arrival { listener, ..Arrival::default() };
+        let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
+        let resolution = self.compiled.resolve(head, path, &origin);
+        if self.is_uncertain(&resolution) {
+            return self.body_of_any(&resolution);
+        }
         let Some(route) = self.route(&resolution) else { return BodyPlan::None };
         let guards = &route.guards;
         if self.is_too_large(head, guards) {
             return BodyPlan::Refused;
         }
-        if guards.basic.is_some() && Credentials::of(head).is_none() {
+        if guards.basic.is_some() && !guards.satisfies_any && Credentials::of(head).is_none() {
             return BodyPlan::None;
         }
         let plan = match (&route.action, &self.worker_channels) {
@@ -121,6 +143,22 @@ impl SiteWorker {
             }
             plan => plan,
         }
+    }
+
+    /// Whether the route may be another one, once the connection is known, or an error needs a page.
+    fn is_uncertain(&self, resolution: &Resolution<'_>) -> bool {
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        let may_reroute = self.route(resolution).is_some_and(|route| route.may_reroute);
+        may_reroute || site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION))
+    }
+
+    /// How to read a body whose route is not certain: it is streamed, and collected when its route is known. The largest limit of the
+    /// site's routes applies; that of the route is applied after that.
+    fn body_of_any(&self, resolution: &Resolution<'_>) -> BodyPlan {
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        let servers = self.lane.as_ref().map(Lane::body_bytes_max);
+        let limits = site.into_iter().flat_map(|site| &site.routes).map(|route| route.guards.body_bytes_max);
+        BodyPlan::Stream { bytes_max: limits.map(|bytes_max| bytes_max.or(servers)).max().flatten() }
     }
 
     /// The time that is left to a request of this route while it waits.
@@ -166,12 +204,14 @@ impl SiteWorker {
     /// Copies from a request what the rules for its response need.
     pub(crate) fn gather_needs(
         &self,
-        head: &Head<'_>,
+        request: &Request<'_>,
         resolution: &Resolution<'_>,
         finishers: &Finishers,
         identity: &Identity,
         needs: &mut Needs,
+        blocks: u64,
     ) {
+        let head = &request.head;
         let Some(rules) = finishers.rules() else { return };
         needs.is_https = resolution.client.is_https;
         if rules.cors.is_some() {
@@ -183,7 +223,12 @@ impl SiteWorker {
             needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
         }
         if !rules.fields.is_constant() {
-            needs.values = rules.fields.rendered(&self.compiled.view_of(head, resolution, identity));
+            needs.values =
+                rules.fields.rendered(&self.compiled.view_of(head, request.tls, resolution, identity));
+        }
+        if !rules.blocks.is_empty() {
+            let view = self.compiled.view_of(head, request.tls, resolution, identity);
+            needs.blocks = BlockNeeds::of(&rules.blocks, blocks, &view);
         }
     }
 }

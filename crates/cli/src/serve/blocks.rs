@@ -8,14 +8,16 @@ pub(super) const SITE: usize = 1;
 pub(super) const ROUTE: usize = 2;
 pub(super) const UPSTREAM: usize = 3;
 pub(super) const MAP: usize = 4;
+pub(super) const WHEN: usize = 5;
 
 /// The names of the scopes, in this order, and how to refer to them in a sentence.
-pub(super) const SCOPES: [(&str, &str); 5] = [
+pub(super) const SCOPES: [(&str, &str); 6] = [
     ("top", "at the top of the file"),
     ("site", "in a site"),
     ("route", "in a route"),
     ("upstream", "in an upstream"),
     ("map", "in a map"),
+    ("when", "in a when"),
 ];
 
 /// A word that is not a setting.
@@ -35,9 +37,11 @@ const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
 /// Words that handle requests: at most one per level.
-pub(super) const ACTIONS: [&str; 6] = ["files", "proxy", "push", "redirect", "respond", "close"];
+pub(super) const ACTIONS: [&str; 7] = ["files", "proxy", "push", "redirect", "respond", "reroute", "close"];
 
-const ANSWERING: &[usize] = &[TOP, SITE, ROUTE];
+const ANSWERING: &[usize] = &[TOP, SITE, ROUTE, WHEN];
+
+const LEVELS: &[usize] = ANSWERING;
 
 pub(super) const BLOCKS: &[Block] = &[
     Block {
@@ -66,11 +70,43 @@ pub(super) const BLOCKS: &[Block] = &[
                 default: "off",
                 help: "for prefix and starts-with: if it is the longest match, globs and regexes are not tried",
             },
+            Key {
+                name: "when",
+                value: "EXPR",
+                help: "use the route only if this is true; otherwise the next route that has the path",
+                ..KEY
+            },
+            Key {
+                name: "entry",
+                value: "path|internal",
+                default: "path",
+                help: "internal: only for requests that a rewrite with then=route or a fallback sends here; others get 404",
+            },
         ],
-        help: "paths with their own settings; an exact match is used first, then the longest with before-patterns, then \
+        help: "paths with their own settings, or with @NAME a route that only reroute and error-page lead to; an exact match is used first, then the longest with before-patterns, then \
                the first glob or regex, then the longest prefix",
         within: &[TOP, SITE],
         braces: Some(ROUTE),
+        ..WORD
+    },
+    Block {
+        name: "when",
+        value: "EXPR",
+        help: "rules that apply if the expression is true: allow, deny, rate-limit, request-limit, request-header, response-header, \
+               rewrite, set, cache off, cache-bypass and cache-no-store; an action inside, such as redirect, is used instead of \
+               that of the level; in a site it is used before a route is chosen; if the expression uses the response, only \
+               response-header is possible",
+        within: LEVELS,
+        braces: Some(WHEN),
+        ..WORD
+    },
+    Block {
+        name: "set",
+        value: "NAME [TEXT]",
+        keys: &[Key { name: "expr", value: "EXPR", help: "an expression in place of TEXT", ..KEY }],
+        help: "set the variable $NAME for this level and inner ones; the value is made at its first use in a request; in a when, \
+               only if the expression is true",
+        within: LEVELS,
         ..WORD
     },
     Block {
@@ -85,7 +121,7 @@ pub(super) const BLOCKS: &[Block] = &[
         name: "proxy",
         value: "UPSTREAM",
         help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000 or \
-               unix:/run/app.sock",
+               unix:/run/app.sock; with variables, to the upstream of the file with this name or address; others get 502",
         within: ANSWERING,
         is_list: false,
         ..WORD
@@ -112,6 +148,15 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "STATUS [TEXT]",
         keys: &[Key { name: "type", default: "text/plain; charset=utf-8", help: "the Content-Type", ..KEY }],
         help: "respond with this status and text",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "reroute",
+        value: "TO",
+        help: "continue at another route of the site, with its rules: @NAME, or a path such as /index.php?$args, whose query \
+               replaces the request's; after try-files for requests without a file; limits count a request once",
         within: ANSWERING,
         is_list: false,
         ..WORD
@@ -145,6 +190,23 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "map",
         value: "NAME TEXT",
+        keys: &[
+            Key {
+                name: "by",
+                value: "text|address|number|share",
+                default: "text",
+                help: "how keys are written: texts, *.example.org, www.* and regular expressions behind ~ or ~*; addresses and \
+                       networks, of which the smallest is used; numbers and ranges such as 100..199; shares such as 10%, which \
+                       split requests by a hash of TEXT",
+            },
+            Key {
+                name: "file",
+                value: "FILE",
+                help: "more entries, one KEY VALUE a line; the file is read again when it changes; if it has a mistake, the \
+                       mistake is logged and the former entries stay in use",
+                ..KEY
+            },
+        ],
         help: "a table that sets the variable $NAME: the value of TEXT for a request is looked up in it",
         within: &[TOP],
         braces: Some(MAP),
@@ -153,7 +215,8 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "case",
         value: "FROM TO",
-        help: "an entry of a map; FROM is compared without regard to case",
+        help: "an entry of a map; texts are compared without regard to case; TO may contain variables, and $1 for a group of a \
+               regular expression",
         within: &[MAP],
         ..WORD
     },

@@ -9,7 +9,7 @@ use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
-use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
+use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Rules};
 
 use super::site::Built;
 use super::source::built;
@@ -29,6 +29,7 @@ pub(crate) const COMMAND: Command = Command {
             "flatout explain GET http://example.org/ -c site.kdl --from 192.0.2.7",
             "the same from this client address",
         ),
+        ("flatout explain GET http://example.org/ -c site.kdl --cost", "with the cost of its conditions"),
     ],
     arguments: |command| {
         command
@@ -51,6 +52,12 @@ pub(crate) const COMMAND: Command = Command {
                     .action(ArgAction::Append)
                     .help("A header field of the request, `Name: value`; can be repeated"),
             )
+            .arg(
+                Arg::new("cost")
+                    .long("cost")
+                    .action(ArgAction::SetTrue)
+                    .help("Also print the most steps that the conditions of this path take"),
+            )
             .arg(Arg::new("from").long("from").value_name("IP").help("The address of the client"))
     },
     run,
@@ -69,7 +76,11 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (listen, explained) =
         explained(&checked, &question).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let has_own = checked.plan().site_listen.iter().any(|own| !own.is_empty());
-    print(&lines_of(&built, sites, &explained, listen.filter(|_| has_own)))
+    let mut text = lines_of(&built, sites, &explained, listen.filter(|_| has_own));
+    if matches.get_flag("cost") {
+        let _ = writeln!(text, "{:<10} at most {} steps of conditions", "cost", explained.steps);
+    }
+    print(&text)
 }
 
 /// What would happen to the request at the listener that has the port of its URL. A file for another machine may have other
@@ -169,6 +180,17 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&L
         }
         _ => {}
     }
+    for condition in &explained.conditions {
+        let truth = match condition.holds {
+            Some(true) => "true",
+            Some(false) => "false",
+            None => "decided when the response is known",
+        };
+        let route = condition.route.and_then(|at| site?.1.routes.get(at));
+        let subject =
+            route.map_or_else(|| "rules".to_owned(), |route| format!("route {}", route.path.text()));
+        lines.line("condition", format!("{}: {truth} ({subject})", condition.source));
+    }
     if let Some(client) = explained.client {
         lines.line("client", client.to_string());
     }
@@ -177,6 +199,7 @@ fn lines_of(built: &Built, plan: &Plan, explained: &Explained, listen: Option<&L
 
 fn why(route: &Route) -> String {
     let path = match &route.path {
+        _ if route.entry == RouteEntry::BeforePaths => "its condition is true; paths are not compared",
         PathMatch::Exact(_) => "an exact match",
         PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, with before-patterns",
         PathMatch::Prefix { .. } => "the longest prefix; no exact path or pattern matches",
@@ -197,7 +220,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
     match &route.action {
         Action::Files(at) => lines.line("files", folder(*at)),
         Action::Proxy(forward) => {
-            if let Some(upstream) = plan.upstreams.get(forward.upstream) {
+            if let Some(upstream) =
+                plan.upstreams.get(forward.upstream).filter(|_| route.upstream_name.is_none())
+            {
                 lines.line("upstream", of_upstream(upstream));
                 lines.line("balance", spoken::balance(&upstream.balance));
                 let whole = upstream.request_time_max.map(|time| format!(", request {}", spoken::time(time)));
@@ -213,6 +238,9 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                     ),
                 );
             }
+            if let Some(name) = &route.upstream_name {
+                lines.line("upstream", format!("the one with the name {}", spoken::template(plan, name)));
+            }
             lines.line("asked for", &explained.target);
         }
         Action::Push(push) => {
@@ -225,6 +253,10 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
         }
         Action::Redirect { status, to } => {
             lines.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
+        }
+        Action::Reroute(Reroute::Named(name)) => lines.line("then", format!("the route {name}")),
+        Action::Reroute(Reroute::Path(to)) => {
+            lines.line("then", format!("the route of {}", spoken::template(plan, to)));
         }
         Action::Close => lines.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
@@ -276,6 +308,9 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
                 )),
             ),
         );
+    }
+    if rules.satisfies_any {
+        lines.line("satisfy", "any of access, password and authority is enough");
     }
     if let Some(auth) = &rules.basic_auth {
         lines.line("password", &auth.realm);

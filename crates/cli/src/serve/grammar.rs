@@ -2,8 +2,8 @@
 
 use flatout_config::{Grammar, Scope, SiteWord};
 
-use super::blocks::{BLOCKS, ROUTE, SCOPES, SITE, TOP, UPSTREAM};
-use super::setting::{Key, SettingScope};
+use super::blocks::{BLOCKS, ROUTE, SCOPES, SITE, TOP, UPSTREAM, WHEN};
+use super::setting::{Key, ServeSetting, SettingScope};
 use super::settings::all;
 
 /// The grammar of site files.
@@ -17,11 +17,27 @@ pub(super) fn grammar() -> Grammar<'static> {
     }
 }
 
+/// Settings that a `when` may contain: those of which several can apply to a request.
+const UNDER_CONDITIONS: [&str; 11] = [
+    "allow",
+    "deny",
+    "rate-limit",
+    "request-limit",
+    "request-header",
+    "response-header",
+    "rewrite",
+    "rewrite-prefix",
+    "cache",
+    "cache-bypass",
+    "cache-no-store",
+];
+
 /// The scopes that allow a setting.
-pub(super) fn scopes_of(stands: SettingScope) -> &'static [usize] {
-    match stands {
+pub(super) fn scopes_of(setting: &ServeSetting) -> &'static [usize] {
+    match setting.stands {
         SettingScope::Top => &[TOP],
         SettingScope::Site => &[TOP, SITE],
+        SettingScope::Route if UNDER_CONDITIONS.contains(&setting.name) => &[TOP, SITE, ROUTE, WHEN],
         SettingScope::Route => &[TOP, SITE, ROUTE],
         SettingScope::Upstream => &[TOP, UPSTREAM],
     }
@@ -36,19 +52,21 @@ fn words(scope: usize) -> Vec<SiteWord<'static>> {
         braces: block.braces,
         is_list: block.is_list,
     });
-    let settings =
-        all().filter(|setting| scopes_of(setting.stands).contains(&scope)).map(|setting| SiteWord {
-            name: setting.name,
-            values: setting.value,
-            keys: keys(setting.keys),
-            braces: None,
-            is_list: setting.is_list,
-        });
+    let settings = all().filter(|setting| scopes_of(setting).contains(&scope)).map(|setting| SiteWord {
+        name: setting.name,
+        values: setting.value,
+        keys: keys(setting.keys),
+        braces: None,
+        is_list: setting.is_list,
+    });
     blocks.chain(settings).collect()
 }
 
 /// Words of nginx, Caddy, HAProxy and Traefik that have another name here.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("if", "when"),
+    ("geo", "map"),
+    ("split_clients", "map"),
     ("location", "route"),
     ("handle", "route"),
     ("server", "site"),
@@ -69,7 +87,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("gzip", "compress"),
     ("encode", "compress"),
     ("autoindex", "listing"),
-    ("expires", "cache-control"),
+    ("proxy_redirect", "proxy-redirect"),
+    ("proxy_cookie_domain", "proxy-cookie-domain"),
+    ("proxy_cookie_path", "proxy-cookie-path"),
+    ("proxy_cookie_flags", "proxy-cookie-flags"),
     ("add_header", "response-header"),
     ("header", "response-header"),
     ("proxy_set_header", "request-header"),

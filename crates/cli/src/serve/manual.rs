@@ -1,6 +1,7 @@
 //! Generates the reference page of site files from the table.
 
 use super::blocks::{BLOCKS, SCOPES};
+use super::grammar::scopes_of;
 use super::setting::Key;
 use super::settings::GROUPS;
 
@@ -15,13 +16,13 @@ pub(super) fn text() -> String {
     for (heading, settings) in GROUPS {
         text.push_str(&format!("\n### {heading}\n\n| setting | context | description |\n|---|---|---|\n"));
         for setting in *settings {
-            let within = setting.stands.names();
+            let within: Vec<&str> = scopes_of(setting).iter().map(|scope| SCOPES[*scope].0).collect();
             row(
                 &mut text,
                 setting.name,
                 setting.value,
                 "",
-                within,
+                &within.join(", "),
                 &format!("{}{}", setting.help, setting.change.text()),
                 setting.default,
                 setting.keys,

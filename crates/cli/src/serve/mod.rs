@@ -26,6 +26,7 @@ mod tests;
 pub(crate) mod upgrade;
 mod values;
 mod welcome;
+mod when;
 mod words;
 
 use std::io::IsTerminal;

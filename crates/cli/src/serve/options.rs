@@ -12,13 +12,13 @@ use flatout_compress::Compress;
 use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan};
 use flatout_files as files;
-use flatout_observe::log::{self, Condition, Format};
+use flatout_observe::log::{self, Format};
 use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
-    AddressFrom, BadTemplate, Cached, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template,
-    Trust, VARIABLES, Variable,
+    AddressFrom, BadTemplate, Cached, Concurrency, Condition, Expression, ExpressionFault, Limited, Map,
+    PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
 };
 
 /// The options of one level: the server, a site, a route, an upstream.
@@ -78,6 +78,14 @@ pub(super) struct ServeOptions {
     pub(super) compress: Compress,
     /// The folder that file names are relative to: that of the site file.
     pub(super) base: PathBuf,
+    /// The conditions around this level, of a `when` and those around it.
+    pub(super) conditions: Vec<Condition>,
+    /// The condition of each `when` so far, by its position.
+    pub(super) whens: Vec<(usize, Condition)>,
+    /// The number of inherited blocks of conditional rules.
+    pub(super) blocks_inherited: usize,
+    /// Variables of the file that texts of this level can use, with their value's index; the last one of a name counts.
+    pub(super) variables: Vec<(String, usize)>,
     /// Lists that were replaced at this level.
     begun: Vec<&'static str>,
     pub(super) shared: Rc<RefCell<Shared>>,
@@ -90,6 +98,7 @@ pub(super) enum Level {
     Site,
     Route,
     Upstream,
+    When,
 }
 
 /// An address of the server or of a site.
@@ -113,7 +122,7 @@ pub(super) struct AccessLog {
     pub(super) format: Option<Format>,
     pub(super) buffer_bytes: Option<usize>,
     pub(super) flush: Option<Duration>,
-    pub(super) only: Vec<Condition>,
+    pub(super) only: Vec<log::Condition>,
     pub(super) sample: Option<u32>,
 }
 
@@ -139,6 +148,8 @@ pub(super) struct Shared {
     pub(super) rates: Vec<Rate>,
     pub(super) concurrency: Vec<Concurrency>,
     pub(super) maps: Vec<Map>,
+    /// Values of variables.
+    pub(super) sets: Vec<SetVariable>,
     /// Named groups of regular expressions: which of them a text may use depends on its route, and is checked when it
     /// is used.
     pub(super) groups: Vec<String>,
@@ -184,6 +195,10 @@ impl ServeOptions {
             caching: Cached::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },
             base: base.to_owned(),
+            conditions: Vec::new(),
+            whens: Vec::new(),
+            blocks_inherited: 0,
+            variables: Vec::new(),
             begun: Vec::new(),
             shared: Rc::default(),
         }
@@ -196,6 +211,7 @@ impl ServeOptions {
         within.begun.clear();
         within.rewrites.clear();
         within.pages_here = 0;
+        within.blocks_inherited = within.rules.when.len();
         within.logs.clear();
         within.listens.clear();
         within.names_client_address = false;
@@ -282,25 +298,62 @@ impl ServeOptions {
         begins
     }
 
-    /// Parses a text with variables, which may be maps and named groups.
+    /// Parses a text with variables, which may be those of the file, maps and named groups.
     pub(super) fn template(&self, text: &str) -> Result<Template, String> {
-        let shared = self.shared.borrow();
-        let other = |name: &str| {
-            let map = shared.maps.iter().position(|map| map.name == name).map(Variable::Map);
-            let group = || shared.groups.iter().any(|group| group == name);
-            map.or_else(|| group().then(|| Variable::NamedCapture(name.to_owned())))
-        };
-        Template::parse(text, other).map_err(|bad| match &bad {
+        Template::parse(text, |name| self.variable(name)).map_err(|bad| match &bad {
             BadTemplate::Unknown { name, .. } => {
-                let maps = shared.maps.iter().map(|map| map.name.as_str());
-                let known: Vec<&str> =
-                    VARIABLES.iter().map(|(name, _)| *name).chain(["http_user_agent"]).chain(maps).collect();
+                let others = self.variable_names();
+                let others = others.iter().map(String::as_str);
+                let known: Vec<&str> = VARIABLES
+                    .iter()
+                    .map(|(name, _)| *name)
+                    .chain(["http_user_agent"])
+                    .chain(others)
+                    .collect();
                 let guess = flatout_config::closest(name, &known);
                 let guess = guess.map_or_else(String::new, |guess| format!("; did you mean `${guess}`?"));
                 format!("unknown variable `${name}`{guess}")
             }
             BadTemplate::Dollar { .. } => bad.to_string(),
         })
+    }
+
+    /// A variable of the file, a map or a named group.
+    fn variable(&self, name: &str) -> Option<Variable> {
+        let shared = self.shared.borrow();
+        let set = self.variables.iter().rev().find(|(known, _)| known == name);
+        let map = || shared.maps.iter().position(|map| map.name == name).map(Variable::Map);
+        let group = || shared.groups.iter().any(|group| group == name);
+        set.map(|(_, at)| Variable::Set(*at))
+            .or_else(map)
+            .or_else(|| group().then(|| Variable::NamedCapture(name.to_owned())))
+    }
+
+    fn variable_names(&self) -> Vec<String> {
+        let shared = self.shared.borrow();
+        let maps = shared.maps.iter().map(|map| map.name.clone());
+        maps.chain(self.variables.iter().map(|(name, _)| name.clone())).collect()
+    }
+
+    /// Parses where a request continues: `@NAME`, or a path with variables.
+    pub(super) fn reroute(&self, text: &str) -> Result<Reroute, String> {
+        match text {
+            text if text.starts_with('@') && text.len() > 1 => Ok(Reroute::Named(text.to_owned())),
+            text if text.starts_with(['/', '$']) => self.template(text).map(Reroute::Path),
+            _ => Err(format!("got `{text}`, need @NAME of a route, or a path that begins with /")),
+        }
+    }
+
+    /// Parses a condition.
+    pub(super) fn condition(&self, text: &str) -> Result<Condition, ExpressionFault> {
+        let others = self.variable_names();
+        Condition::parse(text, &Vocabulary { other: &|name| self.variable(name), others: &others })
+    }
+
+    /// Parses an expression.
+    pub(super) fn expression(&self, text: &str) -> Result<Expression, ExpressionFault> {
+        let others = self.variable_names();
+        Expression::parse(text, &Vocabulary { other: &|name| self.variable(name), others: &others })
     }
 
     /// The key by which a limit groups requests: `client`, `everyone`, or a text with variables.
@@ -318,6 +371,14 @@ impl ServeOptions {
     /// A server of an upstream, with the current TLS settings.
     pub(super) fn server_at(&self, address: Address, is_tls: bool) -> Server {
         Server { tls: is_tls.then(|| self.tls.clone()), ..Server::new(address) }
+    }
+
+    /// Any upstream: its name is made for each request.
+    pub(super) fn first_upstream(&self) -> Result<usize, String> {
+        match self.shared.borrow().known.is_empty() {
+            true => Err("the file has no upstream whose name this could be".to_owned()),
+            false => Ok(0),
+        }
     }
 
     /// The index of the upstream with this name; for an address, of a new one with a single server.

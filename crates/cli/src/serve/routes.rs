@@ -6,7 +6,7 @@ use flatout_cache::Rules;
 use flatout_config::{Mistake, Node};
 use flatout_files as files;
 use flatout_proxy::Forward;
-use flatout_site::plan::{Action, PathMatch, Plan, Route, Site};
+use flatout_site::plan::{Action, Condition, PathMatch, Plan, Route, RouteEntry, Site, Template};
 
 use super::blocks::ACTIONS;
 use super::channels;
@@ -14,6 +14,7 @@ use super::options::{Level, ServeOptions};
 use super::parse;
 use super::site::{Places, Reader};
 use super::values::{Values, place};
+use super::when::ConditionalAction;
 
 /// Sites so far.
 #[derive(Default)]
@@ -64,33 +65,40 @@ impl Sites {
             site.hosts.push(host);
         }
         let mut places = Vec::new();
-        for node in nodes.iter().filter(|node| node.name == "route") {
-            let route = self.route(reader, node, options)?;
-            let same = |other: &Route| other.path == route.path && other.methods == route.methods;
-            if let Some(first) = site.routes.iter().position(same) {
-                let message =
-                    format!("this route occurs twice; first on line {}", reader.tree.line(&places[first]));
-                return Err(reader.tree.mistake(node.value_at(), message));
-            }
-            places.push(node.value_at().clone());
-            site.routes.push(route);
-        }
-        // The action of the site itself handles everything that no route does.
-        let rest = options.within(Level::Route);
-        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
-            let route = self.route_of(PathMatch::prefix("/"), action, rest);
-            if let Some(first) = site
-                .routes
-                .iter()
-                .position(|other| other.path == route.path && other.methods == route.methods)
-            {
+        let mut add = |route: Route, at: Range<usize>, is_rest: bool| -> Result<(), Mistake> {
+            if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
-                return Err(reader
-                    .tree
-                    .mistake(&at, format!("the route \"/\" on line {line} handles this already")));
+                let message = match route.when.is_empty() {
+                    true if is_rest => format!("the route \"/\" on line {line} handles this already"),
+                    true => format!("this route occurs twice; first on line {line}"),
+                    false => format!("this is never used: the route on line {line} takes all its requests"),
+                };
+                return Err(reader.tree.mistake(&at, message));
             }
             places.push(at);
             site.routes.push(route);
+            Ok(())
+        };
+        let rest = options.within(Level::Route);
+        // Those of the top of the file are for every site.
+        let of_top: &[Node] = if options.level == Level::Top { &[] } else { &reader.tree.nodes };
+        for nodes in [of_top, nodes] {
+            for conditional in reader.conditional_actions(nodes, options)? {
+                let (mut route, at) =
+                    self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
+                route.entry = RouteEntry::BeforePaths;
+                add(route, at, false)?;
+            }
+        }
+        for node in nodes.iter().filter(|node| node.name == "route") {
+            for (route, at) in self.routes(reader, node, options)? {
+                add(route, at, false)?;
+            }
+        }
+        // The action of the site itself handles everything that no route does.
+        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
+            let upstream_name = Sites::upstream_name(reader, nodes, &rest)?;
+            add(Route { upstream_name, ..self.route_of(PathMatch::prefix("/"), action, rest) }, at, true)?;
         }
         if site.routes.is_empty() {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
@@ -122,16 +130,81 @@ impl Sites {
         names.find(|name| !is_taken(name)).unwrap_or_default()
     }
 
-    fn route(&mut self, reader: Reader<'_>, node: &Node, site: &ServeOptions) -> Result<Route, Mistake> {
-        let path = path(node).map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+    /// A route, and before it those for the actions under conditions in it.
+    fn routes(
+        &mut self,
+        reader: Reader<'_>,
+        node: &Node,
+        site: &ServeOptions,
+    ) -> Result<Vec<(Route, Range<usize>)>, Mistake> {
+        let name = node.values[0].text.as_str();
+        let is_named = name.starts_with('@');
+        let path = match is_named {
+            true if node.keys.iter().any(|(key, _)| key != "when") => {
+                Err("a named route has no path to match".to_owned())
+            }
+            true => Ok(PathMatch::prefix("/")),
+            false => path(node),
+        };
+        let path = path.map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+        if let (true, Some(value)) = (is_named, node.key("when")) {
+            return Err(reader.tree.mistake(&value.at, "a named route has no condition; put a when in it"));
+        }
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = site.within(Level::Route);
-        reader.settings(inner, &mut options, |_| true)?;
+        let when = node.key("when").map(|value| reader.condition(value, &options)).transpose()?;
+        reader.level(inner, &mut options)?;
+        let entry = match node.key("entry").map(|value| value.text.as_str()) {
+            Some("internal") => RouteEntry::Internal,
+            _ if is_named => RouteEntry::Named,
+            _ => RouteEntry::Paths,
+        };
+        if is_named && !reader.conditional_actions(inner, &options)?.is_empty() {
+            let message = "an action under a condition is not possible in a named route; reroute to a path";
+            return Err(reader.tree.mistake(node.value_at(), message));
+        }
+        let mut found = Vec::new();
+        for conditional in reader.conditional_actions(inner, &options)? {
+            let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
+            route.when.splice(0..0, when.clone());
+            route.entry = entry;
+            found.push((route, at));
+        }
         let Some((action, _)) = self.action(reader, inner, &options)? else {
-            let message = "this route serves nothing; add files, proxy, push, redirect or respond";
+            let message = "this route serves nothing; add files, proxy, push, redirect, respond or reroute";
             return Err(reader.tree.mistake(&node.at, message));
         };
-        Ok(self.route_of(path, action, options))
+        let upstream_name = Sites::upstream_name(reader, inner, &options)?;
+        let mut route = self.route_of(path, action, options);
+        route.upstream_name = upstream_name;
+        route.when.extend(when);
+        route.entry = entry;
+        if is_named {
+            route.name = name.to_owned();
+        }
+        found.push((route, node.value_at().clone()));
+        Ok(found)
+    }
+
+    /// The route for an action in a `when`.
+    fn conditional_route(
+        &mut self,
+        reader: Reader<'_>,
+        conditional: &ConditionalAction<'_>,
+        path: &PathMatch,
+        options: &ServeOptions,
+    ) -> Result<(Route, Range<usize>), Mistake> {
+        let node = conditional.node;
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let Some((action, _)) = self.action(reader, inner, options)? else {
+            return Err(reader.tree.mistake(&node.at, "this has no action"));
+        };
+        let mut route = self.route_of(path.clone(), action, options.clone());
+        let source = conditional.conditions.last().map(Condition::source).unwrap_or_default();
+        route.name = format!("{} when {source}", route.name);
+        route.when.clone_from(&conditional.conditions);
+        route.upstream_name = Sites::upstream_name(reader, inner, options)?;
+        Ok((route, node.value_at().clone()))
     }
 
     fn route_of(&mut self, path: PathMatch, action: Action, options: ServeOptions) -> Route {
@@ -153,6 +226,18 @@ impl Sites {
             route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
         }
         route
+    }
+
+    /// The name of the upstream of an action among these nodes, if it has variables.
+    fn upstream_name(
+        reader: Reader<'_>,
+        nodes: &[Node],
+        options: &ServeOptions,
+    ) -> Result<Option<Template>, Mistake> {
+        let proxy = nodes.iter().find(|node| node.name == "proxy").map(|node| &node.values[0]);
+        let Some(value) = proxy.filter(|value| value.text.contains('$')) else { return Ok(None) };
+        let template = options.template(&value.text);
+        template.map(Some).map_err(|message| reader.tree.mistake(&value.at, message))
     }
 
     /// The action among these nodes.
@@ -177,7 +262,11 @@ impl Sites {
                 Action::Files(self.folder(files::Plan { root, ..options.files.clone() }))
             }
             "proxy" => {
-                let upstream = options.upstream_of(given.text()).map_err(at)?;
+                // The name comes from variables.
+                let upstream = match given.text().contains('$') {
+                    true => options.first_upstream().map_err(at)?,
+                    false => options.upstream_of(given.text()).map_err(at)?,
+                };
                 Action::Proxy(Forward { upstream, ..options.forward.clone() })
             }
             "push" => Action::Push(Box::new(options.push.clone())),
@@ -193,6 +282,7 @@ impl Sites {
                 let status = status.map_err(|bad| reader.tree.mistake(place(node, &bad), bad.message))?;
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }
+            "reroute" => Action::Reroute(options.reroute(given.text()).map_err(at)?),
             "close" => Action::Close,
             _ => {
                 let status = parse::status(given.text(), 200..=599).map_err(at)?;
@@ -214,6 +304,13 @@ impl Sites {
             self.plan.folders.len() - 1
         })
     }
+}
+
+/// Whether a route takes all requests of a later one.
+fn hides(route: &Route, later: &Route) -> bool {
+    let has_same_paths =
+        route.entry == later.entry && route.path == later.path && route.methods == later.methods;
+    has_same_paths && (route.when.is_empty() || route.when == later.when)
 }
 
 /// The paths of a route.

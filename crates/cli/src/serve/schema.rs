@@ -27,7 +27,7 @@ fn of_scope(scope: usize) -> Value {
         let word = word(block.value, block.keys, block.braces);
         properties.insert(block.name.to_owned(), told(listed(word, block.is_list), block.help, ""));
     }
-    for setting in all().filter(|setting| scopes_of(setting.stands).contains(&scope)) {
+    for setting in all().filter(|setting| scopes_of(setting).contains(&scope)) {
         let word = word(setting.value, setting.keys, None);
         properties.insert(
             setting.name.to_owned(),

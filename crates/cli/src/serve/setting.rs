@@ -133,15 +133,3 @@ impl ServeSetting {
         all.collect::<Vec<_>>().join(" ")
     }
 }
-
-impl SettingScope {
-    /// The allowed levels, in words.
-    pub(super) fn names(self) -> &'static str {
-        match self {
-            SettingScope::Top => "top",
-            SettingScope::Site => "top, site",
-            SettingScope::Route => "top, site, route",
-            SettingScope::Upstream => "top, upstream",
-        }
-    }
-}

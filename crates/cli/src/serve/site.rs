@@ -6,7 +6,6 @@ use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree};
 use flatout_observe::log;
 use flatout_server::{AcmePart, Checked, Invalid, Plan, SecurePart};
-use flatout_site::plan::Map;
 use flatout_site::{Fault, Place};
 
 use super::blocks::ACTIONS;
@@ -91,12 +90,16 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
     let shown = |mistake: Mistake| mistake.to_string();
     let mut top = ServeOptions::new(base);
     let reader = Reader { tree: &tree };
-    reader.maps(&top).map_err(shown)?;
     reader.groups(&tree.nodes, &top);
+    reader.maps(&top).map_err(shown)?;
+    reader.variables(&tree.nodes, &mut top).map_err(shown)?;
     let is_flag = |setting: &ServeSetting| flags.iter().any(|(flag, _)| flag.name == setting.name);
     for of_upstreams in [true, false] {
         let now = |setting: &ServeSetting| (setting.stands == SettingScope::Upstream) == of_upstreams;
         reader.settings(&tree.nodes, &mut top, |setting| now(setting) && !is_flag(setting)).map_err(shown)?;
+        if !of_upstreams {
+            reader.blocks(&tree.nodes, &mut top).map_err(shown)?;
+        }
         top.base = std::path::PathBuf::new();
         for (setting, given) in flags.iter().filter(|(setting, _)| now(setting)) {
             (setting.set)(&mut top, given)
@@ -143,6 +146,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     sites.rates = std::mem::take(&mut shared.rates);
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);
+    sites.sets = std::mem::take(&mut shared.sets);
     sites.trust = top.trust;
     sites.cache = top.cache;
     sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
@@ -228,30 +232,6 @@ impl Reader<'_> {
         })
     }
 
-    fn maps(self, top: &ServeOptions) -> Result<(), Mistake> {
-        for node in self.tree.nodes.iter().filter(|node| node.name == "map") {
-            let (name, text) = (&node.values[0], &node.values[1]);
-            let is_name = !name.text.is_empty()
-                && name.text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-            if !is_name {
-                let message = format!("got `{}`, need a name of letters, digits and _", name.text);
-                return Err(self.tree.mistake(&name.at, message));
-            }
-            if top.shared.borrow().maps.iter().any(|map| map.name == name.text) {
-                return Err(self.tree.mistake(&name.at, format!("there is another map `{}`", name.text)));
-            }
-            let source = top.template(&text.text).map_err(|message| self.tree.mistake(&text.at, message))?;
-            let inner = node.inner.as_deref().unwrap_or_default();
-            let cases = inner.iter().filter(|node| node.name == "case");
-            let cases =
-                cases.map(|case| (case.values[0].text.clone(), case.values[1].text.clone())).collect();
-            let default = inner.iter().find(|node| node.name == "default");
-            let default = default.map(|node| node.values[0].text.clone()).unwrap_or_default();
-            top.shared.borrow_mut().maps.push(Map { name: name.text.clone(), source, cases, default });
-        }
-        Ok(())
-    }
-
     /// Collects the named groups of all regular expressions: texts may use them.
     fn groups(self, nodes: &[Node], top: &ServeOptions) {
         for node in nodes {
@@ -317,7 +297,7 @@ impl Reader<'_> {
         let hosts = Hosts { at: node.at.clone(), names };
         let inner = node.inner.as_deref().unwrap_or_default();
         let mut options = top.within(Level::Site);
-        self.settings(inner, &mut options, |_| true)?;
+        self.level(inner, &mut options)?;
         self.proxy_protocol(inner, &mut options)?;
         sites.add(self, hosts, inner, &options)?;
         Ok(options)

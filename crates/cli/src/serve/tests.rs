@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
-use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy};
+use flatout_site::explain::{Question, explain};
+use flatout_site::plan::{Action, AddressFrom, PathMatch, PathPolicy, RouteEntry};
 
 use super::grammar::grammar;
 use super::options::ServeOptions;
@@ -36,18 +37,22 @@ fn the_example_has_everything() {
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.plan.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (9, 1, "*"));
-    assert_eq!(org.rules.error_pages.len(), 2);
-    let api = &org.routes[1];
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (13, 1, "*"));
+    assert_eq!(org.rules.error_pages.len(), 3);
+    let api = &org.routes[2];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
-    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 2), "both levels");
+    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 3), "both levels");
+    assert_eq!(
+        (org.routes[0].entry, org.routes[1].when.len(), api.rules.when.len()),
+        (RouteEntry::BeforePaths, 1, 2)
+    );
     let Action::Proxy(forward) = &api.action else { panic!() };
     let upstream = &built.plan.sites.upstreams[forward.upstream];
     assert_eq!((upstream.name.as_str(), upstream.servers.len(), upstream.idle_max), ("api", 3, 64));
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
-    assert_eq!(org.routes[2].paths, PathPolicy::Strict);
+    assert_eq!(org.routes[3].paths, PathPolicy::Strict);
     assert_eq!(built.plan.sites.upstreams.len(), 3, "one has no name of its own");
-    let Action::Files(folder) = org.routes[8].action else { panic!() };
+    let Action::Files(folder) = org.routes[12].action else { panic!() };
     let folder = &built.plan.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
@@ -339,11 +344,30 @@ fn mistakes_have_a_position() {
         (&site("response-header remove A b"), "1:26: response-header: remove takes a name and no value".to_owned()),
         (&site("response-header set \"A b\" c"), "1:26: response-header: got `A b`, need the name of a header field".to_owned()),
         (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status from 400 to 599, or a range such as 400-599".to_owned()),
-        (&site("error-page 404"), "1:21: error-page: need file= or text=".to_owned()),
+        (&site("error-page 404"), "1:21: error-page: need file=, text= or to=".to_owned()),
         (&site("workers 4"), "1:10: `workers` is not allowed in a site, only at the top of the file".to_owned()),
         ("redirect \"/x\" status=200", "1:15: got `200`, need a status from 301 to 308".to_owned()),
         ("respond 99", "1:9: got `99`, need a status from 200 to 599".to_owned()),
         ("map \"a b\" \"$host\" { }\nfiles x", "1:5: got `a b`, need a name of letters, digits and _".to_owned()),
+        ("reroute b", "1:9: got `b`, need @NAME of a route, or a path that begins with /".to_owned()),
+        ("route \"@a\" when=\"has(header.x)\" { files x; }\nfiles x", "1:12: a named route has".to_owned()),
+        ("route \"@a\" { files x; }\nroute \"@a\" { files x; }\nfiles x", "2:7: this route occurs twice; first on line 1".to_owned()),
+        (&site("error-page 404 to=\"/x\" status=200"), "1:33: status=: got `200`, need own".to_owned()),
+        ("map host \"$uri\" { }\nfiles x", "1:5: `$host` is a variable of every request; choose another name".to_owned()),
+        ("map a \"$uri\" by=share { case \"10\" x; }\nfiles x", "1:30: got `10`, need a share such as 0.5%".to_owned()),
+        ("set a b\nmap a \"$uri\" { }\nfiles x", "1:5: there is a map `a`".to_owned()),
+        ("set a b expr=\"path\"\nfiles x", "1:1: need a text, or an expression".to_owned()),
+        ("set a expr=\"pth\"\nfiles x", "1:13: unknown name `pth`; did you mean `path`?\n  1 | set a expr=\"pth\"\n    |             ^^^".to_owned()),
+        ("when \"metod == 'GET'\" { deny all; }\nfiles x", "1:7: unknown name `metod`; did you mean `method`?\n  1 | when \"metod == 'GET'\" { deny all; }\n    |       ^^^^^".to_owned()),
+        ("when \"path.matches('\\\\.x$') && $later == ''\" { deny all; }\nset later a\nfiles x", "1:21: unknown escape `\\.`; a backslash is written".to_owned()),
+        ("when \"path.matches('[\\\"]x$') && $later == ''\" { deny all; }\nset later a\nfiles x", "1:33: unknown name `$later`".to_owned()),
+        ("when #\"path == \"a\" && pth == '\"'\"# { deny all; }\nfiles x", "1:23: unknown name `pth`".to_owned()),
+        ("when \"true\" { deny all; }\nfiles x", "1:7: this is always true".to_owned()),
+        ("when \"method == 'A'\" { spa; }\nfiles x", "1:24: `spa` is not allowed in a when, only at the top of the file or in a site or in a route".to_owned()),
+        ("when \"method == 'A'\" { cache \"1m\"; }\nfiles x", "1:30: only `cache off` is possible in a when".to_owned()),
+        ("when \"method == 'A'\" { when \"method == 'A'\" { deny all; }; }\nfiles x", "1:29: a `when` around this one has the same condition".to_owned()),
+        ("route \"/a\" { files x; }\nroute \"/a\" when=\"method == 'A'\" { files y; }", "2:7: this is never used: the route on line 1 takes all its requests".to_owned()),
+        ("route \"/a\" when=\"method == 'A'\" { files x; }\nroute \"/a\" when=\"method == 'A'\" { files y; }", "2:7: this is never used: the route on line 1".to_owned()),
         ("map a \"$hst\" { }\nfiles x", "1:7: unknown variable `$hst`; did you mean `$host`?".to_owned()),
         ("map a \"$host\" { case x; }\nfiles x", "1:17: `case` needs a text in quotes".to_owned()),
     ] {
@@ -413,4 +437,85 @@ fn broken_files_are_refused_with_a_place() {
         }
     }
     assert!(given(&COMMAND.parse(Vec::new()).ok().unwrap()).is_ok());
+}
+
+/// What a request of a file would get, in a few words: the texts of `respond`, and conditions with their truth.
+fn explained(text: &str, method: &str, target: &str, fields: &[(&str, &str)]) -> String {
+    let built = read(text).unwrap_or_else(|message| panic!("{text}: {message}"));
+    let question = Question {
+        method: method.to_owned(),
+        host: "a.example".to_owned(),
+        target: target.to_owned(),
+        fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        peer: Some(([192, 0, 2, 1], 1).into()),
+        listener: 0,
+        is_tls: false,
+    };
+    let found = explain(&built.plan.sites, &question).unwrap_or_else(|fault| panic!("{text}: {fault}"));
+    let Ok(route) = found.route else { return format!("{:?}", found.route) };
+    let route = &built.plan.sites.sites[found.site.unwrap()].routes[route];
+    let conditions = found.conditions.iter().map(|condition| format!(" {:?}", condition.holds));
+    match &route.action {
+        Action::Respond { body, .. } => {
+            format!("{}{}", super::words::template(&built.plan.sites, body), conditions.collect::<String>())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn whens_choose_actions_in_their_order() {
+    let file = r#"
+        when "arg.everywhere == '1'" { respond 200 "top"; }
+        site "a.example" {
+            set kind "none"
+            when "has(header.x)" {
+                set kind "x"
+                when "method == 'POST'" { respond 200 "x post"; }
+                respond 200 "x"
+            }
+            when "$kind == 'x'" { set kind "never"; }
+            route "/a" {
+                set kind "${kind}a"
+                when "$kind == 'nonea' && method == 'POST'" { respond 200 "post a"; }
+                respond 200 "a $kind"
+            }
+            route "/b" when="method == 'PUT'" { respond 200 "b put"; }
+            respond 200 "rest"
+        }
+    "#;
+    for (method, target, fields, expected) in [
+        ("GET", "/a?everywhere=1", &[][..], "top Some(true) Some(false) Some(false) Some(false) Some(false)"),
+        ("GET", "/", &[("X", "1")], "x Some(false) Some(true) Some(false) Some(true)"),
+        ("POST", "/", &[("X", "1")], "x post Some(false) Some(true) Some(true) Some(true)"),
+        ("POST", "/a", &[], "post a Some(false) Some(false) Some(true) Some(false) Some(true)"),
+        ("GET", "/a", &[], "a $kind Some(false) Some(false) Some(false) Some(false) Some(false)"),
+        ("PUT", "/b", &[], "b put Some(false) Some(false) Some(false) Some(false) Some(true)"),
+        ("GET", "/b", &[], "rest Some(false) Some(false) Some(false) Some(false) Some(false)"),
+    ] {
+        assert_eq!(explained(file, method, target, fields), expected, "{method} {target}");
+    }
+}
+
+#[test]
+fn rewrites_under_conditions_keep_their_order() {
+    let built = read(
+        "rewrite \"^/a\" \"/b\"\nwhen \"method == 'GET'\" { rewrite \"^/b\" \"/c\"; }\nrewrite \"^/c\" \"/d\"\nsite a {\n\
+         rewrite \"^/1\" \"/2\"\nwhen \"method == 'GET'\" { rewrite \"^/2\" \"/3\" then=stop; }\nrewrite \"^/3\" \"/4\"\nfiles x\n}",
+    );
+    let site = &built.unwrap().plan.sites.sites[0];
+    let conditions: Vec<usize> = site.rewrites.iter().map(|rewrite| rewrite.when.len()).collect();
+    assert_eq!(conditions, [0, 1, 0]);
+}
+
+#[test]
+fn an_inner_access_list_replaces_outer_blocks() {
+    let built = read(
+        "when \"has(header.x)\" { allow all; }\nsite a {\nroute \"/a\" { deny all; files x; }\nroute \"/b\" { when \"has(header.y)\" { deny all; }; files x; }\n}",
+    );
+    let routes = &built.unwrap().plan.sites.sites[0].routes;
+    let blocks = |at: usize| -> Vec<usize> {
+        routes[at].rules.when.iter().map(|block| block.rules.access.len()).collect()
+    };
+    assert_eq!((blocks(0), blocks(1)), (vec![0], vec![1, 1]));
 }

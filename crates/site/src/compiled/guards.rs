@@ -9,21 +9,28 @@ use super::super::access::AccessList;
 use super::super::basic::Basic;
 use super::super::concurrency::Gate;
 use super::super::fault::{Fault, Place};
+use super::super::maps::TableCounts;
 use super::super::pages::CompiledMaintenance;
 use super::super::plan::{self, ForwardAuth, Limited, Plan, RateUse, Rules, Template};
 use super::super::rate::Buckets;
 use super::super::render::Text;
+use super::Parts;
+use super::blocks::{Block, blocks};
 
 /// What is checked before a request is answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guards {
     pub(crate) maintenance: Option<Arc<CompiledMaintenance>>,
     pub(crate) access: Arc<AccessList>,
+    /// One of address, password and auth service is enough; there is a password or an auth service.
+    pub(crate) satisfies_any: bool,
     pub(crate) rates: Vec<CompiledRate>,
     pub(crate) basic: Option<Basic>,
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) body_bytes_max: Option<u64>,
     pub(crate) gates: Vec<(Key, Arc<Gate>)>,
+    /// Rules under conditions.
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// A rate limit of a route.
@@ -56,7 +63,7 @@ pub(crate) struct Authority {
 
 /// What routes name by index, created once, with the settings of each.
 #[derive(Debug)]
-pub(super) struct SharedLimits {
+pub(crate) struct SharedLimits {
     buckets: Vec<(plan::Rate, Arc<Buckets>)>,
     gates: Vec<(plan::Concurrency, Arc<Gate>)>,
 }
@@ -110,16 +117,17 @@ impl Guards {
             && self.basic.is_none()
             && self.authority.is_none()
             && self.gates.is_empty()
+            && self.blocks.is_empty()
     }
 
     pub(super) fn new(
-        plan: &Plan,
-        shared: &SharedLimits,
+        parts: Parts<'_>,
         rules: &Rules,
         expression: Option<&Regex>,
         place: Place,
     ) -> Result<Guards, Fault> {
-        let text = |template: &Template| Text::new(template, expression, plan.maps.len(), place);
+        let Parts { plan, shared, .. } = parts;
+        let text = |template: &Template| Text::new(template, expression, TableCounts::of(plan), place);
         let key = |limited: &Limited| {
             Ok(match limited {
                 Limited::Everyone => Key::Everyone,
@@ -168,11 +176,14 @@ impl Guards {
         Ok(Guards {
             maintenance: maintenance.map(Arc::new),
             access: Arc::new(AccessList::new(&rules.access)),
+            satisfies_any: rules.satisfies_any
+                && (rules.basic_auth.is_some() || rules.forward_auth.is_some()),
             rates: rules.rates.iter().map(rate).collect::<Result<_, Fault>>()?,
             basic: rules.basic_auth.as_ref().map(basic).transpose()?,
             authority: rules.forward_auth.as_ref().map(authority).transpose()?,
             body_bytes_max: rules.body.bytes_max,
             gates: rules.concurrency.iter().map(gate).collect::<Result<_, Fault>>()?,
+            blocks: blocks(parts, rules, expression, place)?,
         })
     }
 
@@ -181,6 +192,7 @@ impl Guards {
         self.rates.iter().any(|rate| key(&rate.key))
             || self.gates.iter().any(|(this, _)| key(this))
             || self.authority.as_ref().is_some_and(|authority| authority.target.uses_captures())
+            || self.blocks.iter().any(Block::uses_captures)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A plan, checked and prepared: the part shared by all workers, and the part that each worker has a copy of.
 
+mod blocks;
 mod guards;
 mod route;
 
@@ -10,14 +11,17 @@ use std::sync::Arc;
 use flatout_engine::bug;
 
 use super::client::Clients;
+use super::facts::Uses;
 use super::fault::{Fault, Place};
 use super::hosts::Hosts;
-use super::plan::{self, Plan};
-use super::render::{Maps, Paths, View};
+use super::maps::{TableCounts, Tables};
+use super::plan::{self, Plan, RouteEntry};
+use super::render::{Paths, View};
 use super::rewrite::Rewrites;
 use super::table::Table;
 use guards::SharedLimits;
 
+pub(crate) use blocks::{Block, ResponseBlock, all_hold, resolved_for_requests};
 pub(crate) use guards::{Guards, Key};
 pub(crate) use route::{CompiledAction, CompiledCached, CompiledRoute, ResponseRules};
 
@@ -32,14 +36,25 @@ pub(crate) struct Compiled {
     pub(crate) sites: Vec<CompiledSite>,
     /// For requests that belong to no site.
     pub(crate) clients: Arc<Clients>,
-    pub(crate) maps: Arc<Maps>,
+    pub(crate) tables: Arc<Tables>,
+    /// The names of upstreams, in their order.
+    pub(crate) upstreams: Arc<[String]>,
     pub(crate) keys: RandomState,
     /// The counters of limits.
     counted: Arc<SharedLimits>,
 }
 
+/// What parts of a plan are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) shared: &'p SharedLimits,
+    pub(super) tables: &'p Tables,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledSite {
+    pub(crate) name: String,
     pub(crate) clients: Arc<Clients>,
     /// The numbers of its listeners; empty: all.
     listeners: Vec<u16>,
@@ -47,6 +62,12 @@ pub(crate) struct CompiledSite {
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<CompiledRoute>,
+    /// Routes that are chosen before paths are compared.
+    pub(crate) before_paths: Vec<usize>,
+    /// Routes have conditions, or are internal.
+    pub(crate) is_conditional: bool,
+    /// What the choice of a route depends on, apart from path and method.
+    pub(crate) choice_uses: Uses,
     /// The guards used when no route matches.
     pub(crate) rest: Guards,
     pub(crate) rest_response: ResponseRules,
@@ -68,17 +89,26 @@ impl Compiled {
             return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
         }
         let shared = SharedLimits::after(plan, former.map(|former| &*former.counted))?;
-        let sites =
-            plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(plan, &shared, at, site));
+        let tables = Arc::new(Tables::new(&plan.maps, &plan.sets)?);
+        let parts = Parts { plan, shared: &shared, tables: &tables };
+        let sites = plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(parts, at, site));
         Ok(Compiled {
             hosts: Hosts::new(&plan.sites)?,
             sites: sites.collect::<Result<_, Fault>>()?,
             clients: Arc::new(Clients::new(&plan.trust)),
-            maps: Arc::new(Maps::new(&plan.maps)?),
+            tables,
+            upstreams: plan.upstreams.iter().map(|upstream| upstream.name.clone()).collect(),
             // Keys are counted by their hashes, so the hasher has to stay.
             keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
             counted: Arc::new(shared),
         })
+    }
+
+    /// The upstream of this name, perhaps behind `http://`.
+    pub(crate) fn upstream(&self, name: &[u8]) -> Option<usize> {
+        let bare = name.strip_prefix(b"http://").unwrap_or(name);
+        let find = |name: &[u8]| self.upstreams.iter().position(|known| known.as_bytes() == name);
+        find(name).or_else(|| find(bare))
     }
 
     /// Whether a peer may announce the client of a connection to this listener.
@@ -148,10 +178,9 @@ impl CompiledSite {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
     }
 
-    fn new(plan: &Plan, shared: &SharedLimits, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
+    fn new(parts: Parts<'_>, at: usize, site: &plan::Site) -> Result<CompiledSite, Fault> {
         let table = Table::new(&site.routes, at)?;
         let place = Place::Site(at);
-        let rest_rules = &site.rules;
         let mut routes: Vec<CompiledRoute> = Vec::with_capacity(site.routes.len());
         for (route_at, route) in site.routes.iter().enumerate() {
             let former = site.routes.get(..route_at).unwrap_or_default();
@@ -159,22 +188,36 @@ impl CompiledSite {
             let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
             let expression = table.expression(route_at).cloned();
             let place = Place::Route(at, route_at);
-            let mut route = CompiledRoute::new(plan, shared, (place, class), (site, route), expression)?;
-            if let Some(cache) = &mut route.cache {
-                // A rewrite may depend on anything.
-                cache.repeats &= site.rewrites.is_empty();
-            }
-            routes.push(route);
+            routes.push(CompiledRoute::new(parts, (place, class), (site, route), expression)?);
         }
+        let rewrites = Rewrites::new(&site.rewrites, None, TableCounts::of(parts.plan), place)?;
+        let of_routes = routes.iter().map(|route| {
+            let conditions = Uses::of_all(&route.when, parts.tables);
+            conditions.and(route.rewrites.uses(parts.tables))
+        });
+        let choice_uses = of_routes.fold(rewrites.uses(parts.tables), Uses::and);
+        for cache in routes.iter_mut().filter_map(|route| route.cache.as_mut()) {
+            // A rewrite may depend on anything.
+            cache.repeats &= rewrites.is_empty() && !choice_uses.has(Uses::CONNECTION);
+        }
+        let before_paths =
+            site.routes.iter().enumerate().filter(|(_, route)| route.entry == RouteEntry::BeforePaths);
         Ok(CompiledSite {
+            name: site.name.clone(),
+            before_paths: before_paths.map(|(at, _)| at).collect(),
+            is_conditional: site
+                .routes
+                .iter()
+                .any(|route| !route.when.is_empty() || route.entry != RouteEntry::Paths),
+            choice_uses,
             clients: Arc::new(Clients::new(&site.trust)),
             listeners: site.listeners.iter().map(|at| at.number).collect(),
             tls_rules: site.tls_rules,
             table,
-            rewrites: Rewrites::new(&site.rewrites, None, plan.maps.len(), place)?,
+            rewrites,
             routes,
-            rest: Guards::new(plan, shared, rest_rules, None, place)?,
-            rest_response: ResponseRules::new(plan, rest_rules, None, place)?,
+            rest: Guards::new(parts, &site.rules, None, place)?,
+            rest_response: ResponseRules::new(parts, &site.rules, None, place)?,
         })
     }
 }

@@ -7,13 +7,21 @@ use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
 use super::super::cors::CompiledCors;
+use super::super::facts::Uses;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
+use super::super::maps::{TableCounts, Tables};
 use super::super::pages::ErrorPages;
-use super::super::plan::{self, Action, Hsts, PathPolicy, Piece, Plan, Rules, Template, Variable};
+use super::super::plan::{
+    self, Action, Condition, Expires, Hsts, PathPolicy, Piece, RouteEntry, Rules, Template, Variable,
+};
 use super::super::render::Text;
+use super::super::reroute::CompiledReroute;
 use super::super::rewrite::Rewrites;
-use super::guards::{Guards, SharedLimits, status_of, within};
+use super::super::upstream_fields::UpstreamFields;
+use super::Parts;
+use super::blocks::{ResponseBlock, resolved_for_requests};
+use super::guards::{Guards, status_of, within};
 use flatout_compress as compress;
 use flatout_gateway as gateway;
 use flatout_observe::observed::NO_SITE;
@@ -23,6 +31,13 @@ use flatout_push as push;
 pub(crate) struct CompiledRoute {
     /// Routes with the same number have the same rules and the same upstream.
     pub(crate) class: usize,
+    /// It is chosen only if these are true.
+    pub(crate) when: Vec<Condition>,
+    pub(crate) entry: RouteEntry,
+    /// Its requests may continue at another route.
+    pub(crate) may_reroute: bool,
+    /// What its rules under conditions depend on.
+    pub(crate) blocks_use: Uses,
     pub(crate) paths: PathPolicy,
     pub(crate) rewrites: Rewrites,
     pub(crate) guards: Guards,
@@ -31,6 +46,8 @@ pub(crate) struct CompiledRoute {
     /// The route's expression, if a text uses its captures.
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
+    /// The name of the upstream.
+    pub(crate) upstream_name: Option<Text>,
     pub(crate) action: CompiledAction,
     pub(crate) cache: Option<CompiledCached>,
 }
@@ -60,6 +77,11 @@ pub(crate) struct ResponseRules {
     pub(crate) hsts: Option<String>,
     pub(crate) cors: Option<CompiledCors>,
     pub(crate) compress: Option<compress::Rules>,
+    /// Under conditions.
+    pub(crate) blocks: Vec<ResponseBlock>,
+    /// `Location` and cookies of upstreams.
+    pub(crate) upstream: UpstreamFields,
+    pub(crate) expires: Option<Expires>,
 }
 
 /// What answers.
@@ -70,6 +92,7 @@ pub(crate) enum CompiledAction {
     Push(Arc<push::Plan>),
     Redirect { status: Status, to: Text },
     Respond { status: Status, content_type: String, body: Text },
+    Reroute(CompiledReroute),
     Close,
 }
 
@@ -85,18 +108,19 @@ pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
         && one.rules == other.rules
         && one.rewrites == other.rewrites
         && one.try_files == other.try_files
+        && one.upstream_name == other.upstream_name
 }
 
 impl CompiledRoute {
     pub(super) fn new(
-        plan: &Plan,
-        shared: &SharedLimits,
+        parts: Parts<'_>,
         (place, class): (Place, usize),
         (site, route): (&plan::Site, &plan::Route),
         expression: Option<Regex>,
     ) -> Result<CompiledRoute, Fault> {
-        let maps_count = plan.maps.len();
-        let text = |template: &Template| Text::new(template, expression.as_ref(), maps_count, place);
+        let plan = parts.plan;
+        let counts = TableCounts::of(plan);
+        let text = |template: &Template| Text::new(template, expression.as_ref(), counts, place);
         if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
             return Err(place.fault(format!("`{method}` is not a valid method")));
         }
@@ -121,22 +145,30 @@ impl CompiledRoute {
                 let status = status_of(*status, &all, place)?;
                 CompiledAction::Respond { status, content_type: content_type.clone(), body: text(body)? }
             }
+            Action::Reroute(to) => {
+                CompiledAction::Reroute(CompiledReroute::new(to, plan, expression.as_ref(), place)?)
+            }
             Action::Close => CompiledAction::Close,
         };
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
-        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
-        let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place)?;
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
+        let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Close) {
             // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
             (guards.basic, guards.authority) = (None, None);
             guards.rates.clear();
             guards.gates.clear();
+            for block in &mut guards.blocks {
+                block.guards.rates.clear();
+                block.guards.gates.clear();
+            }
         }
+        let when = resolved_for_requests(&route.when, expression.as_ref(), counts, place)?;
         let request_fields =
-            FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
-        let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+            FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
+        let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
         if matches!(action, CompiledAction::Files(_)) {
             // Files were compressed beforehand.
             response.compress = None;
@@ -152,27 +184,40 @@ impl CompiledRoute {
                 && rewrites.is_empty()
                 && request_fields.is_empty()
                 && response.fields.is_constant()
+                && response.blocks.is_empty()
+                && !response.pages.has_routes()
+                && response.expires.is_none()
                 && response.cors.is_none()
                 && route.try_files.is_none()
+                && route.upstream_name.is_none()
                 && site.trust.proxies.is_empty()
                 && site.tls_rules.is_none();
         }
-        let uses_captures = rewrites.uses_captures()
+        let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
+        let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
+            || rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
-            || response.fields.uses_captures()
+            || response.uses_captures(parts.tables)
+            || Uses::of_all(&when, parts.tables).has(Uses::CAPTURES)
             || cache.as_ref().is_some_and(CompiledCached::uses_captures)
             || match &action {
                 CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
                     text.uses_captures()
                 }
+                CompiledAction::Reroute(to) => to.uses_captures(),
                 CompiledAction::Files(_)
                 | CompiledAction::Proxy(_)
                 | CompiledAction::Push(_)
                 | CompiledAction::Close => false,
             };
+        let blocks_use = guards.blocks.iter().fold(Uses::NOTHING, |all, block| all.and(block.uses));
         Ok(CompiledRoute {
             class,
+            when,
+            entry: route.entry,
+            may_reroute: matches!(action, CompiledAction::Reroute(_)) || response.pages.has_routes(),
+            blocks_use,
             paths: route.paths,
             rewrites,
             guards,
@@ -180,6 +225,7 @@ impl CompiledRoute {
             response,
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
+            upstream_name,
             action,
             cache,
         })
@@ -222,17 +268,29 @@ impl Default for ResponseRules {
             hsts: None,
             cors: None,
             compress: None,
+            blocks: Vec::new(),
+            upstream: UpstreamFields::default(),
+            expires: None,
         }
     }
 }
 
 impl ResponseRules {
+    /// Whether a text or a condition uses captures of the route.
+    fn uses_captures(&self, tables: &Tables) -> bool {
+        let of_block = |block: &ResponseBlock| {
+            block.fields.uses_captures() || Uses::of_all(&block.conditions, tables).has(Uses::CAPTURES)
+        };
+        self.fields.uses_captures() || self.pages.uses_captures() || self.blocks.iter().any(of_block)
+    }
+
     pub(super) fn new(
-        plan: &Plan,
+        parts: Parts<'_>,
         rules: &Rules,
         expression: Option<&Regex>,
         place: Place,
     ) -> Result<ResponseRules, Fault> {
+        let plan = parts.plan;
         let site = match place {
             Place::Site(site) | Place::Route(site, _) => {
                 plan.sites.get(site).map_or(NO_SITE, |site| site.number)
@@ -241,11 +299,27 @@ impl ResponseRules {
         };
         Ok(ResponseRules {
             site,
-            pages: ErrorPages::new(&rules.error_pages, place)?,
-            fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
+            pages: ErrorPages::new(
+                &rules.error_pages,
+                |to| CompiledReroute::new(to, plan, expression, place),
+                place,
+            )?,
+            fields: FieldRules::of_responses(
+                &rules.response_fields,
+                expression,
+                TableCounts::of(plan),
+                place,
+            )?,
             hsts: rules.hsts.map(hsts),
+            upstream: UpstreamFields::new(&rules.locations, &rules.cookies),
+            expires: rules.expires,
             cors: rules.cors.as_ref().map(|cors| CompiledCors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
+            blocks: rules
+                .when
+                .iter()
+                .map(|block| ResponseBlock::new(parts, block, expression, place))
+                .collect::<Result<_, Fault>>()?,
         })
     }
 }

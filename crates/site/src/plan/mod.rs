@@ -4,6 +4,9 @@
 //! folder, a rate, a concurrency limit, a map. Nothing is inherited: each route of a plan contains the defaults of
 //! its site.
 
+mod condition;
+mod cookies;
+mod map;
 mod net;
 mod rules;
 mod template;
@@ -14,13 +17,17 @@ use flatout_gateway as gateway;
 use flatout_proxy as proxy;
 use flatout_push as push;
 
+pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
+pub use cookies::{CookieFlag, CookieRule, LocationRule, SameSite};
+pub use map::{Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth,
-    Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, Cached, Concurrency, Cors, ErrorPage, Expires, FieldChange, FieldRule,
+    ForwardAuth, Hsts, Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict,
+    When,
 };
-pub use template::{BadTemplate, Map, OfCertificate, Piece, Template, VARIABLES, Variable};
+pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Variable};
 
 /// All sites of a server.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +44,8 @@ pub struct Plan {
     pub concurrency: Vec<Concurrency>,
     /// Tables that turn one text into another.
     pub maps: Vec<Map>,
+    /// Values of variables. Each may use maps, and values of a smaller index.
+    pub sets: Vec<SetVariable>,
     /// Whose information about the client's address is trusted in requests that belong to no site.
     pub trust: Trust,
     /// The sites.
@@ -89,7 +98,7 @@ pub struct Site {
     pub tls_rules: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
-    /// Its routes. See [`PathMatch`] for which one matches.
+    /// Its routes. See [`PathMatch`] for which one matches, and [`RouteEntry`] for those that are reached otherwise.
     pub routes: Vec<Route>,
     /// The rules of 404 and 405 responses when no route matches.
     pub rules: Rules,
@@ -140,16 +149,37 @@ pub struct Route {
     /// the same paths that has its method. If there is none, the rules of this route apply, and the response is 405: it
     /// never goes to a route that is less specific.
     pub methods: Vec<String>,
+    /// How requests get here.
+    pub entry: RouteEntry,
+    /// It is chosen only if all of these are true; otherwise the next route that has the path.
+    pub when: Vec<Condition>,
     /// How ambiguous paths are handled.
     pub paths: PathPolicy,
     /// Rewrites of the path, in this order, before `action`.
     pub rewrites: Vec<Rewrite>,
     /// The rules for its requests.
     pub rules: Rules,
+    /// For [`Action::Proxy`]: the name of the upstream, in place of the action's, perhaps behind `http://`. Names of no upstream of the
+    /// plan get 502.
+    pub upstream_name: Option<Template>,
     /// A folder whose files are tried for GET and HEAD before `action`; the index in [`Plan::folders`].
     pub try_files: Option<usize>,
     /// The action.
     pub action: Action,
+}
+
+/// How requests get to a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RouteEntry {
+    /// By their path.
+    #[default]
+    Paths,
+    /// Before paths are compared, if its conditions are true; the first such route is used.
+    BeforePaths,
+    /// By their path, but only after a rewrite or a fallback. Others get 404.
+    Internal,
+    /// By its name only, from fallbacks of other routes.
+    Named,
 }
 
 /// The paths of a route. All are compared with the path in its normal form, in nginx's order: an exact match;
@@ -202,6 +232,8 @@ pub struct Rewrite {
     pub to: Template,
     /// What happens afterwards.
     pub then: Then,
+    /// It is tried only if all of these are true.
+    pub when: Vec<Condition>,
 }
 
 /// The part of the path that a rewrite replaces.
@@ -256,24 +288,38 @@ pub enum Action {
         /// The body.
         body: Template,
     },
+    /// Another route of the site, with all its rules; ten times at most.
+    Reroute(Reroute),
     /// The connection is closed without a response. No password, auth service or limit is checked.
     Close,
+}
+
+/// Where a request continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reroute {
+    /// At the route of this name, whose [`RouteEntry`] is `Named`, with its path and query.
+    Named(String),
+    /// At the route of this path; `?…` at its end is the query.
+    Path(Template),
 }
 
 impl Route {
     /// A route with this path and action, with default settings.
     pub fn new(path: PathMatch, action: Action) -> Route {
         let paths = match action {
-            Action::Proxy(_) => PathPolicy::Forward,
+            Action::Proxy(_) | Action::Reroute(_) => PathPolicy::Forward,
             _ => PathPolicy::Strict,
         };
         Route {
             name: path.text().to_owned(),
             path,
             methods: Vec::new(),
+            entry: RouteEntry::Paths,
+            when: Vec::new(),
             paths,
             rewrites: Vec::new(),
             rules: Rules::default(),
+            upstream_name: None,
             try_files: None,
             action,
         }

@@ -4,6 +4,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Reroute;
+use super::condition::WhenBlock;
+use super::cookies::{CookieRule, LocationRule};
 use super::net::Peers;
 use super::template::Template;
 use flatout_compress::Compress;
@@ -16,6 +19,8 @@ pub struct Rules {
     pub maintenance: Option<Maintenance>,
     /// The access list: 403. The first line that matches decides; if none does, the request is allowed.
     pub access: Vec<Access>,
+    /// Whether a client needs only one of these: an allowed address, a password, the permission of the auth service.
+    pub satisfies_any: bool,
     /// Rate limits: 429.
     pub rates: Vec<RateUse>,
     /// Which pages of other origins may use the responses. Preflights are answered here, before authentication.
@@ -40,6 +45,23 @@ pub struct Rules {
     pub cache: Option<Cached>,
     /// How upstream responses and fixed texts are compressed, if at all.
     pub compress: Option<Compress>,
+    /// Rules that apply under conditions.
+    pub when: Vec<WhenBlock>,
+    /// Replacements at the start of `Location` and `Refresh` of upstreams; the first that fits is used.
+    pub locations: Vec<LocationRule>,
+    /// Changes of the cookies of upstreams.
+    pub cookies: Vec<CookieRule>,
+    /// `Expires` and the `max-age` of `Cache-Control`, of responses with a status of [`When::Success`].
+    pub expires: Option<Expires>,
+}
+
+/// How long clients may use a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expires {
+    /// For this time.
+    After(Duration),
+    /// Not without asking again: `Expires` is in 1970, and `Cache-Control` is `no-cache`.
+    Never,
 }
 
 /// How the responses of a route are cached.
@@ -288,4 +310,12 @@ pub enum PageSource {
     Text(String),
     /// A file, read when the sites are opened.
     File(PathBuf),
+    /// The response of another route, for an [`ErrorPage`]. If the error is an upstream's, only a route of files, a redirect or a
+    /// text without guards that wait is used.
+    Route {
+        /// The route.
+        to: Reroute,
+        /// Whether a 200 of it gets the status of the error.
+        keeps_status: bool,
+    },
 }

@@ -1,4 +1,4 @@
-//! Texts with variables, and tables that map one text to another.
+//! Texts with variables.
 
 use std::fmt;
 
@@ -56,6 +56,32 @@ pub enum Variable {
     NamedCapture(String),
     /// The result of a map; the index in [`Plan::maps`](super::Plan::maps).
     Map(usize),
+    /// The value of a variable of the file; the index in [`Plan::sets`](super::Plan::sets).
+    Set(usize),
+    /// `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
+    Protocol,
+    /// `on` over https, else nothing.
+    Https,
+    /// The version of TLS, such as `TLSv1.3`.
+    TlsVersion,
+    /// The cipher suite.
+    TlsCipher,
+    /// Seconds since 1970, with milliseconds.
+    Time,
+    /// A number from 0 to 1, the same during a request.
+    Random,
+    /// 32 random hexadecimal digits, the same during a request.
+    RequestId,
+    /// The name of the site.
+    SiteName,
+    /// The status of the response; only for rules of responses.
+    Status,
+    /// The first field of this name of the response; only for rules of responses.
+    ResponseHeader(String),
+    /// The use of the cache, such as `HIT`; only for rules of responses.
+    CacheOutcome,
+    /// The status of an upstream's response; only for rules of responses.
+    UpstreamStatus,
 }
 
 /// A property of a client's certificate. Without a certificate it is empty, unless otherwise stated.
@@ -67,19 +93,6 @@ pub enum OfCertificate {
     Pem,
     /// A text from the certificate.
     Property(Property),
-}
-
-/// A table that turns one text into another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Map {
-    /// Its name; `$name` in templates.
-    pub name: String,
-    /// The text that is looked up. It may use maps that are defined before this one.
-    pub source: Template,
-    /// Keys and values. Case of keys is ignored.
-    pub cases: Vec<(String, String)>,
-    /// The value for other texts.
-    pub default: String,
 }
 
 /// Why the text of a template is invalid.
@@ -160,7 +173,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 19] = [
+pub const VARIABLES: [(&str, Variable); 30] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -174,6 +187,17 @@ pub const VARIABLES: [(&str, Variable); 19] = [
     ("remote_addr", Variable::Client),
     ("realip_remote_addr", Variable::Peer),
     ("remote_user", Variable::User),
+    ("server_protocol", Variable::Protocol),
+    ("server_name", Variable::SiteName),
+    ("https", Variable::Https),
+    ("ssl_protocol", Variable::TlsVersion),
+    ("ssl_cipher", Variable::TlsCipher),
+    ("msec", Variable::Time),
+    ("random", Variable::Random),
+    ("request_id", Variable::RequestId),
+    ("status", Variable::Status),
+    ("upstream_cache_status", Variable::CacheOutcome),
+    ("upstream_status", Variable::UpstreamStatus),
     ("ssl_client_verify", Variable::Certificate(OfCertificate::Verify)),
     ("ssl_client_escaped_cert", Variable::Certificate(OfCertificate::Pem)),
     ("ssl_client_s_dn", Variable::Certificate(OfCertificate::Property(Property::Subject))),
@@ -182,13 +206,21 @@ pub const VARIABLES: [(&str, Variable); 19] = [
     ("ssl_client_fingerprint", Variable::Certificate(OfCertificate::Property(Property::Fingerprint))),
 ];
 
-fn known(name: &str) -> Option<Variable> {
+/// The variable of this name, if it is none of a file.
+pub(super) fn known(name: &str) -> Option<Variable> {
     let fixed = VARIABLES.into_iter().find(|(known, _)| *known == name);
     fixed.map(|(_, variable)| variable).or_else(|| prefixed(name))
 }
 
 fn prefixed(name: &str) -> Option<Variable> {
     if let Some(name) = name.strip_prefix("http_").filter(|name| !name.is_empty()) {
+        return Some(Variable::Header(name.replace('_', "-")));
+    }
+    let response = name.strip_prefix("sent_http_").or_else(|| name.strip_prefix("upstream_http_"));
+    if let Some(name) = response.filter(|name| !name.is_empty()) {
+        return Some(Variable::ResponseHeader(name.replace('_', "-")));
+    }
+    if let "content_type" | "content_length" = name {
         return Some(Variable::Header(name.replace('_', "-")));
     }
     if let Some(name) = name.strip_prefix("arg_").filter(|name| !name.is_empty()) {

@@ -1,5 +1,6 @@
 //! Whole plans without a server: what the client gets, and what an upstream would get.
 
+mod conditions;
 mod faults;
 mod paths;
 mod repeats;
@@ -16,7 +17,7 @@ use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::target::forward_path;
 use flatout_wire::{Head, Status};
 
-use super::plan::{Action, PathMatch, Plan, Route, Site, Template};
+use super::plan::{Action, Condition, PathMatch, Plan, Route, Site, Template, Variable, Vocabulary};
 use super::{
     AuthDecision, AuthQuery, Client, Finish, Forwarded, Forwarding, ResponseOrigin, Sites, open, plan,
 };
@@ -186,6 +187,16 @@ fn respond(path: PathMatch, text: &str) -> Route {
 
 fn template(text: &str) -> Template {
     Template::parse(text, |_| None).unwrap()
+}
+
+/// A condition; `$sN` and `$mN` are the variable and the map of that index.
+fn condition(text: &str) -> Condition {
+    Condition::parse(text, &Vocabulary { other: &of_file, others: &[] }).unwrap()
+}
+
+fn of_file(name: &str) -> Option<Variable> {
+    let at = |prefix: char| name.strip_prefix(prefix)?.parse().ok();
+    at('s').map(Variable::Set).or_else(|| at('m').map(Variable::Map))
 }
 
 /// A folder that is removed with the test.

@@ -274,8 +274,12 @@ fn a_strict_route_refuses_ambiguous_paths() {
 #[test]
 fn rewrites_do_not_escape_their_prefix() {
     let mut route = to_upstream("/api/");
-    route.rewrites =
-        vec![Rewrite { from: RewriteFrom::Prefix("/api/".to_owned()), to: template("/"), then: Then::Next }];
+    route.rewrites = vec![Rewrite {
+        from: RewriteFrom::Prefix("/api/".to_owned()),
+        to: template("/"),
+        then: Then::Next,
+        when: Vec::new(),
+    }];
     let client = TestClient::new(&plan_of(vec![route]));
     assert_eq!((client.get("/api/x%2fy?z").status, client.last_sent().target.as_str()), (200, "/x%2Fy?z"));
     for target in ["/api/..%2fx", "/api/..;/x", "/api/%252e%252e/x"] {

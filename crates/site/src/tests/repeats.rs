@@ -55,6 +55,7 @@ fn a_route_repeats_if_nothing_but_the_head_matters() {
         from: RewriteFrom::Prefix("/a".to_owned()),
         to: template("/$remote_addr"),
         then: Then::Next,
+        when: Vec::new(),
     };
     let mut plan = cached(Rules::default());
     plan.sites[0].rewrites = vec![rewrite];

@@ -90,7 +90,7 @@ fn redirects_and_responses_are_filled_in() {
 fn rewrites_change_the_target_and_may_choose_another_route() {
     let rewrite = |from: &str, to: &str, then| {
         let from = RewriteFrom::Regex { pattern: from.to_owned(), ignore_case: false };
-        Rewrite { from, to: template(to), then }
+        Rewrite { from, to: template(to), then, when: Vec::new() }
     };
     let mut first = to_upstream("/old");
     first.rewrites = vec![rewrite("^/old/(.*)$", "/new/$1?from=old", Then::Route)];
@@ -266,8 +266,9 @@ fn fields_of_both_directions_are_changed() {
     let kinds = Map {
         name: "kind".to_owned(),
         source: template("$arg_kind"),
-        cases: vec![("b".to_owned(), "blue".to_owned())],
-        default: "none".to_owned(),
+        cases: vec![(plan::MapKey::Exact("b".to_owned()), template("blue"))],
+        default: template("none"),
+        file: None,
     };
     let mut plan = plan_of(vec![route.clone()]);
     plan.maps = vec![kinds.clone()];

@@ -209,3 +209,51 @@ fn an_abandoned_request_that_was_suspended_gets_502() {
     assert_eq!(answer_of(runtime().block_on(waiting)), 502);
     assert_eq!(client.get("/b").status, 200, "its permit is free");
 }
+
+#[test]
+fn one_of_address_password_and_auth_service_is_enough() {
+    let access = vec![
+        plan::Access { verdict: plan::Verdict::Allow, peers: "10.0.0.0/8".parse().unwrap() },
+        plan::Access { verdict: plan::Verdict::Deny, peers: plan::Peers::All },
+    ];
+    let service = ForwardAuth {
+        upstream: 1,
+        target: template("/check"),
+        request_fields: Vec::new(),
+        response_fields: Vec::new(),
+    };
+    let rules = |basic_auth, forward_auth| Rules {
+        access: access.clone(),
+        basic_auth,
+        forward_auth,
+        satisfies_any: true,
+        ..Rules::default()
+    };
+    let with = |path, rules| Route { rules, ..to_upstream(path) };
+    let client = TestClient::new(&plan_of(vec![
+        with("/password", rules(Some(basic("secret")), None)),
+        with("/service", rules(None, Some(service.clone()))),
+        with("/both", rules(Some(basic("secret")), Some(service))),
+        with("/address", rules(None, None)),
+    ]));
+    const GOOD: &str = "X-Token: good\r\n";
+    const BAD: &str = "X-Token: bad\r\n";
+    for (path, peer, fields, status) in [
+        ("/password", "10.0.0.1", String::new(), 200),
+        ("/password", "192.0.2.1", String::new(), 401),
+        ("/password", "192.0.2.1", RIGHT.to_owned(), 200),
+        ("/password", "192.0.2.1", WRONG.to_owned(), 401),
+        ("/service", "10.0.0.1", BAD.to_owned(), 200),
+        ("/service", "192.0.2.1", GOOD.to_owned(), 200),
+        ("/service", "192.0.2.1", BAD.to_owned(), 302),
+        ("/both", "192.0.2.1", format!("{WRONG}{GOOD}"), 200),
+        ("/both", "192.0.2.1", format!("{RIGHT}{BAD}"), 200),
+        ("/both", "192.0.2.1", format!("{WRONG}{BAD}"), 302),
+        ("/both", "192.0.2.1", GOOD.to_owned(), 200),
+        ("/address", "10.0.0.1", String::new(), 200),
+        ("/address", "192.0.2.1", String::new(), 403),
+    ] {
+        let response = client.ask_from(Some(peer), "GET", path, &fields);
+        assert_eq!(response.status, status, "{path} {peer} {fields}");
+    }
+}

@@ -49,6 +49,18 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "satisfy",
+        value: "all|any",
+        default: "all",
+        help: "what a client needs: all of allow and deny, basic-auth and forward-auth, or any of them: an address that allow names, \
+               a password, or the permission of the auth service",
+        set: |options, given| {
+            options.rules.satisfies_any = given.text() == "any";
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "rate-limit",
         value: "RATE",
         keys: &[
@@ -216,6 +228,8 @@ fn access(options: &mut ServeOptions, given: &Values, verdict: Verdict) -> Resul
     let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
     if options.begins("access") {
         options.rules.access.clear();
+        let inherited = options.blocks_inherited;
+        options.rules.when.iter_mut().take(inherited).for_each(|block| block.rules.access.clear());
     }
     options.rules.access.extend(peers?.into_iter().map(|peers| Access { verdict, peers }));
     Ok(())

@@ -1,8 +1,8 @@
 //! Settings of requests and responses: paths, methods, fields, pages.
 
 use flatout_site::plan::{
-    ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then,
-    When,
+    ErrorPage, Expires, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Reroute, Rewrite,
+    RewriteFrom, Then, When,
 };
 
 use crate::serve::options::ServeOptions;
@@ -147,13 +147,41 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         ..ROUTES
     },
     ServeSetting {
+        name: "expires",
+        value: "TIME",
+        default: "off",
+        help: "set Expires and the max-age of Cache-Control of successful responses, as for response-header when=success; never: they \
+               are not to be used again without asking; or off",
+        set: |options, given| {
+            options.rules.expires = match given.text() {
+                "off" => None,
+                "never" => Some(Expires::Never),
+                text => Some(Expires::After(value::time(text)?)),
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
         name: "error-page",
         value: "STATUSES…",
         keys: &[
             PAGE_FILE,
             PAGE_TEXT,
             PAGE_TYPE,
-            Key { name: "status", value: "STATUS", help: "send the page with this status instead", ..KEY },
+            Key {
+                name: "to",
+                value: "TO",
+                help: "the page is the response of another route: @NAME, or a path such as /404.html; for an upstream's errors only \
+                       of a route that responds at once: files, redirect or respond, without passwords",
+                ..KEY
+            },
+            Key {
+                name: "status",
+                value: "STATUS",
+                help: "send the page with this status instead; for to= own: the status of that route",
+                ..KEY
+            },
             Key {
                 name: "upstream",
                 value: "on|off",
@@ -165,10 +193,17 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
         set: |options, given| {
             let statuses: Result<Vec<_>, _> =
                 given.values().map(|text| parse::statuses(text, 400..=599)).collect();
+            let (page, status) = match given.read("to", |text| options.reroute(text))? {
+                Some(to) => (route_page(given, to)?, None),
+                None => {
+                    let page = page(options, given)?.ok_or("need file=, text= or to=")?;
+                    (page, given.read("status", |text| parse::status(text, 200..=599))?)
+                }
+            };
             let page = ErrorPage {
                 statuses: statuses?,
-                page: page(options, given)?.ok_or("need file= or text=")?,
-                status: given.read("status", |text| parse::status(text, 200..=599))?,
+                page,
+                status,
                 of_upstreams: given.read("upstream", value::switch)?.unwrap_or(false),
             };
             // The first match is used, and inner levels come before outer ones.
@@ -233,7 +268,7 @@ fn rewrite(options: &mut ServeOptions, given: &Values, from: RewriteFrom) -> Res
         _ => Then::Next,
     };
     let to = options.template(given.value(1).unwrap_or_default())?;
-    options.rewrites.push(Rewrite { from, to, then });
+    options.rewrites.push(Rewrite { from, to, then, when: options.conditions.clone() });
     Ok(())
 }
 
@@ -249,6 +284,22 @@ fn field(options: &ServeOptions, given: &Values) -> Result<FieldRule, Refused> {
         (_, Some(value)) => FieldChange::Default(value),
     };
     Ok(FieldRule { change, name, when: When::Always })
+}
+
+/// The page of a route. Without a status of its own it has that of the error.
+fn route_page(given: &Values, to: Reroute) -> Result<Page, Refused> {
+    let keeps_status = match given.key("status") {
+        None => true,
+        Some("own") => false,
+        Some(other) => {
+            let message = format!("got `{other}`, need own: the route may respond with this status itself");
+            return Err(Refused { key: Some("status"), message });
+        }
+    };
+    if ["file", "text", "type"].iter().any(|key| given.key(key).is_some()) {
+        return Err("give to=, or file= or text=".into());
+    }
+    Ok(Page { content_type: String::new(), source: PageSource::Route { to, keeps_status } })
 }
 
 fn page(options: &ServeOptions, given: &Values) -> Result<Option<Page>, Refused> {

@@ -1,6 +1,7 @@
 //! Settings of forwarding to upstreams.
 
 use flatout_proxy::{Host, may_be_trailer};
+use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite};
 
 use crate::serve::parse;
 use crate::serve::setting::{ROUTES, ServeSetting};
@@ -18,6 +19,29 @@ fn trailer(name: &str) -> Result<String, String> {
     }
 }
 
+/// The value of an attribute of a cookie.
+fn attribute(text: Option<&str>) -> Result<String, String> {
+    let text = parse::field_value(text.unwrap_or_default())?;
+    match text.contains([';', ',']) {
+        true => Err(format!("got `{text}`, need a value without `;` and `,`")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn flag(text: &str) -> Result<CookieFlag, String> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "secure" => CookieFlag::Secure(true),
+        "nosecure" => CookieFlag::Secure(false),
+        "httponly" => CookieFlag::HttpOnly(true),
+        "nohttponly" => CookieFlag::HttpOnly(false),
+        "samesite=strict" => CookieFlag::SameSite(Some(SameSite::Strict)),
+        "samesite=lax" => CookieFlag::SameSite(Some(SameSite::Lax)),
+        "samesite=none" => CookieFlag::SameSite(Some(SameSite::None)),
+        "nosamesite" => CookieFlag::SameSite(None),
+        _ => return Err(format!("got `{text}`, need a flag such as secure, httponly or samesite=lax")),
+    })
+}
+
 pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
     ServeSetting {
         name: "proxy-host",
@@ -32,6 +56,60 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
             };
             Ok(())
         },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-redirect",
+        value: "FROM TO",
+        help: "replace the beginning of Location and Refresh in responses of upstreams, such as http://app:8000/ by /; the first that \
+               fits is used",
+        set: |options, given| {
+            let (from, to) =
+                (given.text().to_owned(), parse::field_value(given.value(1).unwrap_or_default())?);
+            if from.is_empty() {
+                return Err("need the beginning of a URL".into());
+            }
+            options.rules.locations.push(LocationRule { from, to: to.to_owned() });
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-cookie-domain",
+        value: "FROM TO",
+        help: "replace the Domain of cookies of upstreams; an empty TO removes it",
+        set: |options, given| {
+            let from = given.text().trim_start_matches('.').to_owned();
+            options.rules.cookies.push(CookieRule::Domain { from, to: attribute(given.value(1))? });
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-cookie-path",
+        value: "FROM TO",
+        help: "replace the beginning of the Path of cookies of upstreams",
+        set: |options, given| {
+            let rule = CookieRule::Path { from: given.text().to_owned(), to: attribute(given.value(1))? };
+            options.rules.cookies.push(rule);
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "proxy-cookie-flags",
+        value: "NAME FLAG…",
+        help: "set or remove flags of a cookie of upstreams, or of all with *: secure, httponly, samesite=strict, samesite=lax, \
+               samesite=none, nosecure, nohttponly, nosamesite",
+        set: |options, given| {
+            let flags = given.values().skip(1).map(flag).collect::<Result<_, _>>()?;
+            options.rules.cookies.push(CookieRule::Flags { name: given.text().to_owned(), flags });
+            Ok(())
+        },
+        is_list: true,
         ..ROUTES
     },
     ServeSetting {

@@ -1,0 +1,196 @@
+//! What conditions and texts depend on, and the values of facts for expressions.
+
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use flatout_engine::Tls;
+use flatout_expression::Facts;
+use flatout_lane::clock;
+
+use super::maps::Tables;
+use super::plan::{Condition, Variable};
+use super::render::{Paths, View};
+
+/// What a text or a condition depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Uses(u8);
+
+impl Uses {
+    pub(crate) const NOTHING: Uses = Uses(0);
+    /// The path, or what was found in it: another reading of the path may give another result.
+    pub(crate) const PATH: Uses = Uses(1);
+    /// Groups of a regular expression.
+    pub(crate) const CAPTURES: Uses = Uses(2);
+    /// The connection, time and random numbers: they are not known when the body is planned.
+    pub(crate) const CONNECTION: Uses = Uses(4);
+    /// The verified user.
+    pub(crate) const USER: Uses = Uses(8);
+    /// The response.
+    pub(crate) const RESPONSE: Uses = Uses(16);
+
+    /// What a variable depends on.
+    pub(crate) fn of(variable: &Variable, tables: &Tables) -> Uses {
+        match variable {
+            Variable::Path => Uses::PATH,
+            Variable::Capture(_) | Variable::NamedCapture(_) => Uses::PATH.and(Uses::CAPTURES),
+            Variable::Client
+            | Variable::Peer
+            | Variable::Scheme
+            | Variable::Https
+            | Variable::Certificate(_)
+            | Variable::TlsVersion
+            | Variable::TlsCipher
+            | Variable::Time
+            | Variable::Random
+            | Variable::RequestId => Uses::CONNECTION,
+            Variable::User => Uses::USER,
+            Variable::Status
+            | Variable::ResponseHeader(_)
+            | Variable::CacheOutcome
+            | Variable::UpstreamStatus => Uses::RESPONSE,
+            Variable::Map(at) => tables.uses_of_map(*at),
+            Variable::Set(at) => tables.uses_of_set(*at),
+            Variable::Host
+            | Variable::Authority
+            | Variable::Method
+            | Variable::Query
+            | Variable::QuestionMark
+            | Variable::Target
+            | Variable::Argument(_)
+            | Variable::Header(_)
+            | Variable::Cookie(_)
+            | Variable::Protocol
+            | Variable::SiteName => Uses::NOTHING,
+        }
+    }
+
+    /// What conditions depend on.
+    pub(crate) fn of_all(conditions: &[Condition], tables: &Tables) -> Uses {
+        let facts = conditions.iter().flat_map(Condition::facts);
+        facts.fold(Uses::NOTHING, |all, fact| all.and(Uses::of(fact, tables)))
+    }
+
+    pub(crate) fn and(self, other: Uses) -> Uses {
+        Uses(self.0 | other.0)
+    }
+
+    pub(crate) fn without(self, other: Uses) -> Uses {
+        Uses(self.0 & !other.0)
+    }
+
+    /// Whether it depends on any of these.
+    pub(crate) fn has(self, other: Uses) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What is made at its first use in a request, and stays the same until its end, also while the request is suspended.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(OnceCell<Box<NotedValues>>);
+
+#[derive(Debug, Default)]
+struct NotedValues {
+    /// The values of variables of the file, by their index.
+    values: RefCell<Vec<(usize, Vec<u8>)>>,
+    moment: OnceCell<RequestMoment>,
+    /// The version of TLS and the cipher suite.
+    tls: OnceCell<Option<(&'static str, String)>>,
+}
+
+/// A time and random numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestMoment {
+    /// Milliseconds since 1970.
+    pub(crate) unix_ms: u64,
+    pub(crate) random: [u64; 2],
+}
+
+impl RequestMoment {
+    fn now() -> RequestMoment {
+        // Its keys are random.
+        let random = RandomState::new();
+        RequestMoment {
+            unix_ms: clock::unix_milliseconds(),
+            random: [0, 1].map(|at: u8| random.hash_one(at)),
+        }
+    }
+
+    /// A number from 0 to 1, without 1.
+    pub(crate) fn fraction(&self) -> f64 {
+        let [random, _] = self.random;
+        // As many bits as a fraction has.
+        (random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+impl Noted {
+    fn noted(&self) -> &NotedValues {
+        self.0.get_or_init(Box::default)
+    }
+
+    pub(crate) fn moment(&self) -> RequestMoment {
+        *self.noted().moment.get_or_init(RequestMoment::now)
+    }
+
+    /// The version of TLS and the cipher suite of this connection, or of the one that was noted.
+    pub(crate) fn tls(&self, tls: Option<Tls<'_>>) -> Option<&(&'static str, String)> {
+        self.noted().tls.get_or_init(|| tls.and_then(|tls| tls.cipher())).as_ref()
+    }
+
+    /// Writes the value of a variable, if it was made.
+    pub(crate) fn write(&self, set: usize, out: &mut Vec<u8>) -> bool {
+        let values = self.noted().values.borrow();
+        let value = values.iter().find(|(at, _)| *at == set);
+        value.is_some_and(|(_, value)| {
+            out.extend_from_slice(value);
+            true
+        })
+    }
+
+    pub(crate) fn keep(&self, set: usize, value: Vec<u8>) {
+        self.noted().values.borrow_mut().push((set, value));
+    }
+
+    /// The same moment for another reading of a path, whose values may differ.
+    pub(crate) fn of_reading(&self) -> Noted {
+        let noted = NotedValues { moment: self.moment().into(), ..NotedValues::default() };
+        Noted(OnceCell::from(Box::new(noted)))
+    }
+}
+
+impl Facts<Variable> for View<'_> {
+    fn text<'a>(&'a self, fact: &'a Variable) -> Cow<'a, [u8]> {
+        if let Some(text) = self.borrowed(fact) {
+            return Cow::Borrowed(text);
+        }
+        let mut out = Vec::new();
+        self.write(fact, Paths::Decoded, 0, &mut out);
+        Cow::Owned(out)
+    }
+
+    fn number(&self, fact: &Variable) -> f64 {
+        match fact {
+            Variable::Time => (self.noted.moment().unix_ms / 1000) as f64,
+            Variable::Random => self.noted.moment().fraction(),
+            _ => 0.0,
+        }
+    }
+
+    fn address(&self, fact: &Variable) -> Option<IpAddr> {
+        match fact {
+            Variable::Client => self.client.address,
+            Variable::Peer => self.peer,
+            _ => None,
+        }
+    }
+
+    fn is_true(&self, _: &Variable) -> bool {
+        false
+    }
+
+    fn has(&self, fact: &Variable) -> bool {
+        self.has_entry(fact)
+    }
+}

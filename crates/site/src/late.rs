@@ -1,0 +1,180 @@
+//! Values and conditions that depend on the response: what they need of the request is copied when it begins.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use flatout_engine::Response;
+use flatout_expression::Facts;
+
+use super::compiled::ResponseBlock;
+use super::plan::{Condition, Piece, Variable};
+use super::render::{Paths, Text, View, is_of_response};
+use flatout_gateway::ResponseOrigin;
+
+/// The value of a field rule.
+#[derive(Debug)]
+pub(crate) enum FieldValue {
+    /// It depends on the request alone.
+    Made(Vec<u8>),
+    /// The parts that depend on the request are made.
+    Late(Vec<LatePiece>),
+}
+
+/// A part of such a value.
+#[derive(Debug)]
+pub(crate) enum LatePiece {
+    Bytes(Vec<u8>),
+    OfResponse(Variable),
+}
+
+/// What a block of rules needs from a request.
+#[derive(Debug)]
+pub(crate) struct BlockNeeds {
+    /// Its position among the blocks of the route.
+    pub(crate) at: usize,
+    /// The facts of the request, if its conditions depend on the response too.
+    facts: Vec<(Variable, KnownFact)>,
+    pub(crate) values: Vec<FieldValue>,
+}
+
+/// A fact of a request, in every type that it may be used as.
+#[derive(Debug)]
+struct KnownFact {
+    text: Vec<u8>,
+    number: f64,
+    address: Option<IpAddr>,
+    has: bool,
+}
+
+/// The facts of a request and its response.
+struct LateFacts<'l> {
+    known: &'l [(Variable, KnownFact)],
+    response: &'l Response,
+    by: ResponseOrigin,
+}
+
+impl FieldValue {
+    pub(crate) fn of(text: &Text, view: &View<'_>) -> FieldValue {
+        if !text.variables().any(is_of_response) {
+            let mut value = Vec::new();
+            text.render(view, Paths::Decoded, &mut value);
+            return FieldValue::Made(value);
+        }
+        let pieces = text.pieces().iter().map(|piece| match piece {
+            Piece::Text(text) => LatePiece::Bytes(text.clone().into_bytes()),
+            Piece::Variable(variable) if is_of_response(variable) => LatePiece::OfResponse(variable.clone()),
+            Piece::Variable(variable) => LatePiece::Bytes(view.text(variable).into_owned()),
+        });
+        FieldValue::Late(pieces.collect())
+    }
+
+    /// The value for a response.
+    pub(crate) fn complete(&self, by: ResponseOrigin, response: &Response) -> Cow<'_, [u8]> {
+        match self {
+            FieldValue::Made(value) => Cow::Borrowed(value),
+            FieldValue::Late(pieces) => {
+                let mut value = Vec::new();
+                for piece in pieces {
+                    match piece {
+                        LatePiece::Bytes(bytes) => value.extend_from_slice(bytes),
+                        LatePiece::OfResponse(variable) => {
+                            value.extend_from_slice(&of_response(variable, by, response));
+                        }
+                    }
+                }
+                Cow::Owned(value)
+            }
+        }
+    }
+}
+
+impl BlockNeeds {
+    /// Those of the blocks that are in force, and of those that depend on the response.
+    pub(crate) fn of(blocks: &[ResponseBlock], in_force: u64, view: &View<'_>) -> Vec<BlockNeeds> {
+        let needed = |at: usize, block: &ResponseBlock| block.is_late || in_force >> at & 1 == 1;
+        let needed =
+            blocks.iter().enumerate().filter(|(at, block)| needed(*at, block) && !block.fields.is_empty());
+        let needs = needed.map(|(at, block)| {
+            let facts = block.conditions.iter().filter(|_| block.is_late).flat_map(Condition::facts);
+            let facts = facts.filter(|fact| !is_of_response(fact));
+            BlockNeeds {
+                at,
+                facts: facts.map(|fact| (fact.clone(), KnownFact::of(fact, view))).collect(),
+                values: block.fields.rendered(view),
+            }
+        });
+        needs.collect()
+    }
+
+    /// Applies the rules of its block, if the conditions are true.
+    pub(crate) fn apply(&self, blocks: &[ResponseBlock], by: ResponseOrigin, response: &mut Response) {
+        let Some(block) = blocks.get(self.at) else { return };
+        let facts = LateFacts { known: &self.facts, response, by };
+        if !block.is_late || block.conditions.iter().all(|condition| condition.holds(&facts)) {
+            block.fields.apply(&self.values, by, response);
+        }
+    }
+}
+
+impl KnownFact {
+    fn of(fact: &Variable, view: &View<'_>) -> KnownFact {
+        KnownFact {
+            text: view.text(fact).into_owned(),
+            number: view.number(fact),
+            address: view.address(fact),
+            has: view.has(fact),
+        }
+    }
+}
+
+impl LateFacts<'_> {
+    fn known(&self, fact: &Variable) -> Option<&KnownFact> {
+        self.known.iter().find(|(known, _)| known == fact).map(|(_, value)| value)
+    }
+}
+
+impl Facts<Variable> for LateFacts<'_> {
+    fn text<'a>(&'a self, fact: &'a Variable) -> Cow<'a, [u8]> {
+        match self.known(fact) {
+            Some(known) => Cow::Borrowed(&known.text),
+            None => of_response(fact, self.by, self.response),
+        }
+    }
+
+    fn number(&self, fact: &Variable) -> f64 {
+        match fact {
+            Variable::Status => f64::from(self.response.status().code()),
+            Variable::UpstreamStatus if self.by == ResponseOrigin::Upstream => {
+                f64::from(self.response.status().code())
+            }
+            _ => self.known(fact).map_or(0.0, |known| known.number),
+        }
+    }
+
+    fn address(&self, fact: &Variable) -> Option<IpAddr> {
+        self.known(fact)?.address
+    }
+
+    fn is_true(&self, _: &Variable) -> bool {
+        false
+    }
+
+    fn has(&self, fact: &Variable) -> bool {
+        match fact {
+            Variable::ResponseHeader(name) => self.response.field(name).is_some(),
+            _ => self.known(fact).is_some_and(|known| known.has),
+        }
+    }
+}
+
+fn of_response<'r>(variable: &Variable, by: ResponseOrigin, response: &'r Response) -> Cow<'r, [u8]> {
+    let status = || Cow::Owned(response.status().code().to_string().into_bytes());
+    match variable {
+        Variable::Status => status(),
+        Variable::UpstreamStatus if by == ResponseOrigin::Upstream => status(),
+        Variable::ResponseHeader(name) => Cow::Borrowed(response.field(name).unwrap_or_default()),
+        // The cache writes it there.
+        Variable::CacheOutcome => Cow::Borrowed(response.field("x-cache-status").unwrap_or_default()),
+        _ => Cow::Borrowed(b""),
+    }
+}

@@ -1,0 +1,249 @@
+//! Tables that turn one text into another, and variables of the file.
+//!
+//! ```text
+//! $name ─> Set:  its conditions ─> text or expression, once for a request
+//!          Map:  source text ─> keys ─> value, or the entry of a file (read again by a thread when it changes), or the default
+//! ```
+
+mod file;
+mod keys;
+
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+
+use super::cost::steps_of;
+use super::facts::Uses;
+use super::fault::{Fault, Place};
+use super::plan::{Condition, Map, Plan, SetValue, SetVariable, Template, Variable};
+use super::render::{Captures, Paths, Text, View};
+use file::FileTable;
+use keys::Keys;
+
+pub(crate) use file::watch;
+
+/// Maps that one map may use in turn.
+const MAPS_DEEP_MAX: usize = 8;
+
+/// Values that one value may use in turn: each takes frames of the stack.
+const SETS_DEEP_MAX: usize = 64;
+
+/// The longest value of a variable; a longer one is cut.
+const VALUE_BYTES_MAX: usize = flatout_expression::TEXT_BYTES_MAX;
+
+/// The maps and variables of a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    maps: Vec<MapTable>,
+    sets: Vec<CompiledSet>,
+}
+
+/// How many maps and variables a text may use.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TableCounts {
+    pub(crate) maps: usize,
+    pub(crate) sets: usize,
+}
+
+#[derive(Debug)]
+struct MapTable {
+    source: Text,
+    keys: Keys,
+    values: Vec<Text>,
+    default: Text,
+    file: Option<Arc<FileTable>>,
+    uses: Uses,
+}
+
+#[derive(Debug)]
+struct CompiledSet {
+    value: CompiledValue,
+    when: Vec<Condition>,
+    before: Option<usize>,
+    uses: Uses,
+    /// Values that it uses in turn.
+    depth: usize,
+}
+
+#[derive(Debug)]
+enum CompiledValue {
+    Text(Text),
+    Expression(super::plan::Expression),
+}
+
+impl TableCounts {
+    pub(crate) fn of(plan: &Plan) -> TableCounts {
+        TableCounts { maps: plan.maps.len(), sets: plan.sets.len() }
+    }
+}
+
+impl Tables {
+    /// Reads the files of maps.
+    ///
+    /// # Errors
+    /// A map or a variable uses itself or a later one, too many in turn, or something that only a response has; an invalid
+    /// expression; a file that cannot be read.
+    pub(crate) fn new(maps: &[Map], sets: &[SetVariable]) -> Result<Tables, Fault> {
+        let mut tables = Tables::default();
+        for (at, map) in maps.iter().enumerate() {
+            let table = MapTable::new(map, at, &tables)?;
+            tables.maps.push(table);
+        }
+        for (at, set) in sets.iter().enumerate() {
+            let set = CompiledSet::new(set, TableCounts { maps: maps.len(), sets: at }, &tables)?;
+            tables.sets.push(set);
+        }
+        Ok(tables)
+    }
+
+    /// What the result of a map depends on.
+    pub(crate) fn uses_of_map(&self, map: usize) -> Uses {
+        self.maps.get(map).map_or(Uses::NOTHING, |map| map.uses)
+    }
+
+    /// What the value of a variable depends on.
+    pub(crate) fn uses_of_set(&self, set: usize) -> Uses {
+        self.sets.get(set).map_or(Uses::NOTHING, |set| set.uses)
+    }
+
+    /// The most steps of a map: its text, one for each kind of keys, and one for each regular expression.
+    pub(crate) fn steps_of_map(&self, map: usize, sets: &mut Vec<usize>) -> usize {
+        let Some(map) = self.maps.get(map) else { return 0 };
+        let texts = map.values.iter().chain([&map.default, &map.source]);
+        let of_texts = texts.flat_map(Text::variables).map(|variable| 1 + steps_of(variable, self, sets));
+        map.keys.steps() + of_texts.sum::<usize>()
+    }
+
+    /// The most steps of a variable's value: its conditions and those before it.
+    pub(crate) fn steps_of_set(&self, set: usize, sets: &mut Vec<usize>) -> usize {
+        let (mut steps, mut next) = (0, Some(set));
+        while let Some(set) = next.and_then(|at| self.sets.get(at)) {
+            let facts: Vec<&Variable> = match &set.value {
+                CompiledValue::Text(text) => text.variables().collect(),
+                CompiledValue::Expression(expression) => {
+                    steps += expression.steps();
+                    expression.facts().iter().collect()
+                }
+            };
+            steps += set.when.iter().map(Condition::steps).sum::<usize>();
+            let facts = facts.into_iter().chain(set.when.iter().flat_map(Condition::facts));
+            steps += facts.map(|fact| 1 + steps_of(fact, self, sets)).sum::<usize>();
+            next = set.before;
+        }
+        steps
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Arc<FileTable>> {
+        self.maps.iter().filter_map(|map| map.file.as_ref())
+    }
+
+    fn depth_of(&self, set: usize) -> usize {
+        self.sets.get(set).map_or(0, |set| set.depth)
+    }
+}
+
+impl MapTable {
+    fn new(map: &Map, at: usize, tables: &Tables) -> Result<MapTable, Fault> {
+        let place = Place::Map(at);
+        let counts = TableCounts { maps: at, sets: 0 };
+        let keys = Keys::new(map.cases.iter().map(|(key, _)| key)).map_err(|reason| place.fault(reason))?;
+        let value = |template: &Template| Text::new(template, None, counts, place);
+        let source = value(&map.source)?;
+        let values = map.cases.iter().map(|(_, to)| value(to)).collect::<Result<Vec<_>, Fault>>()?;
+        let default = value(&map.default)?;
+        // Groups in a value are those of its key.
+        let uses =
+            values.iter().chain([&default]).fold(Uses::NOTHING, |all, text| all.and(text.uses(tables)));
+        let file =
+            map.file.as_ref().map(FileTable::open).transpose().map_err(|reason| place.fault(reason))?;
+        Ok(MapTable {
+            uses: uses.without(Uses::CAPTURES).and(source.uses(tables)),
+            source,
+            keys,
+            values,
+            default,
+            file: file.map(Arc::new),
+        })
+    }
+}
+
+impl CompiledSet {
+    fn new(set: &SetVariable, counts: TableCounts, tables: &Tables) -> Result<CompiledSet, Fault> {
+        let place = Place::Plan;
+        let named = |fault: Fault| place.fault(format!("the variable `${}`: {}", set.name, fault.reason));
+        let value = match &set.value {
+            SetValue::Text(template) => {
+                CompiledValue::Text(Text::new(template, None, counts, place).map_err(named)?)
+            }
+            SetValue::Expression(expression) => CompiledValue::Expression(expression.clone()),
+        };
+        let facts = match &value {
+            CompiledValue::Text(text) => text.variables().cloned().collect(),
+            CompiledValue::Expression(expression) => expression.facts().to_vec(),
+        };
+        let facts = || facts.iter().chain(set.when.iter().flat_map(Condition::facts));
+        let uses = facts().fold(Uses::NOTHING, |all, fact| all.and(Uses::of(fact, tables)));
+        let before = set.before.map_or(Uses::NOTHING, |before| tables.uses_of_set(before));
+        let deepest = facts().filter_map(|fact| match fact {
+            Variable::Set(at) => Some(*at),
+            _ => None,
+        });
+        if facts().any(|fact| matches!(fact, Variable::NamedCapture(_))) {
+            return Err(named(place.fault("it uses a named group; write its number, such as $1")));
+        }
+        let is_later = |at: &usize| *at >= counts.sets;
+        if deepest.clone().chain(set.before).any(|at| is_later(&at)) {
+            return Err(named(place.fault("it uses itself or a later variable")));
+        }
+        let depth = 1 + deepest.chain(set.before).map(|at| tables.depth_of(at)).max().unwrap_or(0);
+        if depth > SETS_DEEP_MAX {
+            return Err(named(place.fault(format!("more than {SETS_DEEP_MAX} variables use each other"))));
+        }
+        if uses.has(Uses::RESPONSE) {
+            return Err(named(
+                place.fault("it depends on the response; rules of responses can use that directly"),
+            ));
+        }
+        Ok(CompiledSet { value, when: set.when.clone(), before: set.before, uses: uses.and(before), depth })
+    }
+}
+
+impl View<'_> {
+    pub(super) fn write_mapped(&self, map: usize, depth: usize, out: &mut Vec<u8>) {
+        let Some(map) = self.tables.maps.get(map).filter(|_| depth < MAPS_DEEP_MAX) else { return };
+        let mut source = Vec::new();
+        map.source.render_at(self, Paths::Decoded, depth + 1, &mut source);
+        if let Some((at, expression)) = map.keys.find(&source) {
+            let Some(value) = map.values.get(at) else { return };
+            let captured = expression.and_then(|expression: &Regex| Captures::of(expression, &source));
+            let view = View { captured: captured.as_ref().unwrap_or(self.captured), ..*self };
+            return value.render_at(&view, Paths::Decoded, depth + 1, out);
+        }
+        if map.file.as_ref().is_some_and(|file| file.write(&source, out)) {
+            return;
+        }
+        map.default.render_at(self, Paths::Decoded, depth + 1, out);
+    }
+
+    /// Writes the value of a variable, which is made at its first use.
+    pub(super) fn write_set(&self, set: usize, out: &mut Vec<u8>) {
+        if self.noted.write(set, out) {
+            return;
+        }
+        let mut value = Vec::new();
+        let mut next = Some(set);
+        while let Some(set) = next.and_then(|at| self.tables.sets.get(at)) {
+            if set.when.iter().all(|condition| condition.holds(self)) {
+                match &set.value {
+                    CompiledValue::Text(text) => text.render(self, Paths::Decoded, &mut value),
+                    CompiledValue::Expression(expression) => expression.write(self, &mut value),
+                }
+                break;
+            }
+            next = set.before;
+        }
+        value.truncate(VALUE_BYTES_MAX);
+        out.extend_from_slice(&value);
+        self.noted.keep(set, value);
+    }
+}

@@ -1,0 +1,111 @@
+//! The page of an upstream's error from another route: made when the response arrives, from a copy of the request.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use flatout_engine::{Reply, Request, RequestBody, Response, Tls};
+use flatout_wire::head::parse_kept;
+use flatout_wire::{Method, Status};
+
+use super::compiled::{CompiledAction, CompiledRoute};
+use super::reroute::CompiledReroute;
+use super::steps::{Identity, Progress, RequestContext};
+use super::worker::SiteWorker;
+
+/// A request, kept until its response arrives.
+pub(crate) struct PageRequest {
+    worker: Rc<SiteWorker>,
+    head: Vec<u8>,
+    path: Vec<u8>,
+    peer: Option<SocketAddr>,
+    listener: u16,
+    is_tls: bool,
+    user: Vec<u8>,
+    certificate: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for PageRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageRequest").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl PageRequest {
+    pub(crate) fn of(worker: Rc<SiteWorker>, context: &RequestContext<'_>) -> PageRequest {
+        let RequestContext { request, progress, .. } = context;
+        PageRequest {
+            worker,
+            head: request.head.bytes().to_vec(),
+            path: request.path.to_vec(),
+            peer: request.peer,
+            listener: request.listener,
+            is_tls: request.tls.is_some(),
+            user: progress.identity.user.clone(),
+            certificate: progress.identity.certificate.clone(),
+        }
+    }
+
+    /// Replaces a response with that of another route, if that can be made at once; returns whether it did. The body of the request is
+    /// gone, so the other route gets a GET without one.
+    pub(crate) fn replace(&self, to: &CompiledReroute, is_kept: bool, response: &mut Response) -> bool {
+        let mut fields = Vec::new();
+        let Some(mut head) = parse_kept(&self.head, &mut fields, Some(flatout_wire::Framing::None)) else {
+            return false;
+        };
+        if head.method != Method::Head {
+            head.method = Method::Get;
+        }
+        let mut request = Request::detached(head, &self.path, RequestBody::NONE);
+        request.peer = self.peer;
+        request.listener = self.listener;
+        request.tls = self.is_tls.then_some(Tls::UNKNOWN);
+        let mut progress = Progress::new();
+        progress.identity = Identity {
+            user: self.user.clone(),
+            certificate: self.certificate.clone(),
+            ..Identity::default()
+        };
+        let (note, status) = (response.note(), response.status());
+        let mut page = Response::new();
+        let Some(Reply::Now) = self.run(request, progress, to, (status, is_kept), &mut page) else {
+            return false;
+        };
+        page.set_note(note);
+        *response = page;
+        true
+    }
+
+    fn run(
+        &self,
+        request: Request<'_>,
+        progress: Progress,
+        to: &CompiledReroute,
+        error: (Status, bool),
+        page: &mut Response,
+    ) -> Option<Reply> {
+        let mut context = RequestContext::new(&self.worker, request, progress, page);
+        if !context.reroute(&self.worker, to, Some(error)) {
+            return None;
+        }
+        // The limits counted the request already.
+        if let Some(rerouted) = &mut context.progress.rerouted {
+            rerouted.was_limited = true;
+        }
+        let RequestContext { request, progress, response, .. } = context;
+        let context = RequestContext::new(&self.worker, request, progress, response);
+        if !context.route.is_some_and(is_immediate) {
+            return None;
+        }
+        Some(context.begin_again(&self.worker))
+    }
+}
+
+/// Whether a route responds without waiting for anything.
+fn is_immediate(route: &CompiledRoute) -> bool {
+    let guards = &route.guards;
+    let is_local = matches!(
+        route.action,
+        CompiledAction::Files(_) | CompiledAction::Redirect { .. } | CompiledAction::Respond { .. }
+    );
+    is_local && guards.basic.is_none() && guards.authority.is_none()
+}

@@ -1,0 +1,171 @@
+//! Requests that continue at another route, with all its rules: by `reroute`, and for the page of an error.
+
+use std::borrow::Cow;
+
+use flatout_engine::Response;
+use flatout_wire::target::forward_path;
+use flatout_wire::{Method, Status};
+use regex::bytes::Regex;
+
+use super::fault::{Fault, Place};
+use super::maps::TableCounts;
+use super::plan::{Plan, Reroute, RouteEntry, Template};
+use super::render::{Paths, Text, View, escape_unsafe};
+use super::rewrite::{Goal, split_at_question_mark};
+use super::steps::{RequestContext, Step};
+use super::worker::SiteWorker;
+use flatout_gateway::ResponseOrigin;
+
+/// How often a request may continue at another route, as in nginx.
+const REROUTES_MAX: u8 = 10;
+
+/// Where a request continues.
+#[derive(Debug, Clone)]
+pub(crate) enum CompiledReroute {
+    /// At the route of this index, with its path.
+    Named(usize),
+    /// At the route of this path; the query is dropped, if there is none.
+    Path(Text, Option<Text>),
+}
+
+/// A request that continues at another route.
+#[derive(Debug)]
+pub(crate) struct Rerouted {
+    pub(crate) goal: Goal<'static>,
+    pub(crate) named: Option<usize>,
+    /// The error whose page is made: it replaces the status 200, and further errors have no page.
+    pub(crate) error: Option<Status>,
+    /// The status of the error is not kept.
+    pub(crate) has_own_status: bool,
+    /// It was counted by limits before.
+    pub(crate) was_limited: bool,
+    count: u8,
+}
+
+impl CompiledReroute {
+    /// # Errors
+    /// The site has no route of this name, or the text uses something unknown.
+    pub(crate) fn new(
+        reroute: &Reroute,
+        plan: &Plan,
+        expression: Option<&Regex>,
+        place: Place,
+    ) -> Result<CompiledReroute, Fault> {
+        match reroute {
+            Reroute::Named(name) => {
+                let site = match place {
+                    Place::Site(site) | Place::Route(site, _) => plan.sites.get(site),
+                    _ => None,
+                };
+                let mut routes = site.map(|site| site.routes.iter()).unwrap_or_default();
+                let at = routes.position(|route| route.entry == RouteEntry::Named && route.name == *name);
+                at.map(CompiledReroute::Named)
+                    .ok_or_else(|| place.fault(format!("the site has no route `{name}`")))
+            }
+            Reroute::Path(template) => {
+                let text =
+                    |template: &Template| Text::new(template, expression, TableCounts::of(plan), place);
+                let (path, query) = split_at_question_mark(template);
+                Ok(CompiledReroute::Path(text(&path)?, query.map(|(query, _)| text(&query)).transpose()?))
+            }
+        }
+    }
+
+    pub(crate) fn uses_captures(&self) -> bool {
+        match self {
+            CompiledReroute::Named(_) => false,
+            CompiledReroute::Path(path, query) => {
+                path.uses_captures() || query.as_ref().is_some_and(Text::uses_captures)
+            }
+        }
+    }
+
+    /// The path and query; `None` if the path has no normal form.
+    fn goal(&self, view: &View<'_>) -> Option<Goal<'static>> {
+        let (path, query) = match self {
+            CompiledReroute::Named(_) => (view.path.to_vec(), view.query.map(<[u8]>::to_vec)),
+            CompiledReroute::Path(to, to_query) => {
+                let (mut path, mut form, mut query) = (Vec::new(), Vec::new(), Vec::new());
+                to.render(view, Paths::Decoded, &mut path);
+                let path =
+                    forward_path(&path, &mut form).ok().filter(|path| path.starts_with(b"/"))?.to_vec();
+                if let Some(text) = to_query {
+                    text.render(view, Paths::Encoded, &mut query);
+                    escape_unsafe(&mut query);
+                }
+                (path, Some(query).filter(|query| !query.is_empty()))
+            }
+        };
+        Some(Goal { path: Cow::Owned(path), query: query.map(Cow::Owned), is_rewritten: true })
+    }
+}
+
+impl RequestContext<'_> {
+    /// Sends the request to another route; `error` is the status for whose page it goes there, and whether that status is kept.
+    /// `false`: too many times, or the path is malformed.
+    pub(crate) fn reroute(
+        &mut self,
+        worker: &SiteWorker,
+        to: &CompiledReroute,
+        error: Option<(Status, bool)>,
+    ) -> bool {
+        let count = self.progress.rerouted.as_ref().map_or(0, |rerouted| rerouted.count) + 1;
+        let Some(goal) = to.goal(&self.view(worker)).filter(|_| count <= REROUTES_MAX) else { return false };
+        let named = match to {
+            CompiledReroute::Named(at) => Some(*at),
+            CompiledReroute::Path(..) => None,
+        };
+        let was_limited =
+            self.all_guards().any(|guards| !guards.rates.is_empty() || !guards.gates.is_empty());
+        let before = self.progress.rerouted.take();
+        let error_before = before.as_ref().and_then(|before| before.error);
+        self.progress.rerouted = Some(Box::new(Rerouted {
+            goal,
+            named,
+            error: error.map(|(status, _)| status).or(error_before),
+            has_own_status: match error {
+                Some((_, is_kept)) => !is_kept,
+                None => before.as_ref().is_some_and(|before| before.has_own_status),
+            },
+            was_limited: was_limited || before.is_some_and(|before| before.was_limited),
+            count,
+        }));
+        self.progress.step = Step::Maintenance;
+        self.progress.blocks = None;
+        // The other route checks for itself.
+        self.progress.is_satisfied = false;
+        self.progress.identity.user.clear();
+        self.progress.authority_lines.clear();
+        if error.is_some() && self.request.head.method != Method::Head {
+            // A page is got, whatever was wanted.
+            self.request.head.method = Method::Get;
+        }
+        true
+    }
+
+    /// Sends the request to the route of the page for the response that was made here, if there is one.
+    pub(crate) fn reroute_error(&mut self, worker: &SiteWorker) -> bool {
+        let status = self.response.status();
+        if status.code() < 400
+            || self.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some())
+        {
+            return false;
+        }
+        let pages = self.finishers.rules().map(|rules| &rules.pages);
+        let Some((to, is_kept)) = pages.and_then(|pages| pages.route(status, ResponseOrigin::Here)) else {
+            return false;
+        };
+        self.reroute(worker, to, Some((status, is_kept)))
+    }
+}
+
+impl Rerouted {
+    /// Gives the page of an error the error's status.
+    pub(crate) fn restore_status(&self, response: &mut Response) {
+        if let Some(error) = self.error.filter(|_| !self.has_own_status)
+            && response.status() == Status::OK
+        {
+            response.set_status(error);
+        }
+    }
+}

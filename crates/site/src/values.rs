@@ -1,0 +1,215 @@
+//! The values of variables for a request.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use flatout_engine::bug;
+use flatout_wire::target::encode_path;
+use flatout_wire::{Head, Version};
+
+use super::hosts::name_of;
+use super::plan::{OfCertificate, Variable};
+use super::render::{Paths, View};
+
+impl View<'_> {
+    /// The text of a variable that is not made for it.
+    pub(super) fn borrowed(&self, variable: &Variable) -> Option<&[u8]> {
+        let head = self.head;
+        Some(match variable {
+            Variable::Scheme => {
+                if self.client.is_https {
+                    b"https"
+                } else {
+                    b"http"
+                }
+            }
+            Variable::Authority => head.authority(),
+            Variable::Host => {
+                let name = name_of(head.authority());
+                return (!name.iter().any(u8::is_ascii_uppercase)).then_some(name);
+            }
+            Variable::Method => head.method_name(),
+            Variable::Path => self.path,
+            Variable::Query => self.query.unwrap_or_default(),
+            Variable::Argument(name) => argument(self.query, name).unwrap_or_default(),
+            Variable::Header(name) => head.field(name).unwrap_or_default(),
+            Variable::Cookie(name) => cookie(head, name).unwrap_or_default(),
+            Variable::User => self.user,
+            Variable::Capture(at) => self.captured.group(*at),
+            Variable::Protocol => protocol(head),
+            Variable::Https => {
+                if self.client.is_https {
+                    b"on"
+                } else {
+                    b""
+                }
+            }
+            Variable::SiteName => self.site_name.as_bytes(),
+            Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
+            Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),
+            _ => return None,
+        })
+    }
+
+    /// Whether the request has this field, parameter or cookie.
+    pub(super) fn has_entry(&self, variable: &Variable) -> bool {
+        match variable {
+            Variable::Argument(name) => argument(self.query, name).is_some(),
+            Variable::Header(name) => self.head.field(name).is_some(),
+            Variable::Cookie(name) => cookie(self.head, name).is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn write(&self, variable: &Variable, paths: Paths, depth: usize, out: &mut Vec<u8>) {
+        match variable {
+            Variable::Path => write_path(self.path, paths, out),
+            Variable::Capture(at) => {
+                write_path(self.captured.group(*at), paths, out);
+            }
+            Variable::Map(at) => self.write_mapped(*at, depth, out),
+            Variable::Set(at) => self.write_set(*at, out),
+            variable => match self.borrowed(variable) {
+                Some(text) => out.extend_from_slice(text),
+                None => self.write_made(variable, out),
+            },
+        }
+    }
+
+    /// Writes a text that is made for the variable.
+    fn write_made(&self, variable: &Variable, out: &mut Vec<u8>) {
+        use std::io::Write;
+        let moment = || self.noted.moment();
+        // Writing to memory does not fail.
+        let _ = match variable {
+            Variable::Host => {
+                let at = out.len();
+                out.extend_from_slice(name_of(self.head.authority()));
+                out.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
+                Ok(())
+            }
+            Variable::QuestionMark if self.query.is_some_and(|query| !query.is_empty()) => {
+                out.write_all(b"?")
+            }
+            Variable::Target => {
+                write_target(self.head, out);
+                Ok(())
+            }
+            Variable::Client => write_address(self.client.address, out),
+            Variable::Peer => write_address(self.peer, out),
+            Variable::Certificate(property) => {
+                write_property(*property, self.certificate, out);
+                Ok(())
+            }
+            Variable::Time => {
+                let unix_ms = moment().unix_ms;
+                write!(out, "{}.{:03}", unix_ms / 1000, unix_ms % 1000)
+            }
+            Variable::Random => write!(out, "{:.6}", moment().fraction()),
+            Variable::RequestId => {
+                let [one, other] = moment().random;
+                write!(out, "{one:016x}{other:016x}")
+            }
+            Variable::NamedCapture(name) => {
+                bug!("the group `{name}` was not resolved when its text was made");
+                Ok(())
+            }
+            // There is no response yet.
+            _ => Ok(()),
+        };
+    }
+}
+/// Path and query as the client sent them, without the scheme and host of an absolute target.
+pub(crate) fn write_target(head: &Head<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(head.path());
+    if let Some(query) = head.query() {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+}
+
+/// Escapes bytes that a request target must not contain: a variable's value must not end it.
+pub(crate) fn escape_unsafe(text: &mut Vec<u8>) {
+    let is_unsafe = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'"' | b'<' | b'>' | b'\\');
+    if !text.iter().any(is_unsafe) {
+        return;
+    }
+    let escape = |byte: u8| if is_unsafe(&byte) { format!("%{byte:02X}").into_bytes() } else { vec![byte] };
+    *text = std::mem::take(text).into_iter().flat_map(escape).collect();
+}
+
+fn write_path(path: &[u8], paths: Paths, out: &mut Vec<u8>) {
+    match paths {
+        Paths::Decoded => out.extend_from_slice(path),
+        Paths::Encoded => encode_path(path, out),
+    }
+}
+
+/// The protocol's name as nginx writes it.
+fn protocol(head: &Head<'_>) -> &'static [u8] {
+    match head.version {
+        Version::Http10 => b"HTTP/1.0",
+        Version::Http11 => b"HTTP/1.1",
+        Version::Http2 => b"HTTP/2.0",
+    }
+}
+
+/// Whether only rules of responses know it.
+pub(crate) fn is_of_response(variable: &Variable) -> bool {
+    matches!(
+        variable,
+        Variable::Status | Variable::ResponseHeader(_) | Variable::CacheOutcome | Variable::UpstreamStatus
+    )
+}
+
+fn write_address(address: Option<std::net::IpAddr>, out: &mut Vec<u8>) -> std::io::Result<()> {
+    use std::io::Write;
+    match address {
+        Some(address) => write!(out, "{address}"),
+        None => write!(out, "unix:"),
+    }
+}
+
+fn write_property(property: OfCertificate, certificate: Option<&[u8]>, out: &mut Vec<u8>) {
+    match (property, certificate) {
+        (OfCertificate::Verify, None) => out.extend_from_slice(b"NONE"),
+        (_, None) => {}
+        // A connection whose certificate cannot be verified is refused in its handshake.
+        (OfCertificate::Verify, Some(_)) => out.extend_from_slice(b"SUCCESS"),
+        (OfCertificate::Pem, Some(certificate)) => write_escaped_pem(certificate, out),
+        (OfCertificate::Property(property), Some(certificate)) => {
+            out.extend_from_slice(property.of(certificate).unwrap_or_default().as_bytes());
+        }
+    }
+}
+
+/// Writes a certificate in PEM (RFC 7468), percent-encoded: it has line ends, which no field may have.
+fn write_escaped_pem(certificate: &[u8], out: &mut Vec<u8>) {
+    let text = BASE64_STANDARD.encode(certificate);
+    let lines = text.as_bytes().chunks(64).flat_map(|line| [line, b"\n"]);
+    let begin = &b"-----BEGIN CERTIFICATE-----\n"[..];
+    for piece in [begin].into_iter().chain(lines).chain([&b"-----END CERTIFICATE-----\n"[..]]) {
+        for &byte in piece {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(byte),
+                _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            }
+        }
+    }
+}
+
+fn argument<'q>(query: Option<&'q [u8]>, name: &str) -> Option<&'q [u8]> {
+    query?.split(|&byte| byte == b'&').find_map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=')?;
+        let (this, value) = pair.split_at(at);
+        this.eq_ignore_ascii_case(name.as_bytes()).then(|| value.get(1..).unwrap_or_default())
+    })
+}
+
+fn cookie<'h>(head: &Head<'h>, name: &str) -> Option<&'h [u8]> {
+    let mut pairs = head.field_all("cookie").flat_map(|line| line.split(|&byte| byte == b';'));
+    pairs.find_map(|pair| {
+        let pair = pair.trim_ascii();
+        let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(value)
+    })
+}
