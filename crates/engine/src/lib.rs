@@ -27,6 +27,7 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+mod address;
 mod bug;
 mod connection;
 mod error;
@@ -67,8 +68,8 @@ pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
-    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, Part, Reply, Request, RequestBody,
-    Response, Service, Takeover, Tls, Witness, collect,
+    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part, Reply,
+    Request, RequestBody, RequestOrigin, Response, Service, Takeover, Tls, Witness, collect,
 };
 pub use serving::State;
 #[cfg(feature = "simulation")]

@@ -1,15 +1,14 @@
 //! The plan of a server: addresses, workers, socket options, limits. Plain data, made by hand, by flags or by a
 //! config file; checked once by [`Plan::check`] when the server starts.
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use flatout_tls::Acceptor;
 use flatout_wire::h2::STREAMS_MAX_CEILING;
 use flatout_wire::head::HeadLimits;
+
+pub use crate::address::Address;
 
 /// The plan of a server.
 ///
@@ -118,15 +117,6 @@ pub enum Locality {
     On,
     /// Never.
     Off,
-}
-
-/// Where to listen: `127.0.0.1:8080`, `[::]:8080`, `:8080`, `8080` or `unix:/run/site.sock`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// TCP; port 0 lets the kernel choose.
-    Tcp(SocketAddr),
-    /// A Unix stream socket. A socket file without a listener is replaced.
-    Unix(PathBuf),
 }
 
 /// The limits of a server. Each has a flag of the same name.
@@ -291,69 +281,9 @@ impl Plan {
     }
 }
 
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Address, String> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            // sun_path holds 108 bytes with its NUL (unix(7)).
-            if path.is_empty() || path.len() > 107 {
-                return Err(format!("unix socket path: got {} bytes, allowed 1 to 107", path.len()));
-            }
-            return Ok(Address::Unix(path.into()));
-        }
-        let any_v4 =
-            |port: &str| port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
-        let named = || {
-            let (host, port) = text.rsplit_once(':')?;
-            let port = port.parse().ok()?;
-            match host {
-                "localhost" => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-                "*" => Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
-                _ => None,
-            }
-        };
-        text.parse()
-            .ok()
-            .or_else(|| any_v4(text.strip_prefix(':').unwrap_or(text)))
-            .or_else(named)
-            .map(Address::Tcp)
-            .ok_or_else(|| {
-                format!("listen address: got `{text}`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH")
-            })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(address) => write!(f, "http://{address}"),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_parse() {
-        for (text, shown) in [
-            ("127.0.0.1:80", "http://127.0.0.1:80"),
-            ("[::1]:80", "http://[::1]:80"),
-            (":80", "http://0.0.0.0:80"),
-            ("80", "http://0.0.0.0:80"),
-            ("*:80", "http://[::]:80"),
-            ("localhost:0", "http://127.0.0.1:0"),
-            ("unix:/a/b", "unix:/a/b"),
-        ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown);
-        }
-        for text in ["", "a", "1.2.3.4", "1.2.3.4:99999", "unix:", "::1"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn invalid_plans_are_reported() {

@@ -2,8 +2,8 @@
 
 mod support;
 
-use flatout_engine::{Limits, Reply, Request, RequestBody, Response, Service, Worker};
-use flatout_wire::head::{HeadLimits, parse};
+use flatout_engine::{Limits, OwnedRequest, Reply, Request, Response, Service, Worker};
+
 use flatout_wire::target::PathForm;
 use support::{Running, body_of, last};
 
@@ -23,16 +23,17 @@ impl Service for Paths {
             response.buffer().extend_from_slice(request.path);
             return Reply::Now;
         }
-        let (key, bytes, peer) = (request.park(), request.head.bytes().to_vec(), request.peer);
+        let (key, owned) = (request.park(), OwnedRequest::of(request));
+        assert_eq!(owned.origin.key(), key);
         let lane = self.worker.lane.clone();
         tokio::task::spawn_local(async move {
-            let mut fields = Vec::new();
-            let head = parse(&bytes, &mut fields, &HeadLimits::default()).unwrap().unwrap();
-            let request = Request::resumed(head, b"/later", RequestBody::NONE, peer, 0, &key);
-            assert_eq!(request.park(), key);
-            let mut response = Response::new();
-            response.buffer().extend_from_slice(request.head.target());
-            lane.answer(request.park(), response);
+            let resumed = owned.resume(|request| {
+                assert_eq!((request.park(), request.path), (key, &b"/later"[..]));
+                let mut response = Response::new();
+                response.buffer().extend_from_slice(request.head.target());
+                lane.answer(request.park(), response);
+            });
+            assert!(resumed.is_some());
         });
         Reply::Parked
     }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use flatout_engine::{BodyPlan, Reply, RequestBody, Response};
 use flatout_wire::{Framing, Head, Method, Status};
 
-use crate::collect::collect;
+use crate::collect::refused;
 use crate::extract::BodyUse;
 use crate::handler::{Endpoint, planned};
-use crate::middleware::owned::{Owned, OwnedBody};
+use crate::middleware::owned::Owned;
 use crate::scope::{NestedScope, WorkerLocal};
 use crate::{Context, Problem, Respond};
 
@@ -181,14 +181,10 @@ impl Chain {
         let (mut owned, rest) = (Owned::of(context), Rest { chain: self.clone(), at });
         Reply::Later(Box::pin(async move {
             let mut response = Response::new();
-            let OwnedBody::Stream(stream) = owned.body else { return response };
-            owned.body = match collect(stream, bytes_max, &owned.local).await {
-                Ok(whole) => whole,
-                Err(problem) => {
-                    problem.respond(&mut response);
-                    return response;
-                }
-            };
+            if let Err(fault) = owned.request.body.collect(bytes_max, owned.local.lane()).await {
+                refused(fault).respond(&mut response);
+                return response;
+            }
             match owned.call(&rest, &mut response) {
                 Reply::Later(later) => later.await,
                 _ => response,

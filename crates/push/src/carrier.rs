@@ -6,7 +6,8 @@ use std::time::Duration;
 use flatout_lane::clock;
 
 use super::history::IN_FLIGHT_TIME;
-use super::hub::{Hub, HubState, New, Refused, checked};
+use super::hub::{Hub, Refused, checked};
+use super::hub_state::{HubState, New};
 use super::message::{Mark, Publication};
 use super::plan::{ChannelName, History, Kind, Plan};
 use crate::sequence::Step;

@@ -127,9 +127,7 @@ impl ChannelTable {
 
     /// The same, to change it.
     pub(super) fn existing_mut(&mut self, at: u32) -> Option<&mut Channel> {
-        if self.existing(at).is_none() {
-            return None;
-        }
+        self.existing(at)?;
         self.find_mut(at)
     }
 

@@ -298,3 +298,19 @@ impl Checked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_missing_sites_are_refused() {
+        let log = |site| log::Plan { site, ..log::Plan::new("access.log") };
+        let plan = |site| Plan { logs: vec![log(site)], ..Plan::default() };
+        assert!(plan(None).check().is_ok());
+        match plan(Some(0)).check() {
+            Err(Invalid::Value(why)) => assert!(why.contains("site 0"), "{why}"),
+            _ => panic!("a plan without sites has no log of one"),
+        }
+    }
+}

@@ -1,16 +1,11 @@
 //! Suspended requests, which resume at a step (`steps.rs`): after a delay, a password check, a response of an auth
 //! service, or when a permit is free.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flatout_engine::{
-    BodyFault, BodyStream, Collected, ExchangeKey, Lane, Reply, Request, RequestBody, Response, Tls, bug,
-    collect,
-};
-use flatout_wire::head::parse_kept;
-use flatout_wire::{Framing, Status};
+use flatout_engine::{BodyFault, Lane, OwnedBody, OwnedRequest, Reply, Request, Response, bug};
+use flatout_wire::Status;
 use tokio::sync::oneshot;
 
 use super::concurrency::Permit;
@@ -32,25 +27,6 @@ pub(crate) enum Event {
     Body(Option<Lane>, u64),
 }
 
-/// A request with its own memory.
-struct SuspendedRequest {
-    head: Vec<u8>,
-    framing: Framing,
-    path: Vec<u8>,
-    body: Body,
-    peer: Option<SocketAddr>,
-    listener: u16,
-    is_tls: bool,
-    is_early: bool,
-    key: ExchangeKey,
-}
-
-enum Body {
-    Whole { bytes: Vec<u8>, trailers: Vec<(Vec<u8>, Vec<u8>)> },
-    Stream(BodyStream),
-    Collected(Collected),
-}
-
 /// Suspends a request until its event, then resumes it at its step. After `time_max` the response is 504. When the client disconnects,
 /// the future is dropped, which releases what the request held.
 pub(crate) fn suspend(
@@ -62,22 +38,7 @@ pub(crate) fn suspend(
 ) -> Reply {
     // Its connection is not known to it later.
     progress.identity.noted.tls(request.tls);
-    let suspended = SuspendedRequest {
-        key: request.park(),
-        head: request.head.bytes().to_vec(),
-        framing: request.head.framing,
-        path: request.path.to_vec(),
-        peer: request.peer,
-        listener: request.listener,
-        is_tls: request.tls.is_some(),
-        is_early: request.tls.is_some_and(|tls| tls.is_early()),
-        body: match request.body {
-            RequestBody::Whole { bytes, trailers } => {
-                Body::Whole { bytes: bytes.to_vec(), trailers: trailers.to_vec() }
-            }
-            RequestBody::Stream(stream) => Body::Stream(stream),
-        },
-    };
+    let suspended = OwnedRequest::of(request);
     Reply::Later(Box::pin(async move {
         let (mut progress, mut suspended) = (progress, suspended);
         let is_late = match time_max {
@@ -102,51 +63,20 @@ pub(crate) fn suspend(
 
 fn resume(
     worker: &Rc<SiteWorker>,
-    suspended: SuspendedRequest,
+    suspended: OwnedRequest,
     progress: Progress,
     response: &mut Response,
 ) -> Reply {
-    let mut fields = Vec::new();
-    // Collected, it has a length, whatever its framing was.
-    let framing = match &suspended.body {
-        Body::Collected(collected) if collected.bytes.is_empty() => Framing::None,
-        Body::Collected(collected) => Framing::Length(collected.bytes.len() as u64),
-        Body::Whole { .. } | Body::Stream(_) => suspended.framing,
-    };
-    let Some(head) = parse_kept(&suspended.head, &mut fields, Some(framing)) else {
+    suspended.resume(|request| worker.run(request, progress, &mut *response)).unwrap_or_else(|| {
         bug!("the head of a suspended request cannot be parsed again");
         response.set_status(Status::INTERNAL_SERVER_ERROR);
-        return Reply::Now;
-    };
-    let body = match suspended.body {
-        Body::Collected(ref collected) => {
-            RequestBody::Whole { bytes: &collected.bytes, trailers: &collected.trailers }
-        }
-        Body::Whole { ref bytes, ref trailers } => RequestBody::Whole { bytes, trailers },
-        Body::Stream(stream) => RequestBody::Stream(stream),
-    };
-    let mut request =
-        Request::resumed(head, &suspended.path, body, suspended.peer, suspended.listener, &suspended.key);
-    // Early requests are still treated as early, although the handshake may be complete by now.
-    request.tls = suspended.is_tls.then_some(if suspended.is_early { Tls::EARLY } else { Tls::UNKNOWN });
-    worker.run(request, progress, response)
-}
-
-impl Body {
-    /// Receives all of it.
-    async fn collect(&mut self, lane: Option<&Lane>, bytes_max: u64) -> Result<(), BodyFault> {
-        if let Body::Stream(stream) =
-            std::mem::replace(self, Body::Whole { bytes: Vec::new(), trailers: Vec::new() })
-        {
-            *self = Body::Collected(collect(stream, bytes_max, lane).await?);
-        }
-        Ok(())
-    }
+        Reply::Now
+    })
 }
 
 impl Event {
     /// Waits, and stores the result in `progress`; that of a body in `body`.
-    async fn over(self, progress: &mut Progress, body: &mut Body) {
+    async fn over(self, progress: &mut Progress, body: &mut OwnedBody) {
         match self {
             Event::Password(answered, name, challenge) => match answered.await {
                 Ok(true) => progress.identity.user = name,
@@ -163,7 +93,7 @@ impl Event {
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
             Event::Body(lane, bytes_max) => {
-                if let Err(fault) = body.collect(lane.as_ref(), bytes_max).await {
+                if let Err(fault) = body.collect(bytes_max, lane.as_ref()).await {
                     progress.refusal = Some(refusal(fault));
                 }
             }

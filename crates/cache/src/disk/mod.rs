@@ -13,6 +13,7 @@
 mod folder;
 mod index;
 mod invalid;
+mod lookup;
 #[cfg(test)]
 mod older_tests;
 mod record;
@@ -37,11 +38,11 @@ use flatout_engine::say;
 use crate::entry::{Entry, seconds};
 use crate::key::Key;
 use crate::purge::{Purge, PurgeScope};
+use index::Index;
 pub(super) use index::Slots;
-use index::{Index, RecordLocation};
-use invalid::RecordState;
 pub(super) use invalid::WriteId;
-use segments::{Record, Segments};
+pub(super) use lookup::DiskLookup;
+use segments::Segments;
 use writer::{ForgottenKey, Write};
 
 /// Responses that may wait to be written; beyond that, they are not written.
@@ -52,10 +53,6 @@ const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
 /// Invalidated keys that may wait besides, when the queue is full.
 const LATE_MAX: usize = 1024;
-
-/// Longer records are read by another thread: copying them and computing the checksum would delay other requests of
-/// the worker. A slice of 1 MiB with its fields is shorter.
-const READ_NOW_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 
 /// How long purges may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -110,14 +107,6 @@ pub(super) enum OfferResult {
     Refused,
 }
 
-/// The result of a look at the disk.
-pub(super) enum DiskLookup {
-    Nothing,
-    Here(Entry),
-    /// Not in the page cache: reading it would block the worker.
-    Cold,
-}
-
 /// Hashes keys like the cache.
 pub(super) type KeyHash = Box<dyn Fn(&[u8]) -> u64 + Send>;
 /// Finds the slot of a variant.
@@ -163,37 +152,6 @@ impl Disk {
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.shared.index().unqueue(slots);
         offered
-    }
-
-    /// Reads the response in a slot, unless that would block.
-    pub(super) fn look(&self, slot: u64, key: &Key<'_>, now_ms: u64) -> DiskLookup {
-        let place = self.shared.when_ready(|index| index.get_used(slot, seconds(now_ms)));
-        let Some(place) = place else { return DiskLookup::Nothing };
-        if place.bytes > READ_NOW_BYTES_MAX {
-            return DiskLookup::Cold;
-        }
-        match self.shared.segments.read_now(place) {
-            Ok(Some(record)) => {
-                self.shared.checked(slot, place, record, key).map_or(DiskLookup::Nothing, DiskLookup::Here)
-            }
-            Ok(None) => DiskLookup::Cold,
-            Err(error) => {
-                self.shared.failed("read", &error);
-                DiskLookup::Nothing
-            }
-        }
-    }
-
-    /// Reads the response in a slot, waiting for the disk.
-    pub(super) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
-        let place = self.shared.when_ready(|index| index.get(slot))?;
-        match self.shared.segments.read(place) {
-            Ok(record) => self.shared.checked(slot, place, record, key),
-            Err(error) => {
-                self.shared.failed("read", &error);
-                None
-            }
-        }
     }
 
     /// Invalidates a key with all variants.
@@ -344,35 +302,6 @@ impl Shared {
     fn late(&self) -> std::sync::MutexGuard<'_, Vec<Write>> {
         // Each change under the lock leaves consistent data.
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn when_ready<T>(&self, act: impl FnOnce(&mut Index) -> Option<T>) -> Option<T> {
-        self.is_ready.load(Ordering::Acquire).then(|| act(&mut self.index())).flatten()
-    }
-
-    /// The entry of a record, if it is complete, has this key, and was not purged.
-    fn checked(&self, slot: u64, place: RecordLocation, record: Record, key: &Key<'_>) -> Option<Entry> {
-        let Record { text, body } = record;
-        let entry = record::Head::read(&text).and_then(|head| head.entry(&text, body));
-        let Some(entry) = entry else {
-            self.index().remove(slot, place);
-            self.failed("read", &io::Error::new(io::ErrorKind::InvalidData, "a record is damaged"));
-            return None;
-        };
-        if !entry.is_of(key) {
-            return None;
-        }
-        let (state, purges) = self.index().state_of(&entry, place, key.hash);
-        match purges.state_of(&entry, place.number, state) {
-            RecordState::Gone => {
-                self.index().remove(slot, place);
-                return None;
-            }
-            RecordState::Expired => entry.expire(),
-            RecordState::Good => {}
-        }
-        self.tally.hits.fetch_add(1, Ordering::Relaxed);
-        Some(entry)
     }
 
     /// Counts an error, and reports the first one: requests go to the upstream as if there were no disk.

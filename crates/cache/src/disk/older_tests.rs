@@ -8,9 +8,10 @@ use flatout_wire::Status;
 
 use super::index::{CHANGED_BITS, Index, RecordLocation};
 use super::invalid::RecordState;
+use super::lookup::READ_NOW_BYTES_MAX;
 use super::tests::{Dir, NOW_MS, body, get, get_at, policy, purge, put, with_key};
 use super::writer::Write;
-use super::{Disk, KeyHash, LATE_MAX, QUEUE_BYTES_MAX, READ_NOW_BYTES_MAX, Shared, Slots, VariantSlot};
+use super::{Disk, KeyHash, LATE_MAX, QUEUE_BYTES_MAX, Shared, Slots, VariantSlot};
 use crate::entry::{Entry, Parts};
 use crate::key::Key;
 use crate::purge::Purge;

@@ -124,7 +124,7 @@ impl Follower {
             return None;
         }
         let mut selected = Vec::new();
-        if with_head(&self.waiting.head, |head| select(head, entry.vary(), &mut selected)).is_none() {
+        if with_head(self.waiting.head(), |head| select(head, entry.vary(), &mut selected)).is_none() {
             return Some(Next::Alone);
         }
         if entry.selected() == selected {
@@ -177,7 +177,7 @@ impl Follower {
     ) -> Next {
         self.worker.counters.count(cache_status.label);
         let (reported, now_ms) = (self.reported(cache_status), clock::unix_milliseconds());
-        let written = with_head(&self.waiting.head, |head| {
+        let written = with_head(self.waiting.head(), |head| {
             respond::write(entry, body, head, conditions, now_ms, reported.as_ref(), response);
         });
         if written.is_none() {

@@ -1,10 +1,9 @@
 //! A copy of a waiting request, with which it can go through the cache again.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{ExchangeKey, Reply, Request, RequestBody, Response, bug};
+use flatout_engine::{OwnedRequest, Reply, Request, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::cache::Asks;
 use flatout_wire::head::parse_kept;
@@ -51,11 +50,7 @@ impl WaitHistory {
 
 /// A request without a body, and how it is forwarded and cached.
 pub(crate) struct WaitingRequest {
-    pub(crate) head: Vec<u8>,
-    path: Vec<u8>,
-    peer: Option<SocketAddr>,
-    listener: u16,
-    exchange: ExchangeKey,
+    request: OwnedRequest,
     forward: Forward,
     target: Vec<u8>,
     client: Client,
@@ -80,11 +75,7 @@ impl WaitingRequest {
     ) -> WaitingRequest {
         let Edits { dropped, dropped_too, lines, .. } = forwarded.edits;
         WaitingRequest {
-            head: request.head.bytes().to_vec(),
-            path: request.path.to_vec(),
-            peer: request.peer,
-            listener: request.listener,
-            exchange: request.park(),
+            request: OwnedRequest::without_body(request),
             forward: forwarded.forward.clone(),
             target: forwarded.target.to_vec(),
             client: forwarded.client,
@@ -99,6 +90,11 @@ impl WaitingRequest {
             asks: lookup.asks,
             waited: lookup.waited,
         }
+    }
+
+    /// Its head.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.request.head
     }
 
     pub(crate) fn key(&self, store: &Store) -> Key<'_> {
@@ -142,18 +138,9 @@ impl WaitingRequest {
             now_ms: clock::unix_milliseconds(),
             waited: self.waited,
         };
-        let reply = with_head(&self.head, |head| {
-            let request = Request::resumed(
-                *head,
-                &self.path,
-                RequestBody::NONE,
-                self.peer,
-                self.listener,
-                &self.exchange,
-            );
-            act(request, forwarded, lookup, response)
-        });
-        reply.unwrap_or_else(|| {
+        let act = |request: Request<'_>| act(request, forwarded, lookup, &mut *response);
+        self.request.resume_without_body(act).unwrap_or_else(|| {
+            bug!("the head of a request that waited cannot be parsed again");
             response.set_status(Status::INTERNAL_SERVER_ERROR);
             Reply::Now
         })

@@ -4,6 +4,7 @@ mod body;
 mod collect;
 mod ended;
 mod key;
+mod owned;
 mod request;
 mod response;
 mod stream;
@@ -23,6 +24,7 @@ pub use body::{
 pub use collect::{Collected, collect};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
+pub use owned::{OwnedBody, OwnedRequest, RequestOrigin};
 pub(crate) use request::Park;
 pub use request::{Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;

@@ -99,19 +99,6 @@ impl<'a> Request<'a> {
         Request { head, path, body, peer: None, tls: None, listener: 0, parking: None }
     }
 
-    /// A parked request that is resumed, by a service that kept its parts: a handler that it is passed to gets `key`
-    /// when it parks the request.
-    pub fn resumed(
-        head: Head<'a>,
-        path: &'a [u8],
-        body: RequestBody<'a>,
-        peer: Option<SocketAddr>,
-        listener: u16,
-        key: &'a ExchangeKey,
-    ) -> Request<'a> {
-        Request { head, path, body, peer, tls: None, listener, parking: Some(key) }
-    }
-
     /// The key of this request's exchange, which is created now. With it the response can be sent later
     /// ([`Reply::Parked`](crate::Reply::Parked)), or an interim response before. The key of a detached request
     /// matches nothing.

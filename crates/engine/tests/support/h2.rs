@@ -84,7 +84,10 @@ impl H2Client {
             encode_field(b":authority", b"t", block);
             fields.iter().for_each(|(name, value)| encode_field(name.as_bytes(), value.as_bytes(), block));
         };
-        let stream = self.machine.ask(asking, encode, &mut self.out).expect("a stream");
+        let stream = self
+            .machine
+            .ask(asking, encode, &mut self.out)
+            .unwrap_or_else(|| panic!("no stream: GOAWAY {:?}, is_closed {}", self.goaways, self.is_closed));
         self.got.insert(stream, Got::default());
         if let Some(body) = body {
             self.sending.insert(stream, body.to_vec());

@@ -19,7 +19,10 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::{Buf, Bytes};
-use flatout_engine::{Body as EngineBody, BodyFault, BodyStream, BoxError, Reply, Response, say};
+use flatout_engine::{
+    Body as EngineBody, BodyFault, BodyStream, BoxError, OwnedBody, OwnedRequest, Reply, RequestOrigin,
+    Response, say,
+};
 use flatout_wire::{Method, Status};
 use http::{HeaderName, HeaderValue};
 use http_body::Frame;
@@ -27,7 +30,7 @@ use http_body_util::BodyExt;
 use tower_service::Service;
 
 use super::layer_body::InnerBody;
-use super::owned::{Link, Owned, OwnedBody};
+use super::owned::Owned;
 use super::{Inner, Middleware};
 use crate::chain::Rest;
 use crate::extract::BodyUse;
@@ -81,7 +84,7 @@ struct LayeredRequest {
     rest: Rest,
     local: Rc<WorkerLocal>,
     path: String,
-    link: Link,
+    origin: RequestOrigin,
     kept: RefCell<Option<EngineParts>>,
 }
 
@@ -146,7 +149,7 @@ where
             rest: inner.keep(),
             local: context.local.own(),
             path: context.path().to_owned(),
-            link: Link::of(context),
+            origin: RequestOrigin::of(&context.request),
             kept: RefCell::default(),
         });
         request.extensions_mut().insert(Inside(entered.number));
@@ -222,8 +225,9 @@ impl LayeredRequest {
         head.extend_from_slice(b"\r\n");
         let body = body_of(body, &self.rest, &self.local);
         let extensions = std::mem::take(&mut parts.extensions);
-        let (path, local) = (self.path.clone(), self.local.clone());
-        Owned { head, framing: None, path, body, link: self.link, extensions, local }
+        let path = self.path.clone().into_bytes();
+        let request = OwnedRequest { head, framing: None, path, body, origin: self.origin };
+        Owned { request, extensions, local: self.local.clone() }
     }
 
     /// The response as layers see it.
@@ -322,9 +326,8 @@ where
     B: http_body::Body + 'static,
     B::Error: Into<BoxError>,
 {
-    let none = || OwnedBody::Whole(Bytes::new(), Vec::new(), None);
     if rest.body_use() == BodyUse::None {
-        return none();
+        return OwnedBody::none();
     }
     let body: Box<dyn Any> = Box::new(body);
     match body.downcast::<Body>() {
@@ -335,7 +338,7 @@ where
                 OwnedBody::Stream(BodyStream::of(body, rest.body_bytes_max(local)))
             }
             // It is of one of the two types.
-            Err(_) => none(),
+            Err(_) => OwnedBody::none(),
         },
     }
 }

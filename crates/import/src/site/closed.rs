@@ -132,11 +132,6 @@ impl<'d> Import<'d> {
     /// converted.
     pub(super) fn closed_by(&self, chain: &Chain<'d>) -> Option<String> {
         let own = chain.own();
-        let of_server =
-            self.closed_servers.iter().find(|(server, _)| std::ptr::eq(server.inner(), chain.server()));
-        if let Some((_, why)) = of_server {
-            return Some(why.clone());
-        }
         let why = |directive: &Directive| table::why(directive).unwrap_or("there is no equivalent");
         let is_handler =
             |it: &&Directive| it.name != "proxy_pass" && is_one(&it.name, &HANDLERS) && !is_off(it);

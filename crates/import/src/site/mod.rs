@@ -5,6 +5,7 @@
 //! while a site file combines all levels. So a list is written where no inner block changes it, otherwise into each
 //! route.
 
+mod addresses;
 mod answers;
 mod cache;
 mod chain;
@@ -101,22 +102,21 @@ struct Import<'d> {
     stores: Vec<cache::Store>,
     /// `log_format`: names and texts.
     formats: Vec<(String, String)>,
-    /// Addresses of all servers together.
+    /// Addresses at the top.
     listens: Lines,
     /// Names of maps.
     maps: Vec<String>,
     /// Whether there is a single server: it may contain settings of the process.
     is_only_server: bool,
-    header_peers: server::HeaderPeers,
-    /// Whether a server uses TLS.
-    has_tls: bool,
+    /// Where servers are served.
+    addresses: addresses::Addresses,
+    /// All servers have the same addresses and TLS settings: these are at the top of the file.
+    shares_addresses: bool,
     /// The block that is being converted, for messages.
     place: String,
     /// Places that respond 501, and servers that are missing.
     closed: Vec<String>,
     lost: Vec<String>,
-    /// Servers of which nothing is served, and why.
-    closed_servers: Vec<(&'d Directive, String)>,
     /// Whether a folder is served.
     serves_files: bool,
 }

@@ -3,31 +3,11 @@
 use crate::nginx::Directive;
 
 use super::Import;
+use super::addresses::Addresses;
 use super::chain::Chain;
 use super::location::Path;
-use super::out::{Lines, line, value};
+use super::out::{Lines, value};
 use super::tls;
-
-/// Whether PROXY protocol headers are trusted, and from whom.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) enum HeaderPeers {
-    /// From the addresses of `set_real_ip_from`.
-    Trusted,
-    #[default]
-    Unknown,
-}
-
-impl HeaderPeers {
-    fn of(http: &[Directive]) -> HeaderPeers {
-        let servers = http.iter().filter(|directive| directive.name == "server").flat_map(Directive::inner);
-        let mut all: Vec<&Directive> = http.iter().collect();
-        all.extend(servers);
-        let has = |wanted: &dyn Fn(&Directive) -> bool| all.iter().any(|directive| wanted(directive));
-        let is_trusted = has(&|it| it.name == "set_real_ip_from")
-            && has(&|it| it.name == "real_ip_header" && it.word(0).eq_ignore_ascii_case("proxy_protocol"));
-        if is_trusted { HeaderPeers::Trusted } else { HeaderPeers::Unknown }
-    }
-}
 
 impl<'d> Import<'d> {
     /// Writes all servers.
@@ -35,78 +15,83 @@ impl<'d> Import<'d> {
         let servers: Vec<&'d Directive> =
             http.own().iter().filter(|directive| directive.name == "server").collect();
         self.is_only_server = servers.len() == 1;
-        self.header_peers = HeaderPeers::of(http.own());
-        self.has_tls = tls::is_spoken(http.own());
+        let (addresses, refused) = Addresses::of(&servers);
+        self.addresses = addresses;
+        self.shares_addresses = self.addresses.are_shared() && tls::is_one(&servers, http);
         self.process(http, top);
         self.process(&http.outer(), top);
         self.logs(http, top);
-        let is_default = |server: &&'d Directive| {
-            let listens = server.inner().iter().filter(|directive| directive.name == "listen");
-            listens.flat_map(Directive::texts).any(|text| ["default_server", "default"].contains(&text))
+        for (listen, why) in refused {
+            self.set_place(listen);
+            self.lost.push(format!("{}: {why}", self.place));
+            self.leave(listen, why, top);
+        }
+        let trusts = |server: &&'d Directive| {
+            let chain = http.within(server.inner());
+            chain.find("set_real_ip_from").is_some()
+                && chain.word("real_ip_header").eq_ignore_ascii_case("proxy_protocol")
         };
-        // Without `default_server`, the first server is the default.
-        let mut served =
-            servers.iter().copied().filter(|server| !self.has_tls || !tls::only_redirects(server));
-        let default = served.clone().find(is_default).or_else(|| served.next());
-        let mut taken: Vec<String> = Vec::new();
-        for server in servers {
-            let is_default = default.is_some_and(|default| std::ptr::eq(default, server));
-            self.server(server, is_default, http, &mut taken, top, sites);
+        let trusts: Vec<bool> = servers.iter().map(trusts).collect();
+        for (at, server) in servers.iter().enumerate() {
+            if self.addresses.distrusts_header(at, &trusts) {
+                self.set_place(server);
+                let why = "its PROXY protocol needs set_real_ip_from, and real_ip_header proxy_protocol";
+                self.lost.push(format!("{}: {why}", self.place));
+            }
+        }
+        let mut taken: Vec<(String, String)> = Vec::new();
+        for (at, server) in servers.into_iter().enumerate() {
+            self.server(server, at, http, &mut taken, top, sites);
         }
     }
 
     fn server(
         &mut self,
         server: &'d Directive,
-        is_default: bool,
+        at: usize,
         http: &Chain<'d>,
-        taken: &mut Vec<String>,
+        taken: &mut Vec<(String, String)>,
         top: &mut Lines,
         sites: &mut Lines,
     ) {
         let chain = http.within(server.inner());
         let mut lines = Lines::default();
         let mut hosts = self.hosts(server, &mut lines);
-        if is_default {
+        let here: Vec<String> = self.addresses.at(at).iter().map(|address| address.text.clone()).collect();
+        let is_new = |host: &String| !here.iter().any(|text| taken.contains(&(text.clone(), host.clone())));
+        let doubled: Vec<&str> =
+            hosts.iter().filter(|host| !is_new(host)).map(|host| host.as_str()).collect();
+        if !doubled.is_empty() {
+            lines.comment(&format!("another server has these names already: {}", doubled.join(" ")));
+        }
+        hosts.retain(is_new);
+        taken.extend(here.iter().flat_map(|text| hosts.iter().map(|host| (text.clone(), host.clone()))));
+        // All other names: said by the site's names where it is so at all its addresses.
+        let is_default = self.addresses.is_default(at) || self.is_only_server;
+        let names_default = !(is_default && (self.shares_addresses || hosts.is_empty()));
+        if !names_default || (hosts.is_empty() && self.addresses.is_default_anywhere(at)) {
             hosts.push("*".to_owned());
         }
-        let is_new = |host: &String| !taken.contains(host);
-        let doubled: Vec<&String> = hosts.iter().filter(|host| !is_new(host)).collect();
-        if !doubled.is_empty() {
-            let names: Vec<&str> = doubled.iter().map(|host| host.as_str()).collect();
-            lines.comment(&format!("another server has these names already: {}", names.join(" ")));
-        }
-        hosts.retain(|host| !taken.contains(host));
-        hosts.dedup();
-        let is_redirect = self.has_tls && tls::only_redirects(server);
-        if hosts.is_empty() && !is_redirect {
-            // Its addresses are not served either: another server would get its requests.
-            let why = "no request would reach it here: sites have all addresses in common";
+        if here.is_empty() {
+            let why = "it has no address that is supported";
             self.set_place(server);
             self.lost.push(format!("{}: {why}", self.place));
             return self.leave(server, why, sites);
         }
-        self.listens(server, top, &mut lines);
-        self.tls(server, &chain, top);
-        if is_redirect {
-            if tls::serves_plainly(http.own()) {
-                return self.leave(
-                    server,
-                    "https-redirect would hold for the servers without TLS too",
-                    sites,
-                );
-            }
-            top.setting("https-redirect on".to_owned());
-            return self.carry(server);
+        if hosts.is_empty() {
+            let why = "nginx sends it no requests either: another server has its names, or those without a known name";
+            return self.leave(server, why, sites);
         }
-        taken.extend(hosts.iter().cloned());
+        self.listens(server, at, names_default, top, &mut lines);
+        self.tls(server, at, &chain, top, &mut lines);
         self.fates.carried(server);
         if self.is_only_server {
             self.process(&chain, top);
+        } else {
+            self.real_ip(&chain, &mut lines);
         }
         self.seen(server.inner());
         self.set_place(server);
-        self.local_only(server, http, &mut lines);
         self.settings(&chain, &mut lines);
         let asks = chain.find("auth_request").filter(|directive| directive.word(0) != "off");
         self.auth_request(asks, &chain, &mut lines);
@@ -161,30 +146,6 @@ impl<'d> Import<'d> {
         sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
     }
 
-    /// A server that listens only where nobody else can connect is closed for others, because sites have all addresses
-    /// in common.
-    fn local_only(&mut self, server: &'d Directive, http: &Chain<'d>, lines: &mut Lines) {
-        let servers = || http.own().iter().filter(|directive| directive.name == "server");
-        if !is_local(server) || servers().all(is_local) {
-            return;
-        }
-        lines.comment(
-            "it listens only where nobody else can connect, and all sites have the same addresses here",
-        );
-        for peers in ["127.0.0.0/8", "::1", "unix"] {
-            lines.setting(line("allow", peers));
-        }
-        lines.setting("deny all".to_owned());
-        // A list of an inner block would replace this one.
-        let mut inner = server.inner().iter();
-        if super::chain::has_below(server.inner(), &["allow", "deny"])
-            || inner.any(|directive| ["allow", "deny"].contains(&directive.name.as_str()))
-        {
-            let why = "it listens only where nobody else can connect, and has access rules of its own";
-            self.closed_servers.push((server, why.to_owned()));
-        }
-    }
-
     /// The host names of a server.
     fn hosts(&mut self, server: &'d Directive, lines: &mut Lines) -> Vec<String> {
         let mut hosts = Vec::new();
@@ -220,66 +181,38 @@ impl<'d> Import<'d> {
         hosts
     }
 
-    /// The listen addresses of all servers together.
-    fn listens(&mut self, server: &'d Directive, top: &mut Lines, lines: &mut Lines) {
-        let mut count = 0;
+    /// The addresses of a server: at the top of the file if all servers have the same, otherwise in its site.
+    fn listens(
+        &mut self,
+        server: &'d Directive,
+        at: usize,
+        names_default: bool,
+        top: &mut Lines,
+        lines: &mut Lines,
+    ) {
+        let has_tls = self.addresses.has_tls();
+        for address in self.addresses.at(at) {
+            match self.shares_addresses {
+                true => self.listens.setting(address.setting(has_tls, false)),
+                false => lines.setting(address.setting(has_tls, names_default)),
+            }
+        }
         for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
-            count += 1;
-            let texts = directive.texts();
-            if texts.contains(&"quic") {
-                self.leave(directive, "HTTP/3 is not supported yet", lines);
+            if self.fates.is_known(directive) {
                 continue;
             }
-            let setting = if self.has_tls && !texts.contains(&"ssl") { "listen-plain" } else { "listen" };
-            let address = texts.first().copied().unwrap_or_default();
-            let address = match address.strip_prefix("*:") {
-                Some(port) => format!(":{port}"),
-                None if address.parse::<u16>().is_ok() => format!(":{address}"),
-                None if !address.contains(':') => format!("{address}:80"),
-                None if address.starts_with('[') && address.ends_with(']') => format!("{address}:80"),
-                None => address.to_owned(),
-            };
             self.fates.carried(directive);
-            let has_header = texts.contains(&"proxy_protocol");
-            let header = match self.header_peers {
-                HeaderPeers::Trusted if has_header => " proxy-protocol=on",
-                // `real_ip_header proxy_protocol` applies to all listeners.
-                HeaderPeers::Trusted => " proxy-protocol=off",
-                HeaderPeers::Unknown if has_header => {
-                    lines.comment(&format!(
-                        "not converted: proxy_protocol of {directive}; it needs set_real_ip_from, and real_ip_header proxy_protocol"
-                    ));
-                    ""
-                }
-                HeaderPeers::Unknown => "",
-            };
-            self.listens.setting(format!("{}{header}", line(setting, &address)));
-            for option in texts.iter().skip(1) {
+            for option in directive.texts().iter().skip(1) {
                 match option.split_once('=').unwrap_or((option, "")) {
                     ("backlog", count) => top.setting(format!("backlog {count}")),
-                    ("proxy_protocol", "") => {}
                     (
                         "default_server" | "default" | "reuseport" | "deferred" | "http2" | "ipv6only"
-                        | "bind" | "ssl",
+                        | "bind" | "ssl" | "proxy_protocol" | "rcvbuf" | "sndbuf" | "so_keepalive",
                         _,
                     ) => {}
                     _ => lines.comment(&format!("not converted: `{option}` of {directive}")),
                 }
             }
         }
-        if count == 0 {
-            let setting = if self.has_tls { "listen-plain" } else { "listen" };
-            self.listens.setting(format!("{setting} \":80\""));
-        }
     }
-}
-
-/// Whether a server listens only on addresses of the loopback network, or on Unix sockets.
-fn is_local(server: &Directive) -> bool {
-    let listens = server.inner().iter().filter(|directive| directive.name == "listen");
-    let mut addresses = listens.map(|directive| directive.word(0)).peekable();
-    let is_local = |address: &str| {
-        ["127.", "[::1]", "localhost", "unix:"].iter().any(|start| address.starts_with(start))
-    };
-    addresses.peek().is_some() && addresses.all(is_local)
 }

@@ -44,7 +44,21 @@ impl<'d> Import<'d> {
 
     /// Settings of the process: at the top, or in the only server.
     pub(super) fn process(&mut self, chain: &Chain<'d>, top: &mut Lines) {
-        for directive in chain.own() {
+        self.processed(chain, |_| true, top);
+    }
+
+    /// Whose information about clients is trusted, in one of several servers.
+    pub(super) fn real_ip(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        self.processed(chain, |name| ["set_real_ip_from", "real_ip_header"].contains(&name), lines);
+    }
+
+    fn processed(&mut self, chain: &Chain<'d>, is_wanted: impl Fn(&str) -> bool, top: &mut Lines) {
+        let is_own = |name: &str| chain.own().iter().any(|directive| directive.name == name);
+        if is_own("set_real_ip_from") && chain.find("real_ip_header").is_none() {
+            // nginx's default.
+            top.setting("client-address \"X-Real-IP\"".to_owned());
+        }
+        for directive in chain.own().iter().filter(|directive| is_wanted(&directive.name)) {
             let Some(text) = of_process(directive) else { continue };
             match text {
                 Some(text) => {

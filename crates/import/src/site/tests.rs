@@ -156,14 +156,14 @@ fn proxy_protocol_needs_trusted_addresses() {
     };
     let trusted = with("set_real_ip_from 10.0.0.0/8; real_ip_header proxy_protocol;");
     for expected in [
-        "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\n",
+        "listen \":80\" proxy-protocol=on\nlisten \":81\"\n",
         "trusted-proxies \"10.0.0.0/8\"\n",
         "client-address proxy-protocol\n",
     ] {
         assert!(trusted.contains(expected), "{expected}\n{trusted}");
     }
     let nobody = with("");
-    assert!(nobody.contains("// not converted: proxy_protocol of listen 80 proxy_protocol;"), "{nobody}");
+    assert!(nobody.contains("its PROXY protocol needs set_real_ip_from"), "{nobody}");
     assert!(nobody.contains("listen \":80\"\nlisten \":81\"\n"), "{nobody}");
 }
 
@@ -178,7 +178,6 @@ fn upstreams_zones_maps_and_logs() {
                 server { server_name s; } server { listen 81; server_name .t; return 444; }";
     let imported = imported(&format!("user a; worker_processes 2; http {{ {text} }}"));
     for expected in [
-        "listen \":80\"\nlisten \":81\"\n",
         "user a\n",
         "workers 2\n",
         "access-log a format=\"$remote_addr $status\"\n",
@@ -189,11 +188,11 @@ fn upstreams_zones_maps_and_logs() {
          server \"b:1\" backup=on\n    pool 8\n    // not converted: foo;  (nginx.conf:4) there is no equivalent\n    \
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
         "// not converted: upstream unused { … }  (nginx.conf:5) no proxy_pass uses it\n",
-        "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" \"*\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
-         supported in names\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
+        "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
+         supported in names\n    listen \":80\" default=on\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
         "        proxy u\n        proxy-host u\n",
-        "// not converted: server { … }  (nginx.conf:7) no request would reach it here",
-        "site t \"*.t\" {\n    close\n}\n",
+        "// not converted: server { … }  (nginx.conf:7) nginx sends it no requests either",
+        "site t \"*.t\" {\n    listen \":81\" default=on\n    close\n}\n",
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }
@@ -283,14 +282,45 @@ fn tls_is_converted() {
     ));
     assert_eq!(
         imported.text,
-        "listen-plain \":80\"\nlisten \":443\"\nhttps-redirect on\ntls \"/c.pem\" \"/k.pem\"\ntls-min-version \"1.3\"\n\
-         early-data on\ntls-client-ca \"/ca.pem\" optional=on\n\nsite \"a.test\" \"*\" {\n    respond 204\n}\n\n\
+        "early-data on\n\n\
+         site \"a.test\" {\n    listen-plain \":80\" default=on\n    redirect \"https://$host$request_uri\" status=301\n}\n\n\
+         site \"a.test\" {\n    listen \":443\" default=on\n    tls \"/c.pem\" \"/k.pem\"\n    tls-min-version \"1.3\"\n    \
+         tls-client-ca \"/ca.pem\" optional=on\n    respond 204\n}\n\n\
          // 16 directives: 15 converted, 1 not needed, 0 not converted.\n"
     );
-    let plain = "server { listen 80; server_name b.test; return 204; }";
-    let text = super::tests::imported(&format!("http {{ {redirect} {secure} {plain} }}")).text;
-    assert!(text.contains("https-redirect would hold for the servers without TLS too"), "{text}");
-    assert!(!text.contains("https-redirect on"), "{text}");
+}
+
+/// What a person would write: addresses that all servers share are at the top.
+#[test]
+fn addresses_belong_to_servers() {
+    let text = |servers: &str| super::tests::imported(&format!("http {{ {servers} }}")).text;
+    let end = |text: &str| text.split("\n\n//").next().unwrap_or_default().to_owned();
+    for (servers, expected) in [
+        (
+            "server { server_name a; return 204; } server { listen *:80; server_name b; return 204; }",
+            "listen \":80\"\n\nsite a \"*\" {\n    respond 204\n}\n\nsite b {\n    respond 204\n}",
+        ),
+        (
+            "server { listen 80; listen 127.0.0.1:81 default; server_name a; return 204; } server { listen 80 default_server; listen localhost:81; server_name b; return 204; }",
+            "site a {\n    listen \":80\"\n    listen \"127.0.0.1:81\" default=on\n    respond 204\n}\n\n\
+             site b {\n    listen \":80\" default=on\n    listen \"127.0.0.1:81\"\n    respond 204\n}",
+        ),
+        (
+            "server { listen 80; return 204; } server { listen 8000-8001; return 205; }",
+            "site \"*\" {\n    listen \":80\"\n    respond 204\n}\n\n\
+             site \"*\" {\n    listen \":8000\"\n    listen \":8001\"\n    respond 205\n}",
+        ),
+        (
+            "set_real_ip_from 10.0.0.0/8; server { listen 80; set_real_ip_from 192.0.2.1; real_ip_header X-A; server_name a; return 204; } server { listen 81; return 204; }",
+            "client-address \"X-Real-IP\"\ntrusted-proxies \"10.0.0.0/8\"\n\n\
+             site a {\n    listen \":80\" default=on\n    trusted-proxies \"192.0.2.1\"\n    client-address \"X-A\"\n    respond 204\n}\n\n\
+             site \"*\" {\n    listen \":81\"\n    respond 204\n}",
+        ),
+    ] {
+        assert_eq!(end(&text(servers)), expected, "{servers}");
+    }
+    let lost = text("server { listen example.org:80; return 204; } server { listen 80; return 204; }");
+    assert!(lost.starts_with("// NOT SERVED: these servers are missing."), "{lost}");
 }
 
 /// Each of these servers has one place that nginx would have handled or checked in a way that is not converted.
