@@ -158,7 +158,10 @@ impl<'d> Import<'d> {
                 if depth > 0 && !is_server {
                     continue;
                 }
-                if directive.name == "if" && restricts(directive) {
+                if directive.name == "if"
+                    && restricts(directive)
+                    && self.conditional(directive, chain).is_none()
+                {
                     return Some(because(directive, "it refuses or changes requests under a condition"));
                 }
                 if directive.name == "rewrite" && is_lost(directive, &self.maps) {

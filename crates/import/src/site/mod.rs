@@ -11,6 +11,7 @@ mod cache;
 mod chain;
 mod closed;
 mod compress;
+mod conditions;
 mod hidden;
 mod lists;
 mod location;
@@ -30,7 +31,7 @@ mod values;
 
 use crate::nginx::Directive;
 use chain::Chain;
-use out::{Fate, Fates, Lines, line, value};
+use out::{Fate, Fates, Lines, value};
 
 /// A site file, and how much of the configuration it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +68,8 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.seen(block);
     import.settings(&chain, &mut top);
     import.lists(&[&chain], &mut top);
-    import.maps(block, &mut blocks);
+    import.tables(block, &mut blocks);
+    import.variables(block, &mut top);
     import.known_upstreams(block);
     import.servers(&chain, &mut top, &mut sites);
     import.rest(block, &mut top);
@@ -104,8 +106,10 @@ struct Import<'d> {
     formats: Vec<(String, String)>,
     /// Addresses at the top.
     listens: Lines,
-    /// Names of maps.
+    /// Names of maps, and of variables that `set` makes.
     maps: Vec<String>,
+    /// Those of `set`.
+    set_names: Vec<String>,
     /// Whether there is a single server: it may contain settings of the process.
     is_only_server: bool,
     /// Where servers are served.
@@ -169,40 +173,6 @@ impl<'d> Import<'d> {
             top.comment(&format!("not served: {why}; change the list if a site needs such files"));
             let names: Vec<String> = names.iter().map(|name| out::text(name)).collect();
             top.setting(format!("hide {}", names.join(" ")));
-        }
-    }
-
-    fn maps(&mut self, http: &'d [Directive], top: &mut Lines) {
-        for map in http.iter().filter(|directive| directive.name == "map") {
-            let (source, name) = (map.word(0), map.word(1).trim_start_matches('$'));
-            let cases: Vec<&Directive> = map
-                .inner()
-                .iter()
-                .filter(|case| !["volatile", "hostnames"].contains(&case.name.as_str()))
-                .collect();
-            let is_plain = |case: &&&Directive| {
-                !case.name.starts_with('~') && !case.name.contains('*') && !case.word(0).contains('$')
-            };
-            if let Some(unknown) = values::unknown_variable(source, &self.maps) {
-                self.leave(map, &format!("the variable ${unknown} is not supported"), top);
-            } else if let Some(case) = cases.iter().find(|case| !is_plain(case)) {
-                self.leave(map, &format!("its case `{}` is not plain text", case.name), top);
-            } else {
-                let mut lines = Lines::default();
-                for case in cases {
-                    match case.name.as_str() {
-                        "default" => lines.setting(line("default", case.word(0))),
-                        from => lines.setting(format!(
-                            "case {} {}",
-                            value(from.trim_start_matches('\\')),
-                            value(case.word(0))
-                        )),
-                    }
-                }
-                top.block(&map.comments, format!("map {} {}", value(name), value(source)), lines);
-                self.maps.push(name.to_owned());
-                self.carry(map);
-            }
         }
     }
 

@@ -101,6 +101,13 @@ impl<'d> Import<'d> {
     /// # Errors
     /// Why it cannot be converted.
     pub(super) fn answer(&mut self, directive: &'d Directive, chain: &Chain<'d>) -> Result<String, String> {
+        let said = self.answer_of(directive, chain)?;
+        self.fates.carried(directive);
+        Ok(said)
+    }
+
+    /// The same without counting it.
+    pub(super) fn answer_of(&self, directive: &Directive, chain: &Chain<'d>) -> Result<String, String> {
         let (status, rest) = match directive.texts()[..] {
             [one] if one.parse::<u16>().is_ok() => (one, ""),
             [one] => ("302", one),
@@ -131,7 +138,6 @@ impl<'d> Import<'d> {
                 format!("respond {status} {} type={}", text(rest), value(kind))
             }
         };
-        self.fates.carried(directive);
         Ok(said)
     }
 

@@ -29,6 +29,7 @@ impl<'d> Import<'d> {
         }
         self.compression(chain, lines);
         self.access(chain, lines);
+        self.ifs_and_sets(chain, lines);
     }
 
     /// `allow` and `deny`, in order.
@@ -88,6 +89,7 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
         "index" => line("index", word),
         "autoindex" => line("listing", word),
         "expires" => return Some(expires(directive).map(|control| line("cache-control", &control))),
+        "satisfy" => line("satisfy", word),
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
         "auth_basic" => match chain.find("auth_basic_user_file") {
             Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),

@@ -111,7 +111,7 @@ fn directives_have_their_words() {
         ),
         (
             "root /r; if ($scheme = http) { return 301 /x; } ssl_engine a;",
-            "files \"/r\" | // not converted: if ($scheme = http) { … }  (nginx.conf:1) conditions are not supported; use sites, routes, maps or methods | \
+            "when \"$scheme == 'http'\" { | redirect \"$scheme://$http_host/x\" status=301 | } | files \"/r\" | \
              // not converted: ssl_engine a;  (nginx.conf:1) there is no equivalent",
         ),
         (
@@ -182,7 +182,7 @@ fn upstreams_zones_maps_and_logs() {
         "workers 2\n",
         "access-log a format=\"$remote_addr $status\"\n",
         "access-log b buffer=\"64KiB\"\n// not converted: `if=$n` of this log (nginx.conf:3)\n",
-        "// not converted: map $host $m { … }  (nginx.conf:2) its case `~^x` is not plain text\n",
+        "map m \"$host\" {\n    default a\n    case \"example.org\" b\n    case \"~^x\" c\n}\n",
         "map n \"$host\" {\n    case a b\n}\n",
         "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
          server \"b:1\" backup=on\n    pool 8\n    // not converted: foo;  (nginx.conf:4) there is no equivalent\n    \
@@ -338,7 +338,11 @@ fn unconverted_directives_close_their_location() {
         (1, "location / { root /r; auth_jwt x; }"),
         (0, "location / { root /r; auth_jwt off; }"),
         (1, "location / { root /r; limit_except GET { deny all; } }"),
-        (1, "location / { root /r; if ($http_x) { return 403; } }"),
+        (0, "location / { root /r; if ($http_x) { return 403; } }"),
+        (1, "location / { root /r; if ($unknown) { return 403; } }"),
+        (1, "location / { root /r; if ($http_x ~ (?=a)) { return 403; } }"),
+        (1, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
+        (1, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
         (1, "location / { root /r; if ($http_x) { fastcgi_pass a:1; } }"),
         (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
@@ -349,7 +353,7 @@ fn unconverted_directives_close_their_location() {
         (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { scgi_pass a:1; }"),
         (1, "auth_jwt x; location / { root /r; }"),
         (1, "auth_jwt x; location / { root /r; } location /a { auth_jwt off; root /r; }"),
-        (2, "if ($http_x) { return 403; } location / { root /r; } location /a { root /r; }"),
+        (2, "if ($unknown) { return 403; } location / { root /r; } location /a { root /r; }"),
         (2, "location / { root /r; } location ~ (a)\\1 { deny all; }"),
         (1, "location /a { location ~ b { uwsgi_pass a:1; } root /r; } location / { root /r; }"),
         (1, "location /a { alias $x; } location / { root /r; }"),
@@ -409,4 +413,41 @@ fn redirects_of_locations_stay_there() {
     }
     let lost = of_server("location / { return 204; } location /old { rewrite b(.*)$ http://x/$1 redirect; }");
     assert!(lost.contains("respond 501") && !lost.contains("http://x/\""), "{lost}");
+}
+
+#[test]
+fn conditions_variables_and_tables() {
+    for (text, expected) in [
+        ("root /r; if ($http_x) { return 403; }", "when \"!($http_x in ['', '0'])\" { | respond 403 | }"),
+        (
+            "root /r; if ($request_method !~ ^(GET|HEAD)$ ) { return 405; }",
+            "when \"!$request_method.matches(r'^(GET|HEAD)$')\" { | respond 405 | }",
+        ),
+        (
+            "root /r; if ($http_user_agent ~* \"bad bot\") { return 444; }",
+            "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
+        ),
+        ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
+        (
+            "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
+            "satisfy any | ",
+        ),
+    ] {
+        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
+    }
+    let text = "geo $a { default 0; 10.0.0.0/8 1; } geo $http_x $b { ranges; 1.1.1.1-1.1.1.2 1; } \
+                split_clients \"$remote_addr\" $c { 10% x; * y; } map $host $d { hostnames; .a.test 1; default 0; } \
+                map $host $e { *.a.test 1; } server { listen 80; set $v 1; return 204; }";
+    let text = imported(&format!("http {{ {text} }}")).text;
+    for expected in [
+        "map a \"$remote_addr\" by=address {\n    default \"0\"\n    case \"10.0.0.0/8\" \"1\"\n}\n",
+        "// not converted: geo $http_x $b { … }  (nginx.conf:1) its line `ranges` is not supported\n",
+        "map c \"$remote_addr\" by=share {\n    case \"10%\" x\n    default y\n}\n",
+        "map d \"$host\" {\n    case \"a.test\" \"1\"\n    case \"*.a.test\" \"1\"\n    default \"0\"\n}\n",
+        "// not converted: map $host $e { … }  (nginx.conf:1) its case `*.a.test` is not plain text\n",
+        "\nset v \"\"\n",
+        "    set v \"1\"\n    respond 204\n",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
 }

@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 19] = [
+const VARIABLES: [&str; 25] = [
     "scheme",
     "host",
     "http_host",
@@ -80,6 +80,12 @@ const VARIABLES: [&str; 19] = [
     "remote_addr",
     "realip_remote_addr",
     "remote_user",
+    "server_protocol",
+    "https",
+    "ssl_protocol",
+    "ssl_cipher",
+    "msec",
+    "request_id",
     "ssl_client_verify",
     "ssl_client_escaped_cert",
     "ssl_client_s_dn",

@@ -1,0 +1,221 @@
+//! `if`, `set`, `map`, `geo` and `split_clients`: conditions, variables and tables.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::out::{Lines, line, text, value};
+use super::{Import, values};
+
+impl<'d> Import<'d> {
+    /// Finds the variables that `set` makes and that can be converted: each is empty unless a block sets it.
+    pub(super) fn variables(&mut self, main: &'d [Directive], top: &mut Lines) {
+        let (mut names, mut excluded) = (Vec::new(), Vec::new());
+        collect(main, false, &mut names, &mut excluded);
+        names.retain(|name| !excluded.contains(name));
+        for name in names {
+            top.setting(format!("set {} \"\"", value(&name)));
+            self.maps.push(name.clone());
+            self.set_names.push(name);
+        }
+    }
+
+    /// Writes the variables and the conditions of a block.
+    pub(super) fn ifs_and_sets(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        for directive in chain.own() {
+            match directive.name.as_str() {
+                "set" => {
+                    let name = directive.word(0).trim_start_matches('$');
+                    let is_known = values::unknown_variable(directive.word(1), &self.maps).is_none();
+                    if is_known && self.set_names.iter().any(|known| known == name) {
+                        self.fates.carried(directive);
+                        lines.setting(format!("set {} {}", value(name), text(directive.word(1))));
+                    }
+                }
+                "if" => {
+                    if let Some((expression, action)) = self.conditional(directive, chain) {
+                        self.carry(directive);
+                        let mut inner = Lines::default();
+                        inner.setting(action);
+                        lines.block(&[], format!("when {}", text(&expression)), inner);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The expression and the action of an `if` that only returns; `None` if it cannot be converted.
+    pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<(String, String)> {
+        let [only] = directive.inner() else { return None };
+        if only.name != "return" || only.word(1).contains("$1") {
+            return None;
+        }
+        let expression = self.expression(directive)?;
+        Some((expression, self.answer_of(only, chain).ok()?))
+    }
+
+    /// The condition of an `if`, in the syntax of the site file.
+    fn expression(&self, directive: &Directive) -> Option<String> {
+        let words = directive.texts();
+        let (first, rest) = words.split_first()?;
+        let mut words: Vec<&str> =
+            std::iter::once(first.strip_prefix('(')?).chain(rest.iter().copied()).collect();
+        let last = words.pop()?;
+        words.push(last.strip_suffix(')')?);
+        words.retain(|word| !word.is_empty());
+        let (variable, test) = match words[..] {
+            [variable] => (variable, None),
+            [variable, operator, operand] => (variable, Some((operator, operand))),
+            _ => return None,
+        };
+        let is_variable = variable.starts_with('$') && values::variables(variable).len() == 1;
+        if !is_variable || values::unknown_variable(variable, &self.maps).is_some() || variable == "$1" {
+            return None;
+        }
+        let variable = format!("${}", values::variables(variable).first()?);
+        let Some((operator, operand)) = test else { return Some(format!("!({variable} in ['', '0'])")) };
+        if operand.contains(['\'', '\\', '$']) && matches!(operator, "=" | "!=") || operand.contains('\'') {
+            return None;
+        }
+        let matches = |flags: &str| {
+            let pattern = format!("{flags}{operand}");
+            regex::Regex::new(&pattern).ok()?;
+            // A dollar sign followed by a letter would be a variable there.
+            Some(format!("{variable}.matches(r'{pattern}')"))
+        };
+        Some(match operator {
+            "=" => format!("{variable} == '{operand}'"),
+            "!=" => format!("{variable} != '{operand}'"),
+            "~" => matches("")?,
+            "~*" => matches("(?i)")?,
+            "!~" => format!("!{}", matches("")?),
+            "!~*" => format!("!{}", matches("(?i)")?),
+            _ => return None,
+        })
+    }
+
+    /// `map`, `geo` and `split_clients`.
+    pub(super) fn tables(&mut self, http: &'d [Directive], top: &mut Lines) {
+        for directive in http {
+            let made = match directive.name.as_str() {
+                "map" => self.map(directive),
+                "geo" => geo(directive),
+                "split_clients" => shares(directive),
+                _ => continue,
+            };
+            match made {
+                Ok((name, head, lines)) => {
+                    top.block(&directive.comments, head, lines);
+                    self.maps.push(name);
+                    self.carry(directive);
+                }
+                Err(why) => self.leave(directive, &why, top),
+            }
+        }
+    }
+
+    fn map(&self, map: &Directive) -> Result<(String, String, Lines), String> {
+        let (source, name) = (map.word(0), map.word(1).trim_start_matches('$'));
+        if let Some(unknown) = values::unknown_variable(source, &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        let has_hostnames = map.inner().iter().any(|case| case.name == "hostnames");
+        let mut lines = Lines::default();
+        for case in map.inner() {
+            let (key, to) = (case.name.as_str(), case.word(0));
+            if let Some(unknown) = values::unknown_variable(to, &self.maps) {
+                return Err(format!("the variable ${unknown} is not supported"));
+            }
+            let is_wildcard = key.starts_with("*.") || key.ends_with(".*");
+            match key {
+                "volatile" | "hostnames" => {}
+                "default" => lines.setting(line("default", to)),
+                _ if key.starts_with('~') => {
+                    let pattern = key.trim_start_matches('~').trim_start_matches('*');
+                    if regex::Regex::new(pattern).is_err()
+                        || pattern.contains("(?<")
+                        || pattern.contains("(?P<")
+                    {
+                        return Err(format!("the expression of its case `{key}` is not supported"));
+                    }
+                    lines.setting(format!("case {} {}", text(key), value(to)));
+                }
+                _ if is_wildcard && !has_hostnames => {
+                    return Err(format!("its case `{key}` is not plain text"));
+                }
+                _ if has_hostnames && key.starts_with('.') => {
+                    lines.setting(format!("case {} {}", value(&key[1..]), value(to)));
+                    lines.setting(format!("case {} {}", text(&format!("*{key}")), value(to)));
+                }
+                _ => lines.setting(format!("case {} {}", value(key.trim_start_matches('\\')), value(to))),
+            }
+        }
+        Ok((name.to_owned(), format!("map {} {}", value(name), text(source)), lines))
+    }
+}
+
+fn geo(geo: &Directive) -> Result<(String, String, Lines), String> {
+    let (source, name) = match geo.texts()[..] {
+        [name] => ("$remote_addr", name),
+        [source, name] => (source, name),
+        _ => return Err("its values are not supported".to_owned()),
+    };
+    if source != "$remote_addr" && values::unknown_variable(source, &[]).is_some() {
+        return Err("its source is not supported".to_owned());
+    }
+    let name = name.trim_start_matches('$');
+    let mut lines = Lines::default();
+    for case in geo.inner() {
+        let (key, to) = (case.name.as_str(), case.word(0));
+        let address = key.split('/').next().unwrap_or_default();
+        match key {
+            "default" => lines.setting(line("default", to)),
+            _ if address.parse::<std::net::IpAddr>().is_ok() && !to.contains('$') => {
+                lines.setting(format!("case {} {}", text(key), value(to)));
+            }
+            _ => return Err(format!("its line `{key}` is not supported")),
+        }
+    }
+    Ok((name.to_owned(), format!("map {} {} by=address", value(name), text(source)), lines))
+}
+
+fn shares(split: &Directive) -> Result<(String, String, Lines), String> {
+    let (source, name) = (split.word(0), split.word(1).trim_start_matches('$'));
+    if let Some(unknown) = values::unknown_variable(source, &[]) {
+        return Err(format!("the variable ${unknown} is not supported"));
+    }
+    let mut lines = Lines::default();
+    for case in split.inner() {
+        match case.name.as_str() {
+            "*" => lines.setting(line("default", case.word(0))),
+            share => lines.setting(format!("case {} {}", text(share), value(case.word(0)))),
+        }
+    }
+    Ok((name.to_owned(), format!("map {} {} by=share", value(name), text(source)), lines))
+}
+
+/// The variables of `set` in these blocks, and those that cannot be converted: in an `if`, set twice in one block, or with a
+/// group of an expression in the value.
+fn collect(block: &[Directive], is_conditional: bool, names: &mut Vec<String>, excluded: &mut Vec<String>) {
+    let mut here: Vec<String> = Vec::new();
+    for directive in block {
+        if directive.name == "set" {
+            let name = directive.word(0).trim_start_matches('$').to_owned();
+            let has_group = values::variables(directive.word(1))
+                .iter()
+                .any(|name| name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()));
+            let is_plain =
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+                    && name.starts_with(|char: char| char.is_ascii_lowercase())
+                    && values::unknown_variable(&format!("${name}"), &[]).is_some();
+            if is_conditional || has_group || !is_plain || here.contains(&name) {
+                excluded.push(name.clone());
+            }
+            here.push(name.clone());
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        collect(directive.inner(), is_conditional || directive.name == "if", names, excluded);
+    }
+}
