@@ -136,7 +136,7 @@ impl Both {
         }
         // What nginx has passed on is refused, unless its form is refused before.
         if old.status == 502 {
-            assert!(matches!(new.status, 501 | 400 | 403 | 404 | 301), "{}", context());
+            assert!(matches!(new.status, 502 | 501 | 400 | 403 | 404 | 301), "{}", context());
         }
         (old.status, new.status)
     }
@@ -382,7 +382,7 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("location / { uwsgi_pass HANDLER; }", &[("/page.html", 501)]),
         ("location / { scgi_pass HANDLER; }", &[("/page.html", 501)]),
         ("location / { memcached_pass HANDLER; set $memcached_key $uri; }", &[("/page.html", 501)]),
-        ("location / { grpc_pass grpc://HANDLER; }", &[("/page.html", 501)]),
+        ("location / { grpc_pass grpc://HANDLER; }", &[("/page.html", 502)]),
         (
             "location / { try_files $uri @app; } location @app { uwsgi_pass HANDLER; }",
             &[("/page.html", 200), ("/none", 501)],
@@ -439,10 +439,10 @@ fn restrictions_are_converted_or_their_location_closed() {
             &[("/private/deep/x.css", 501)],
         ),
         ("location / { limit_except POST { deny all; } }", &[("/page.html", 501)]),
-        ("location / { if ($http_x_token = \"\") { return 403; } }", &[("/page.html", 501)]),
-        ("if ($cookie_auth != yes) { return 302 /login; } location / { }", &[("/page.html", 501)]),
+        ("location / { if ($http_x_token = \"\") { return 403; } }", &[("/page.html", 403)]),
+        ("if ($cookie_auth != yes) { return 302 /login; } location / { }", &[("/page.html", 302)]),
         ("if ($http_x_token = \"\") { rewrite ^ /login last; } location / { }", &[("/page.html", 501)]),
-        ("location / { if ($request_method = GET) { return 405; } }", &[("/page.html", 501)]),
+        ("location / { if ($request_method = GET) { return 405; } }", &[("/page.html", 405)]),
         (
             "location / { valid_referers none server_names; if ($invalid_referer = \"\") { return 403; } }",
             &[("/page.html", 501)],
@@ -455,7 +455,7 @@ fn restrictions_are_converted_or_their_location_closed() {
         ("auth_request /auth; location / { } location = /auth { return 403; }", &[("/page.html", 501)]),
         (
             "location / { satisfy any; deny all; allow 127.0.0.2; auth_basic x; auth_basic_user_file FOLDER/passwords; }",
-            &[("/page.html", 403)],
+            &[("/page.html", 401)],
         ),
         ("rewrite ^/(?!public)(.*)$ /private/none/$1; location / { }", &[("/page.html", 501)]),
         ("rewrite ^/page $http_x$document_root/none; location / { }", &[("/page.html", 501)]),

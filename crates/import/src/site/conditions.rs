@@ -62,7 +62,13 @@ impl<'d> Import<'d> {
             std::iter::once(first.strip_prefix('(')?).chain(rest.iter().copied()).collect();
         let last = words.pop()?;
         words.push(last.strip_suffix(')')?);
-        words.retain(|word| !word.is_empty());
+        // The parentheses may stand alone; a quoted word between them may be empty.
+        if words.first() == Some(&"") && first == &"(" {
+            words.remove(0);
+        }
+        if words.last() == Some(&"") && last == ")" {
+            words.pop();
+        }
         let (variable, test) = match words[..] {
             [variable] => (variable, None),
             [variable, operator, operand] => (variable, Some((operator, operand))),

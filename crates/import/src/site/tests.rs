@@ -428,6 +428,7 @@ fn conditions_variables_and_tables() {
             "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
         ),
         ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
+        ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
         (
             "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
             "satisfy any | ",
