@@ -63,7 +63,7 @@ fn bodies_arrive_at_routes_with_conditions() {
     }
     let refused = ask(&server, "POST /guarded", &format!("X-Token: bad\r\n{late}"));
     assert!(refused.starts_with("403 no"), "{refused}");
-    let large = format!("X-Token: good\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello all\r\n0\r\n\r\n");
+    let large = "X-Token: good\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello all\r\n0\r\n\r\n".to_owned();
     assert!(ask(&server, "POST /guarded", &large).starts_with("413 "), "the limit of the route");
     assert!(get(&server, "/pages/sorry.txt", "").starts_with("404 "), "it is internal");
     assert_eq!(get(&server, "/failing", ""), "502 sorry");

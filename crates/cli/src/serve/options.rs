@@ -229,7 +229,7 @@ impl ServeOptions {
             listen.proxy_protocol.get_or_insert(is_usual);
         }
         let is_on = self.listens.iter().any(|listen| listen.proxy_protocol == Some(true));
-        if !is_on && !(is_usual && self.level == Level::Top) {
+        if !(is_on || is_usual && self.level == Level::Top) {
             return Ok(());
         }
         if !is_usual && self.names_client_address {

@@ -147,7 +147,7 @@ impl<'d> Import<'d> {
         };
         let status = match status {
             None => String::new(),
-            Some("=") => return Err("taking the status of the page is not supported".to_owned()),
+            Some("=") => " status=own".to_owned(),
             Some(status) => format!(" status={}", status.trim_start_matches('=')),
         };
         if !page.starts_with('/') || page.contains('$') {
@@ -161,8 +161,20 @@ impl<'d> Import<'d> {
         {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
-        let root = self.page_root(page, chain)?;
         let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
+        let root = match self.page_root(page, chain) {
+            Ok(root) if status != " status=own" => root,
+            // Only a route that responds at once can replace a response of an upstream.
+            Err(handler) if upstream.is_empty() || ["return", "alias"].contains(&handler) => {
+                let codes = codes.join(" ");
+                return Ok(Some(format!(
+                    "error-page {codes} to={}{status}{upstream}",
+                    super::out::text(page)
+                )));
+            }
+            Ok(_) => return Err("taking the status of a file is not supported".to_owned()),
+            Err(handler) => return Err(format!("its page is handled by {handler}")),
+        };
         let file = format!("{}{page}", root.trim_end_matches('/'));
         if is_missing(&file) {
             return Err(format!("there is no file {file}"));
@@ -171,7 +183,10 @@ impl<'d> Import<'d> {
     }
 
     /// The folder of an error page: that of the location which nginx chooses for it.
-    fn page_root(&self, page: &str, chain: &Chain<'d>) -> Result<&'d str, String> {
+    ///
+    /// # Errors
+    /// The name of the directive that handles it, if that is no folder.
+    fn page_root(&self, page: &str, chain: &Chain<'d>) -> Result<&'d str, &'d str> {
         let around = chain.at_server();
         let location = super::location::choose(page, chain.server());
         let inner = location.map_or(around, |location| chain.at_server().within(location.inner()));
@@ -180,9 +195,7 @@ impl<'d> Import<'d> {
                 || ["return", "rewrite", "alias"].contains(&directive.name.as_str())
         });
         match (handler, inner.word("root")) {
-            (Some(handler), _) => {
-                Err(format!("its page is handled by {handler}, and only files are supported"))
-            }
+            (Some(handler), _) => Err(handler.name.as_str()),
             (None, "") => Ok("html"),
             (None, root) => Ok(root),
         }

@@ -245,7 +245,9 @@ impl<'d> Import<'d> {
         let mut lines = Lines::default();
         self.fates.carried(location);
         // It cannot be reached from outside.
-        if location.inner().iter().any(|directive| directive.name == "internal") {
+        let is_internal = location.inner().iter().any(|directive| directive.name == "internal");
+        let is_page = path.exact().or(path.prefix()).is_some_and(|uri| is_error_page(uri, chain.server()));
+        if is_internal && !is_page {
             location.inner().iter().for_each(|directive| self.fates.carried(directive));
             lines.setting("respond 404".to_owned());
             return site.block(&location.comments, path.head(), lines);
@@ -274,7 +276,8 @@ impl<'d> Import<'d> {
             (None, None) => self.action(&chain, Some(path), named, &mut lines),
         }
         self.rest(location.inner(), &mut lines);
-        site.block(&location.comments, path.head(), lines);
+        let entry = if is_internal { " entry=internal" } else { "" };
+        site.block(&location.comments, format!("{}{entry}", path.head()), lines);
         // Nested locations: a plain path within a plain path becomes a sibling.
         let inner = location.inner().iter().filter(|directive| directive.name == "location");
         let is_plain = |inner: &Directive| {
@@ -383,5 +386,13 @@ fn lost_inside(location: &Directive, path: &Path) -> Option<String> {
         let place = format!("{}:{}", within.file, within.line);
         (is_lost && closed::matters(within))
             .then(|| format!("{within} ({place}): it is inside another location, and not converted"))
+    })
+}
+
+/// Whether an `error_page` of a server leads to this path.
+fn is_error_page(uri: &str, block: &[Directive]) -> bool {
+    block.iter().any(|directive| {
+        (directive.name == "error_page" && directive.texts().last() == Some(&uri))
+            || is_error_page(uri, directive.inner())
     })
 }

@@ -428,6 +428,14 @@ fn conditions_variables_and_tables() {
             "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
         ),
         ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
+        (
+            "root /r; error_page 404 = /e; location = /e { internal; return 204; }",
+            "error-page 404 to=\"/e\" status=own",
+        ),
+        (
+            "root /r; error_page 404 /e; location = /e { internal; return 204; }",
+            "route \"/e\" match=exact entry=internal { | respond 204 | }",
+        ),
         ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
         (
             "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
