@@ -18,7 +18,7 @@ pub struct Outcome {
     pub statuses: Statuses,
     /// The counted time.
     pub elapsed: Duration,
-    /// Bytes of responses, including the warm-up's.
+    /// Bytes of responses in the counted time; in the open loop, of the requests that became due in it (HTTP/1).
     pub bytes_read: u64,
     /// Connections made, including those of the preparation.
     pub connections_made: u64,
