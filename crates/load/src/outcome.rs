@@ -42,6 +42,8 @@ pub struct Outcome {
     pub unanswered: u64,
     /// In the open loop: due, but never sent because no connection was free. The latencies include their wait so far.
     pub unsent: u64,
+    /// Of the counted requests, those with a response before the end of the planned time.
+    pub answered_in_time: u64,
     /// CPU use of our threads.
     pub threads: Vec<ThreadUse>,
     /// CPU use of the server, if it could be read.

@@ -63,6 +63,7 @@ pub(crate) struct ThreadResult {
     pub(crate) over_ns: u64,
     pub(crate) unanswered: u64,
     pub(crate) unsent: u64,
+    pub(crate) answered_in_time: u64,
     pub(crate) held: u64,
 }
 

@@ -157,6 +157,7 @@ impl<'p> Worker<'p> {
         self.now_ns = clock::nanoseconds();
         let mut cpu = clock::thread_cpu();
         let mut is_warming = !plan.warmup.is_zero();
+        let mut answered_in_time = None;
         while !self.is_over() {
             if is_warming && self.now_ns >= times.begin_ns {
                 is_warming = false;
@@ -170,10 +171,14 @@ impl<'p> Worker<'p> {
                 self.pace.next_due_ns().map_or(SWEEP_NS, |due_ns| due_ns.saturating_sub(self.now_ns));
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
             self.tell();
+            if answered_in_time.is_none() && self.now_ns >= times.end_ns {
+                answered_in_time = Some(self.tally.requests);
+            }
         }
         // If it ended in the warm-up, it used nothing in the counted time.
         let used = if is_warming { Duration::ZERO } else { clock::thread_cpu() - cpu };
-        Ok(self.finish(used))
+        let answered_in_time = answered_in_time.unwrap_or(self.tally.requests);
+        Ok(ThreadResult { answered_in_time, ..self.finish(used) })
     }
 
     fn tell(&mut self) {
@@ -264,6 +269,7 @@ impl<'p> Worker<'p> {
             over_ns: self.now_ns,
             unanswered: if self.shared.plan.subscribe.is_some() { 0 } else { self.in_flight_count },
             unsent,
+            answered_in_time: 0,
             held: held as u64,
         }
     }
