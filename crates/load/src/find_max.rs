@@ -199,7 +199,7 @@ mod tests {
         fn run(&self, rate_per_s: f64, duration: Duration) -> bool {
             let (service_s, end_s) = (self.service().as_secs_f64(), duration.as_secs_f64());
             // When each of the server's places, and each connection, is free again; the earliest first.
-            let mut places = std::collections::VecDeque::from(vec![0.0; self.parallel]);
+            let mut places = std::collections::VecDeque::from(vec![0.0_f64; self.parallel]);
             let mut responses: Vec<f64> = Vec::new();
             let offered = (rate_per_s * end_s) as usize;
             for index in 0..offered {
@@ -212,7 +212,7 @@ mod tests {
                 if self.queue_max.is_some_and(|max| waiting > max) {
                     return false;
                 }
-                let free_s = places.pop_front().unwrap_or_default();
+                let free_s: f64 = places.pop_front().unwrap_or_default();
                 let response_s = free_s.max(sent_s) + service_s;
                 places.push_back(response_s);
                 responses.push(response_s);
