@@ -115,6 +115,19 @@ pub fn judge_planned(pairs: &[(f64, f64)], level: Level) -> Verdict {
     verdict_within(mean, error * student(level.alpha, count - 1))
 }
 
+/// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large
+/// contributions of a change that matters in few orders.
+pub fn judge_mean(pairs: &[(f64, f64)], level: Level) -> Verdict {
+    let logs = logs(pairs, |one, other| one / other);
+    if logs.len() < PAIRS_MIN {
+        return UNKNOWN;
+    }
+    let (middle, count) = (mean(&logs), logs.len() as f64);
+    let squares: f64 = logs.iter().map(|value| (value - middle).powi(2)).sum();
+    let error = (squares / (count * (count - 1.0))).sqrt();
+    verdict_within(middle, error * student(level.alpha, logs.len() - 1))
+}
+
 /// The value that the magnitude of Student's t with this many degrees of freedom exceeds with probability `alpha`.
 fn student(alpha: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, f64::from(1 << 20));
@@ -473,6 +486,21 @@ mod tests {
         assert_eq!(apart(&mut random, 0.5, (0.02, 0.02), 6).word, Word::Slower);
         assert_eq!(judge_apart(&[2.0; 4], &[1.0; 4], Level::ONE).word, Word::Faster, "nothing scatters");
         assert_eq!(judge_apart(&[2.0, 2.0, 2.0, 0.0], &[1.0; 4], Level::ONE).word, Word::NoDifference);
+    }
+
+    /// A change that gains 40 % in one order of six and nothing in the others is worth a sixth of its logarithm.
+    #[test]
+    fn plain_means_of_all_contributions_add_up() {
+        let share = |large: usize| -> Vec<(f64, f64)> {
+            (0..24).map(|order| (if order % 6 == large { 1.4 } else { 1.0 }, 1.0)).collect()
+        };
+        let found = judge_mean(&share(2), Level::ONE);
+        assert!((found.ratio.ln() - 1.4_f64.ln() / 6.0).abs() < 1e-12, "{found:?}");
+        assert!((judge(&share(2), Level::ONE).ratio - 1.0).abs() < 0.01, "a trimmed mean finds nothing");
+        for players in 2..=6 {
+            let total: f64 = (0..players).map(|at| judge_mean(&share(at), Level::ONE).ratio.ln()).sum();
+            assert!((total - players as f64 * 1.4_f64.ln() / 6.0).abs() < 1e-9, "{players}: {total}");
+        }
     }
 
     #[test]
