@@ -28,7 +28,19 @@ pub struct RateStep {
 }
 
 /// Precision: the rate that missed is at most this many times the one that met.
-pub const PRECISION: f64 = 1.05;
+pub const PRECISION: f64 = 1.02;
+
+/// The share of the offered requests that a rate may fall short of and still count as sustained.
+const SHORTFALL_MAX: f64 = 0.01;
+
+/// A run has at least this many requests: with fewer, a shortfall of a few per cent is less than a request.
+const STEP_REQUESTS_MIN: f64 = 200.0;
+
+/// A run lasts at least this many service times: a backlog needs time to grow.
+const STEP_SERVICE_TIMES_MIN: u32 = 20;
+
+/// The longest run: ten minutes.
+const STEP_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// How often the reported rate has to meet the objective.
 pub const CONFIRMATIONS: usize = 3;
@@ -41,6 +53,36 @@ const CONFIRMING_STEPS_MAX: usize = 30;
 
 /// Most rates to try: enough for a start that is wrong by a factor of a million.
 pub const STEPS_MAX: usize = 40;
+
+/// The counts of a run at a rate, to decide whether the server can sustain it.
+#[derive(Debug, Clone, Copy)]
+pub struct OfferedLoad {
+    /// Requests that became due in the run.
+    pub offered: u64,
+    /// Of those, the ones with a response before the run's planned end.
+    pub answered: u64,
+    /// The requested rate, in requests per second.
+    pub rate_per_s: f64,
+    /// The shortest latency: the time of a request that does not queue.
+    pub service: Duration,
+}
+
+impl OfferedLoad {
+    /// Whether all but one per cent were served in the run's time. Requests that are in service at its end are not a
+    /// shortfall (Little: the rate times the service time); a backlog is.
+    pub fn is_sustained(&self) -> bool {
+        let in_service = (self.rate_per_s * self.service.as_secs_f64()).ceil();
+        let missing = self.offered.saturating_sub(self.answered) as f64;
+        missing <= SHORTFALL_MAX * self.offered as f64 + in_service
+    }
+}
+
+/// How long a run at a rate lasts if `planned` was requested: longer for rates and service times for which that would be a
+/// few requests.
+pub fn step_time(planned: Duration, rate_per_s: f64, service: Duration) -> Duration {
+    let requests = Duration::from_secs_f64((STEP_REQUESTS_MIN / rate_per_s).min(STEP_TIME_MAX.as_secs_f64()));
+    planned.max(requests.max(service.saturating_mul(STEP_SERVICE_TIMES_MIN)).min(STEP_TIME_MAX))
+}
 
 impl Slo {
     /// Parses `p99=5ms`, given a parser for the time.
@@ -137,6 +179,86 @@ mod tests {
             }
         }
         assert!(best(&search(0.1, 1000.0)).is_none(), "and where there is none, the search ends");
+    }
+
+    /// A scripted server on a simulated clock: `parallel` requests at a time, each in `parallel / capacity` seconds;
+    /// it refuses what finds `queue_max` requests waiting. The generator holds back what finds no free connection.
+    struct ScriptedServer {
+        capacity_per_s: f64,
+        parallel: usize,
+        queue_max: Option<usize>,
+        connections: usize,
+    }
+
+    impl ScriptedServer {
+        fn service(&self) -> Duration {
+            Duration::from_secs_f64(self.parallel as f64 / self.capacity_per_s)
+        }
+
+        /// Whether a run at a constant rate is sustained without errors.
+        fn run(&self, rate_per_s: f64, duration: Duration) -> bool {
+            let (service_s, end_s) = (self.service().as_secs_f64(), duration.as_secs_f64());
+            // When each of the server's places, and each connection, is free again; the earliest first.
+            let mut places = std::collections::VecDeque::from(vec![0.0_f64; self.parallel]);
+            let mut responses: Vec<f64> = Vec::new();
+            let offered = (rate_per_s * end_s) as usize;
+            for index in 0..offered {
+                let due_s = index as f64 / rate_per_s;
+                // All service times are equal, so responses come in order: a connection is free after the response
+                // to the request that many earlier.
+                let is_held = index >= self.connections;
+                let sent_s = if is_held { responses[index - self.connections].max(due_s) } else { due_s };
+                let waiting = responses.iter().rev().take_while(|at| **at - service_s > sent_s).count();
+                if self.queue_max.is_some_and(|max| waiting > max) {
+                    return false;
+                }
+                let free_s: f64 = places.pop_front().unwrap_or_default();
+                let response_s = free_s.max(sent_s) + service_s;
+                places.push_back(response_s);
+                responses.push(response_s);
+            }
+            let answered = responses.iter().filter(|at| **at < end_s).count() as u64;
+            let service = self.service();
+            OfferedLoad { offered: offered as u64, answered, rate_per_s, service }.is_sustained()
+        }
+    }
+
+    #[test]
+    fn a_scripted_servers_capacity_is_found_within_three_percent() {
+        for capacity_per_s in [1.0, 10.0, 200.0, 2000.0] {
+            for parallel in [1, 4, 64] {
+                for connections in [parallel, 2 * parallel, 128] {
+                    for queue_max in [None, Some(2 * parallel)] {
+                        let server = ScriptedServer { capacity_per_s, parallel, queue_max, connections };
+                        let mut steps: Vec<RateStep> = Vec::new();
+                        while let Some(rate_per_s) = next_rate(&steps, (capacity_per_s / 2.0).max(1.0)) {
+                            let time = step_time(Duration::from_secs(1), rate_per_s, server.service());
+                            let is_met = server.run(rate_per_s, time);
+                            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met });
+                        }
+                        let found = best(&steps).map_or(0.0, |step| step.rate_per_s);
+                        let error = found / capacity_per_s - 1.0;
+                        let case = (capacity_per_s, parallel, connections, queue_max);
+                        assert!(error.abs() <= 0.03, "{case:?}: found {found}, {error:+.3}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_growing_backlog_is_not_sustained() {
+        let load = |answered| OfferedLoad {
+            offered: 296,
+            answered,
+            rate_per_s: 296.0,
+            service: Duration::from_millis(5),
+        };
+        assert!(!load(200).is_sustained() && !load(290).is_sustained());
+        assert!(load(294).is_sustained() && load(296).is_sustained());
+        assert_eq!(step_time(Duration::from_secs(1), 2000.0, Duration::ZERO), Duration::from_secs(1));
+        assert_eq!(step_time(Duration::from_secs(1), 2.0, Duration::ZERO), Duration::from_secs(100));
+        assert_eq!(step_time(Duration::from_secs(1), 1e-9, Duration::MAX), STEP_TIME_MAX);
     }
 
     /// Searches and confirms against a server whose limit differs in each run.

@@ -18,7 +18,7 @@ pub struct Outcome {
     pub statuses: Statuses,
     /// The counted time.
     pub elapsed: Duration,
-    /// Bytes of responses, including the warm-up's.
+    /// Bytes of responses in the counted time; in the open loop, of the requests that became due in it (HTTP/1).
     pub bytes_read: u64,
     /// Connections made, including those of the preparation.
     pub connections_made: u64,
@@ -42,6 +42,8 @@ pub struct Outcome {
     pub unanswered: u64,
     /// In the open loop: due, but never sent because no connection was free. The latencies include their wait so far.
     pub unsent: u64,
+    /// Of the counted requests, those with a response before the end of the planned time.
+    pub answered_in_time: u64,
     /// CPU use of our threads.
     pub threads: Vec<ThreadUse>,
     /// CPU use of the server, if it could be read.

@@ -32,7 +32,7 @@ pub struct Plan {
     /// The CPU of each thread, in turn; if empty, the scheduler decides.
     pub cpus: Vec<usize>,
     /// The counted time. In the closed loop, responses until its end count; in the open loop, requests that became
-    /// due in it.
+    /// due in it. After it, requests that are open are waited for.
     pub duration: Duration,
     /// Ends the counted time early, after this many responses or errors.
     pub requests_max: Option<u64>,

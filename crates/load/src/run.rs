@@ -142,6 +142,7 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         sequence: plan.subscribe.map(|_| tally.sequence),
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),
+        answered_in_time: sum(all, |one| one.answered_in_time),
         threads: all
             .iter()
             .map(|one| ThreadUse {

@@ -1,11 +1,13 @@
 //! Measurements with several runs: trials, the search for the highest rate, two candidates in turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use flatout_trial::compare::{Level, Verdict, is_first, judge};
+use flatout_trial::Random;
+use flatout_trial::compare::{Level, Verdict, judge, judge_planned};
 
 use crate::candidate::Candidate;
-use crate::find_max::{RateStep, Slo, best, confirmed, next_rate, rate_to_confirm};
+use crate::find_max::{OfferedLoad, RateStep, Slo, best, confirmed, next_rate, rate_to_confirm, step_time};
 use crate::outcome::Outcome;
 use crate::pace::{Arrival, Pacing};
 use crate::plan::{Error, Plan};
@@ -80,9 +82,14 @@ pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result
         Pacing::Open { arrival, .. } => arrival,
         Pacing::Closed => Arrival::Constant,
     };
-    let at = |per_s: f64| Plan { pacing: Pacing::Open { per_s, arrival }, ..plan.clone() };
     let closed = Plan { pacing: Pacing::Closed, ..plan.clone() };
     let outcome = control.run(&closed)?;
+    let service = Duration::from_nanos(outcome.latency.histogram().min());
+    let at = |per_s: f64| Plan {
+        pacing: Pacing::Open { per_s, arrival },
+        duration: step_time(plan.duration, per_s, service),
+        ..plan.clone()
+    };
     let start_per_s = (outcome.requests_per_s() * SEARCH_START_SHARE).max(1.0);
     let (mut steps, mut outcomes): (Vec<RateStep>, Vec<Outcome>) = Default::default();
     let mut searched_count = None;
@@ -121,14 +128,22 @@ impl Slo {
     /// The result of a run at a rate.
     fn step(&self, rate_per_s: f64, outcome: &Outcome) -> RateStep {
         let latency_ns = outcome.latency.percentile(self.percent);
+        let load = OfferedLoad {
+            offered: outcome.requests,
+            answered: outcome.answered_in_time,
+            rate_per_s,
+            service: Duration::from_nanos(outcome.latency.histogram().min()),
+        };
         let is_met = u128::from(latency_ns) <= self.latency_max.as_nanos()
             && outcome.requests > 0
+            && load.is_sustained()
             && outcome.errors.sum() + outcome.unsent == 0;
         RateStep { rate_per_s, latency_ns, is_met }
     }
 }
 
-/// Runs two candidates in turn, `pairs` times each.
+/// Runs two candidates in turn, `pairs` times each. The order within each pair is random (by the seed of the plan): a
+/// fixed pattern would meet a disturbance of the same period.
 ///
 /// # Errors
 /// As [`run`], and a command that does not start a server.
@@ -139,18 +154,27 @@ pub fn duel(
     control: &mut Control<'_>,
 ) -> Result<Duel, Error> {
     let mut outcomes: [Vec<Outcome>; 2] = Default::default();
+    let mut random = Random::new(one.plan.seed);
+    let mut is_swapped = false;
     for turn in 0..2 * pairs {
         if control.is_stopped() && !outcomes[0].is_empty() {
             break;
         }
-        let (candidate, place) = if is_first(turn) { (one, 0) } else { (other, 1) };
+        if turn % 2 == 0 {
+            is_swapped = random.fraction() < 0.5;
+        }
+        let (candidate, place) = if (turn % 2 == 1) == is_swapped { (one, 0) } else { (other, 1) };
         let _server = candidate.start(control.stop)?;
         outcomes[place].push(control.run(&candidate.plan)?);
     }
     let [ones, others] = outcomes;
     let figures: Vec<(f64, f64)> =
         ones.iter().zip(&others).map(|(one, other)| (good_per_s(one), good_per_s(other))).collect();
-    let verdict = judge(&figures, Level::ONE);
+    // Stopped by somebody who saw the progress: only the interval that is valid at any time still holds.
+    let verdict = match figures.len() == pairs {
+        true => judge_planned(&figures, Level::ONE),
+        false => judge(&figures, Level::ONE),
+    };
     Ok(Duel { outcome: median(ones), pairs: figures, verdict })
 }
 

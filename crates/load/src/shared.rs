@@ -38,7 +38,7 @@ pub struct Detail {
     pub errors: Errors,
     /// Complete responses by status.
     pub statuses: Statuses,
-    /// Bytes of responses, including the warm-up's.
+    /// Bytes of responses in the counted time so far.
     pub bytes_read: u64,
     /// Latencies from when requests were due.
     pub latency: Latency,
@@ -63,6 +63,7 @@ pub(crate) struct ThreadResult {
     pub(crate) over_ns: u64,
     pub(crate) unanswered: u64,
     pub(crate) unsent: u64,
+    pub(crate) answered_in_time: u64,
     pub(crate) held: u64,
 }
 

@@ -43,7 +43,7 @@ use crate::tally::Tally;
 /// Connections that a thread opens at the same time: what a listener's queue accepts without loss.
 const CONNECTING_MAX: usize = 256;
 
-/// How often timeouts are checked, and so their precision.
+/// How often timeouts are checked at least. The next check is earlier if a request may expire before it.
 const SWEEP_NS: u64 = 100_000_000;
 
 /// How long after the end requests that were due before it may still be sent. A server that lags further behind is
@@ -157,6 +157,7 @@ impl<'p> Worker<'p> {
         self.now_ns = clock::nanoseconds();
         let mut cpu = clock::thread_cpu();
         let mut is_warming = !plan.warmup.is_zero();
+        let mut answered_in_time = None;
         while !self.is_over() {
             if is_warming && self.now_ns >= times.begin_ns {
                 is_warming = false;
@@ -170,10 +171,14 @@ impl<'p> Worker<'p> {
                 self.pace.next_due_ns().map_or(SWEEP_NS, |due_ns| due_ns.saturating_sub(self.now_ns));
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
             self.tell();
+            if answered_in_time.is_none() && self.now_ns >= times.end_ns {
+                answered_in_time = Some(self.tally.requests);
+            }
         }
         // If it ended in the warm-up, it used nothing in the counted time.
         let used = if is_warming { Duration::ZERO } else { clock::thread_cpu() - cpu };
-        Ok(self.finish(used))
+        let answered_in_time = answered_in_time.unwrap_or(self.tally.requests);
+        Ok(ThreadResult { answered_in_time, ..self.finish(used) })
     }
 
     fn tell(&mut self) {
@@ -187,9 +192,9 @@ impl<'p> Worker<'p> {
 
     fn is_over(&self) -> bool {
         let is_sent = self.is_past() || self.pace.is_exhausted();
-        // An open loop waits for everything that was sent; each request ends with its response or with the sweep's
-        // timeout.
-        let is_answered = self.in_flight_count == 0 || !self.pace.is_open() && self.is_past();
+        // Each request ends with its response or with the sweep's timeout. Waiting for all of them reports a server
+        // that hangs, and leaves nothing for the next run to wait behind. Subscribers wait for ever.
+        let is_answered = self.in_flight_count == 0 || self.shared.plan.subscribe.is_some() && self.is_past();
         is_sent && is_answered || self.shared.is_stopped()
     }
 
@@ -222,6 +227,21 @@ impl<'p> Worker<'p> {
         }
     }
 
+    /// Records the waits of requests that are open when a run is stopped, if they are longer than any other latency:
+    /// they can only make the percentiles more accurate. A shorter wait says nothing about its latency.
+    fn note_open_requests(&mut self) {
+        if self.shared.plan.subscribe.is_some() || self.times.begin_ns > self.now_ns {
+            return;
+        }
+        let longest_ns = self.tally.latency.max();
+        for connection in self.connections.iter().filter(|connection| connection.in_flight > 0) {
+            if self.now_ns.saturating_sub(connection.due_ns) > longest_ns {
+                let count = u64::from(connection.in_flight);
+                self.tally.wait(connection.due_ns, connection.since_ns, self.now_ns, count);
+            }
+        }
+    }
+
     fn finish(mut self, cpu: Duration) -> ThreadResult {
         let mut unsent = 0;
         if self.pace.is_open() {
@@ -233,6 +253,7 @@ impl<'p> Worker<'p> {
                 }
             }
         }
+        self.note_open_requests();
         if let Some(heard) = &self.expected.heard {
             self.tally.sequence = heard.sequence;
         }
@@ -248,6 +269,7 @@ impl<'p> Worker<'p> {
             over_ns: self.now_ns,
             unanswered: if self.shared.plan.subscribe.is_some() { 0 } else { self.in_flight_count },
             unsent,
+            answered_in_time: 0,
             held: held as u64,
         }
     }

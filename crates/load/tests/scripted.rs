@@ -222,13 +222,51 @@ fn a_silent_server() {
     silent.answer_time_max = Duration::from_millis(200);
     silent.requests_max = Some(6);
     failed(&go(&silent), ErrorKind::Timeout, 6);
-    // If the run ends first, pending requests are reported.
-    silent.answer_time_max = PATIENCE;
+    // If the counted time ends first, open requests are waited for.
+    silent.answer_time_max = Duration::from_millis(400);
     silent.requests_max = None;
     silent.duration = Duration::from_millis(200);
     let outcome = go(&silent);
-    assert_eq!((outcome.requests, outcome.unanswered), (0, 3));
-    assert!(outcome.warnings().iter().any(|warning| warning.contains("no response arrived")));
+    failed(&outcome, ErrorKind::Timeout, 3);
+    assert_eq!((outcome.unanswered, outcome.latency.count()), (0, 3));
+    assert!(outcome.latency.percentile(50.0) >= 399_000_000, "{}", outcome.latency.percentile(50.0));
+}
+
+/// A server that responds for a while and then hangs: its open requests are errors, and their waits are latencies.
+#[test]
+fn a_server_that_hangs_for_good_is_reported() {
+    let target = serve(|mut stream, _| {
+        for _ in 0..10 {
+            if !request(&mut stream) || stream.write_all(GOOD.as_bytes()).is_err() {
+                return;
+            }
+        }
+        while request(&mut stream) {}
+    });
+    let timeout = Duration::from_secs(2);
+    let outcome = go(&Plan { duration: Duration::from_secs(1), answer_time_max: timeout, ..plan(&target) });
+    assert_eq!((outcome.requests, outcome.errors.of(ErrorKind::Timeout)), (30, 3), "{:?}", outcome.errors);
+    assert_eq!(outcome.latency.count(), 33);
+    assert!(outcome.latency.percentile(99.0) >= 1_999_000_000);
+}
+
+/// Bytes are those of counted responses.
+#[test]
+fn bytes_of_the_warm_up_are_not_counted() {
+    let count = Arc::new(AtomicU64::new(0));
+    let seen = count.clone();
+    let target = serve(move |mut stream, _| {
+        while request(&mut stream) && stream.write_all(GOOD.as_bytes()).is_ok() {
+            seen.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    for pacing in [Pacing::Closed, Pacing::Open { per_s: 200.0, arrival: Arrival::Constant }] {
+        count.store(0, Ordering::Relaxed);
+        let times = (Duration::from_millis(300), Duration::from_millis(300));
+        let outcome = go(&Plan { warmup: times.0, duration: times.1, pacing, ..plan(&target) });
+        assert_eq!(outcome.bytes_read, outcome.requests * GOOD.len() as u64, "{pacing:?}");
+        assert!(outcome.requests < count.load(Ordering::Relaxed), "{pacing:?}: the warm-up has requests too");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@
 //! at which it was judged last, and that interval decides.
 
 use crate::across::{Block, Resumed, across};
-use crate::compare::{Level, Word, is_first, judge};
+use crate::compare::{Level, Word, is_first, judge_mean};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
@@ -333,7 +333,8 @@ impl<'s, S: Subject> Climber<'s, S> {
                 Ok(Some(added)) => {
                     players.iter().zip(added).for_each(|(&rung, ratio)| shares[rung].push((ratio, 1.0)));
                 }
-                Ok(None) => return Ok(()),
+                // One order that cannot be measured is no reason to drop the others.
+                Ok(None) => {}
                 Err(halt @ Halt::Over) => {
                     over = Err(halt);
                     break;
@@ -342,7 +343,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             }
         }
         for (found, shares) in self.climbed.rungs.iter_mut().zip(&shares) {
-            found.shapley = Estimate::of(&judge(shares, Level::ONE));
+            found.shapley = Estimate::of(&judge_mean(shares, Level::ONE));
         }
         over
     }

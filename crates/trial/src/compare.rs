@@ -104,6 +104,58 @@ pub fn judge(pairs: &[(f64, f64)], level: Level) -> Verdict {
     verdict(mean, error, count as f64, level)
 }
 
+/// The same for a number of pairs that was fixed before the first one: Student's interval, which is about half as wide and
+/// valid for this one look only.
+pub fn judge_planned(pairs: &[(f64, f64)], level: Level) -> Verdict {
+    let mut logs = logs(pairs, |one, other| one / other);
+    if logs.len() < PAIRS_MIN {
+        return UNKNOWN;
+    }
+    let Trimmed { mean, error, count } = trimmed(&mut logs);
+    verdict_within(mean, error * student(level.alpha, count - 1))
+}
+
+/// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large
+/// contributions of a change that matters in few orders.
+pub fn judge_mean(pairs: &[(f64, f64)], level: Level) -> Verdict {
+    let logs = logs(pairs, |one, other| one / other);
+    if logs.len() < PAIRS_MIN {
+        return UNKNOWN;
+    }
+    let (middle, count) = (mean(&logs), logs.len() as f64);
+    let squares: f64 = logs.iter().map(|value| (value - middle).powi(2)).sum();
+    let error = (squares / (count * (count - 1.0))).sqrt();
+    verdict_within(middle, error * student(level.alpha, logs.len() - 1))
+}
+
+/// The value that the magnitude of Student's t with this many degrees of freedom exceeds with probability `alpha`.
+fn student(alpha: f64, freedom: usize) -> f64 {
+    let (mut low, mut high) = (0.0, f64::from(1 << 20));
+    // Halving to the precision of the type.
+    for _ in 0..80 {
+        let middle = (low + high) / 2.0;
+        if 1.0 - within_student(middle, freedom) > alpha { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// The probability that the magnitude of Student's t is at most `t`.
+///
+/// # Source
+/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+fn within_student(t: f64, freedom: usize) -> f64 {
+    let angle = (t / (freedom as f64).sqrt()).atan();
+    let (sine, cosine) = angle.sin_cos();
+    let is_odd = freedom % 2 == 1;
+    let mut term = if is_odd { cosine } else { 1.0 };
+    let mut sum = if freedom == 1 { 0.0 } else { term };
+    for power in (if is_odd { 3 } else { 2 }..freedom.saturating_sub(1)).step_by(2) {
+        term *= cosine * cosine * (power - 1) as f64 / power as f64;
+        sum += term;
+    }
+    if is_odd { (angle + sine * sum) * std::f64::consts::FRAC_2_PI } else { sine * sum }
+}
+
 /// Two figures with this ratio, around the middle of all runs: the trimmed mean of the pairs' geometric means.
 pub(crate) fn levels(pairs: &[(f64, f64)], ratio: f64) -> Option<(f64, f64)> {
     let mut logs = logs(pairs, |one, other| (one * other).sqrt());
@@ -153,7 +205,11 @@ fn verdict(mean: f64, error: f64, count: f64, level: Level) -> Verdict {
     if errors.is_infinite() {
         return UNKNOWN;
     }
-    let half = errors * error;
+    verdict_within(mean, errors * error)
+}
+
+/// The verdict on a difference of logarithms with half the width of its interval.
+fn verdict_within(mean: f64, half: f64) -> Verdict {
     let (low, high) = ((mean - half).exp(), (mean + half).exp());
     let word = match () {
         () if low > 1.0 => Word::Faster,
@@ -430,6 +486,46 @@ mod tests {
         assert_eq!(apart(&mut random, 0.5, (0.02, 0.02), 6).word, Word::Slower);
         assert_eq!(judge_apart(&[2.0; 4], &[1.0; 4], Level::ONE).word, Word::Faster, "nothing scatters");
         assert_eq!(judge_apart(&[2.0, 2.0, 2.0, 0.0], &[1.0; 4], Level::ONE).word, Word::NoDifference);
+    }
+
+    /// A change that gains 40 % in one order of six and nothing in the others is worth a sixth of its logarithm.
+    #[test]
+    fn plain_means_of_all_contributions_add_up() {
+        let share = |large: usize| -> Vec<(f64, f64)> {
+            (0..24).map(|order| (if order % 6 == large { 1.4 } else { 1.0 }, 1.0)).collect()
+        };
+        let found = judge_mean(&share(2), Level::ONE);
+        assert!((found.ratio.ln() - 1.4_f64.ln() / 6.0).abs() < 1e-12, "{found:?}");
+        assert!((judge(&share(2), Level::ONE).ratio - 1.0).abs() < 0.01, "a trimmed mean finds nothing");
+        for players in 2..=6 {
+            let total: f64 = (0..players).map(|at| judge_mean(&share(at), Level::ONE).ratio.ln()).sum();
+            assert!((total - players as f64 * 1.4_f64.ln() / 6.0).abs() < 1e-9, "{players}: {total}");
+        }
+    }
+
+    #[test]
+    fn quantiles_of_student_are_those_of_the_tables() {
+        for (freedom, expected) in
+            [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (60, 2.000)]
+        {
+            let found = student(0.05, freedom);
+            assert!((found - expected).abs() < 0.001, "{freedom}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_planned_end_has_a_narrower_interval_that_holds() {
+        let mut random = Random::new(9);
+        let (mut missed, mut planned_width, mut any_width) = (0, 0.0, 0.0);
+        for _ in 0..2000 {
+            let pairs: Vec<(f64, f64)> = (0..10).map(|pair| nothing(&mut random, 0.05, 2 * pair)).collect();
+            let (planned, any) = (judge_planned(&pairs, Level::ONE), judge(&pairs, Level::ONE));
+            missed += usize::from(planned.word != Word::NoDifference);
+            planned_width += planned.high - planned.low;
+            any_width += any.high - any.low;
+        }
+        assert!((60..=140).contains(&missed), "{missed} of 2000 intervals of 95 %");
+        assert!(planned_width < 0.75 * any_width, "{}", planned_width / any_width);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use flatout_lane::connect;
 use flatout_lane::socket::Moved;
 use flatout_tls::Shake;
 
-use super::{CONNECTING_MAX, Worker};
-use crate::connection::State;
+use super::{CONNECTING_MAX, SWEEP_NS, Worker};
+use crate::connection::{Connection, State};
 use crate::handshakes::HTTP2;
 use crate::socket::Socket;
 use crate::subscribe::Transport;
@@ -18,6 +18,9 @@ const REST_NS: u64 = 100_000_000;
 
 /// The shortest time limit of a long poll, whatever the limit of other responses.
 const POLL_NS_MIN: u64 = 60_000_000_000;
+
+/// The shortest time between two checks for timeouts: their precision.
+const SWEEP_NS_MIN: u64 = 1_000_000;
 
 /// How long a server may take to close a connection that it announced to close; then we close it.
 const ENDING_NS_MAX: u64 = 1_000_000_000;
@@ -144,10 +147,13 @@ impl Worker<'_> {
         let failed = u64::from(connection.in_flight.max(1));
         self.in_flight_count -= u64::from(connection.in_flight);
         let is_prepared = self.times.begin_ns != u64::MAX;
-        if self.is_counted(due_ns) || !is_prepared {
+        if self.is_failure_counted(due_ns) || !is_prepared {
             self.tally.errors.add(kind, failed);
         }
-        if kind == ErrorKind::Timeout && self.is_counted(due_ns) && self.shared.plan.subscribe.is_none() {
+        if kind == ErrorKind::Timeout
+            && self.is_failure_counted(due_ns)
+            && self.shared.plan.subscribe.is_none()
+        {
             // Its latency is at least this long. Leaving out the slowest requests would improve the percentiles.
             let sent_ns = self.connections[at].since_ns;
             self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
@@ -189,6 +195,7 @@ impl Worker<'_> {
             _ => answer_ns,
         };
         let is_running = self.times.begin_ns != u64::MAX && !self.is_past();
+        self.next_sweep_ns = self.next_deadline_ns(connect_ns, answer_ns);
         for at in 0..self.connections.len() {
             let connection = &self.connections[at];
             let waited_ns = self.now_ns.saturating_sub(connection.since_ns);
@@ -209,5 +216,24 @@ impl Worker<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// When to look for timeouts again: when the next one is due, and at the latest after [`SWEEP_NS`]. What begins
+    /// after this sweep cannot expire before its own time limit has passed.
+    fn next_deadline_ns(&self, connect_ns: u64, answer_ns: u64) -> u64 {
+        let limit_ns = SWEEP_NS.min(connect_ns).min(answer_ns);
+        let latest_ns = self.now_ns + limit_ns;
+        if self.streams.is_some() {
+            // The times of streams are in the sessions: check often enough for a precision of one per cent.
+            return self.now_ns + (answer_ns / 100).clamp(SWEEP_NS_MIN, SWEEP_NS);
+        }
+        let deadline_ns = |connection: &Connection| match connection.state {
+            State::Connecting(_) | State::Shaking(_) => connection.since_ns + connect_ns + 1,
+            State::Open(_) if connection.in_flight > 0 => connection.since_ns + answer_ns + 1,
+            _ => u64::MAX,
+        };
+        let earliest_ns =
+            self.connections.iter().map(deadline_ns).filter(|&at| at > self.now_ns).min().unwrap_or(u64::MAX);
+        latest_ns.min(earliest_ns).max(self.now_ns + SWEEP_NS_MIN)
     }
 }

@@ -11,7 +11,7 @@ use flatout_lane::poll::Ready;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::Sent;
 
-use super::{SWEEP_NS, Worker};
+use super::Worker;
 use crate::answers::Answered;
 use crate::connection::{State, place};
 use crate::subscribe::{ReceivedMessages, Transport};
@@ -56,7 +56,6 @@ impl Worker<'_> {
         }
         self.now_ns = clock::nanoseconds();
         if self.now_ns >= self.next_sweep_ns {
-            self.next_sweep_ns = self.now_ns + SWEEP_NS;
             self.sweep();
         }
         Ok(())
@@ -174,7 +173,9 @@ impl Worker<'_> {
     /// Parses the responses in `count` bytes of the buffer, and the messages of event streams.
     #[inline]
     fn consume(&mut self, at: usize, start: usize, count: usize) {
-        self.tally.bytes_read += count as u64;
+        if self.is_counted(self.connections[at].due_ns) {
+            self.tally.bytes_read += count as u64;
+        }
         self.take_answers(at, start, start + count);
         if self.expected.heard.is_some() {
             self.note_messages();
@@ -353,5 +354,13 @@ impl Worker<'_> {
             (false, None) => is_begun && is_within,
             (false, Some(_)) => due_ns >= self.times.begin_ns && is_within,
         }
+    }
+
+    /// The same for a request without a response. One of a closed loop that fails after the end was sent before it,
+    /// and would otherwise be in no figure.
+    pub(super) fn is_failure_counted(&self, due_ns: u64) -> bool {
+        let is_due = due_ns < self.times.end_ns
+            && (self.shared.plan.requests_max.is_none() || due_ns >= self.times.begin_ns);
+        self.is_counted(due_ns) || !self.pace.is_open() && self.now_ns >= self.times.end_ns && is_due
     }
 }

@@ -95,7 +95,10 @@ impl Worker<'_> {
                 Moved::Broken => return self.lost(at, ErrorKind::Reset),
                 Moved::Bytes(count) => count,
             };
-            self.tally.bytes_read += count as u64;
+            // Frames of several streams share a read: the open loop counts bytes from when counting starts.
+            if self.is_counted(self.now_ns) {
+                self.tally.bytes_read += count as u64;
+            }
             if let Err(kind) = self.take_streams(at, kept + count) {
                 // Try to send our GOAWAY. The server may have closed already.
                 self.flush(at);
@@ -170,7 +173,11 @@ impl Worker<'_> {
         let mut ended = std::mem::take(&mut streams.ended);
         for Ended { due_ns, since_ns, status, error } in ended.drain(..) {
             self.in_flight_count -= 1;
-            if !self.is_counted(due_ns) {
+            let is_counted = match status {
+                Some(_) => self.is_counted(due_ns),
+                None => self.is_failure_counted(due_ns),
+            };
+            if !is_counted {
                 continue;
             }
             if let Some(status) = status {
