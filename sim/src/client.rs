@@ -56,7 +56,6 @@ struct Request {
     /// Where its bytes begin and end in the output.
     begin: usize,
     end: usize,
-    is_chunked: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -145,8 +144,8 @@ impl Connection {
         for _ in 0..count {
             let planned = draw_request(random, shared);
             let begin = output.len();
-            let is_chunked = write_request(&planned, random, &mut output);
-            requests.push(Request { planned, begin, end: output.len(), is_chunked });
+            write_request(&planned, random, &mut output);
+            requests.push(Request { planned, begin, end: output.len() });
         }
         for request in &requests {
             shared.model.plan(request.planned.clone());
@@ -360,11 +359,12 @@ impl Connection {
             return Ok(());
         }
         let Some(request) = self.requests.get(self.next) else { return Ok(()) };
-        // Of a body in chunks it is not known whether it is over a limit until it is read. If its response has begun by then, that
-        // response does not say that it is the last.
+        // Of a body in chunks it is not known whether it is over a limit until it is read. And while the upstream still reads a
+        // body, it is not known how much of it will be left to skip. If the response has begun by then, it does not say that
+        // it is the last.
         let was_unknown = |request: &Request| {
-            let has_much_to_skip = request.is_chunked && request.end - request.begin > DISCARDED_BYTES_MAX;
-            has_much_to_skip || shared.scene.is_too_large(request.planned.body_length)
+            request.end - request.begin > DISCARDED_BYTES_MAX
+                || shared.scene.is_too_large(request.planned.body_length)
         };
         let is_excused = self.has_failed || self.requests.iter().take(self.next).any(was_unknown);
         if self.sent <= request.begin && self.next > 0 {
@@ -417,8 +417,8 @@ fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned 
     Planned { id, method, path, body_length, resource: None, asks: Asks::default() }
 }
 
-/// Appends a request. Returns whether its body comes in chunks.
-fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> bool {
+/// Appends a request.
+fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) {
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
     if planned.resource.is_some() {
@@ -439,5 +439,4 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
             output.extend_from_slice(&chunked(random, &body));
         }
     }
-    is_chunked
 }
