@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
+use crate::model::cache::{Asks, PLAIN_RESOURCES, RESOURCES};
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED, TIME_MAX};
 use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
@@ -55,7 +56,6 @@ struct Request {
     /// Where its bytes begin and end in the output.
     begin: usize,
     end: usize,
-    is_chunked: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,10 +142,10 @@ impl Connection {
         let count = random.usize(1..=REQUESTS_MAX);
         let mut requests = Vec::with_capacity(count);
         for _ in 0..count {
-            let planned = draw_request(random, shared.next_id());
+            let planned = draw_request(random, shared);
             let begin = output.len();
-            let is_chunked = write_request(&planned, random, &mut output);
-            requests.push(Request { planned, begin, end: output.len(), is_chunked });
+            write_request(&planned, random, &mut output);
+            requests.push(Request { planned, begin, end: output.len() });
         }
         for request in &requests {
             shared.model.plan(request.planned.clone());
@@ -241,6 +241,7 @@ impl Connection {
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
                 shared.event(actor, Event::Request(request.planned.id, request.planned.method));
+                shared.model.begin(request.planned.id, shared.moment());
             }
         }
         match self.socket.send(piece) {
@@ -322,10 +323,19 @@ impl Connection {
         };
         let Start::Response { status } = head.start else { return Ok(true) };
         shared.event(actor, Event::Response(request.planned.id, status));
-        let got =
-            Got { status, sent: head.field("x-sent"), body: &decoder.body, is_complete: decoder.is_complete };
+        let got = Got {
+            status,
+            sent: head.field("x-sent"),
+            confirmed: head.field("x-confirmed"),
+            age: head.field("age").and_then(|age| age.parse().ok()),
+            etag: head.field("etag"),
+            content_range: head.field("content-range"),
+            body: &decoder.body,
+            is_complete: decoder.is_complete,
+        };
         let excuse = Excuse { client: self.has_failed, upstream: shared.upstreams_failed };
-        shared.model.response(request.planned.id, &got, excuse, shared.scene)?;
+        let now = shared.moment();
+        shared.model.response(request.planned.id, &got, excuse, now, shared.scene)?;
         self.next += 1;
         let closes = head.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if closes {
@@ -349,11 +359,12 @@ impl Connection {
             return Ok(());
         }
         let Some(request) = self.requests.get(self.next) else { return Ok(()) };
-        // Of a body in chunks it is not known whether it is over a limit until it is read. If its response has begun by then, that
-        // response does not say that it is the last.
+        // Of a body in chunks it is not known whether it is over a limit until it is read. And while the upstream still reads a
+        // body, it is not known how much of it will be left to skip. If the response has begun by then, it does not say that
+        // it is the last.
         let was_unknown = |request: &Request| {
-            let has_much_to_skip = request.is_chunked && request.end - request.begin > DISCARDED_BYTES_MAX;
-            has_much_to_skip || shared.scene.is_too_large(request.planned.body_length)
+            request.end - request.begin > DISCARDED_BYTES_MAX
+                || shared.scene.is_too_large(request.planned.body_length)
         };
         let is_excused = self.has_failed || self.requests.iter().take(self.next).any(was_unknown);
         if self.sent <= request.begin && self.next > 0 {
@@ -377,7 +388,17 @@ impl Connection {
     }
 }
 
-fn draw_request(random: &mut fastrand::Rng, id: u32) -> Planned {
+fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
+    let id = shared.next_id();
+    if shared.scene.shares_resources && random.u8(..4) > 0 {
+        let resource = random.u8(..RESOURCES);
+        let method =
+            *random.choice(&["GET", "GET", "GET", "GET", "GET", "GET", "HEAD", "DELETE"]).expect("some");
+        let is_plain = resource < PLAIN_RESOURCES;
+        let method = if is_plain && random.bool() { "GET" } else { method };
+        let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
+        return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks };
+    }
     let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
     let path = match random.u8(..10) {
         0 => DENIED,
@@ -393,13 +414,17 @@ fn draw_request(random: &mut fastrand::Rng, id: u32) -> Planned {
         (_, 3) => random.usize(1..=70_000),
         _ => random.usize(1..=300_000),
     };
-    Planned { id, method, path, body_length }
+    Planned { id, method, path, body_length, resource: None, asks: Asks::default() }
 }
 
-/// Appends a request. Returns whether its body comes in chunks.
-fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) -> bool {
+/// Appends a request.
+fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec<u8>) {
     let head = format!("{} {} HTTP/1.1\r\nHost: a.test\r\n", planned.method, planned.target());
     output.extend_from_slice(head.as_bytes());
+    if planned.resource.is_some() {
+        let named = format!("X-Request: {}\r\n{}", planned.id, planned.asks.lines());
+        output.extend_from_slice(named.as_bytes());
+    }
     let has_body = matches!(planned.method, "POST" | "PUT");
     let body = body(planned.id, planned.body_length);
     let is_chunked = has_body && random.bool();
@@ -414,5 +439,4 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
             output.extend_from_slice(&chunked(random, &body));
         }
     }
-    is_chunked
 }

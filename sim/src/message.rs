@@ -20,6 +20,11 @@ pub(crate) fn begins_body(tag: u32, bytes: &[u8]) -> bool {
     bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(tag, at))
 }
 
+/// Whether these are bytes of a body, from this place on.
+pub(crate) fn is_part_of_body(tag: u32, first: usize, bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(tag, first + at))
+}
+
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flatout_engine::{self as engine, Limits};
-use flatout_gateway::Forward;
+use flatout_gateway::{Forward, Rules as CacheRules};
 use flatout_proxy as proxy;
 use flatout_server::{Checked, Plan};
 use flatout_site::plan::{
-    self as site, Access, Action, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited, PathMatch,
-    Peers, Rate, RateUse, Route, Rules, Site, Template, Verdict, When,
+    self as site, Access, Action, Cached, Concurrency, FieldChange, FieldRule, ForwardAuth, Host, Limited,
+    PathMatch, Peers, Rate, RateUse, Route, Rules, Site, Template, Verdict, When,
 };
 
 /// Paths that no client may reach, and where the authorization service refuses.
@@ -43,6 +43,16 @@ pub(crate) struct Configuration {
     pub(crate) body_max: u64,
     /// A field that the upstream is sent.
     pub(crate) adds_field: bool,
+    pub(crate) cache: Option<CacheSettings>,
+}
+
+/// How responses are stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheSettings {
+    /// The lifetime of a response that says none.
+    pub(crate) fresh_s: Option<u32>,
+    /// How long stale responses are served if the upstream cannot be reached.
+    pub(crate) stale_s: u32,
 }
 
 /// What is drawn for a run besides configurations.
@@ -58,6 +68,10 @@ pub(crate) struct Scene {
     pub(crate) upstreams_fail: bool,
     pub(crate) rate_min: u64,
     pub(crate) requests_per_connection_max: Option<u32>,
+    /// Most requests are for a few resources whose responses may be stored.
+    pub(crate) shares_resources: bool,
+    /// How often one of them is purged.
+    pub(crate) purges: u32,
 }
 
 impl Scene {
@@ -71,6 +85,8 @@ impl Scene {
             upstreams_fail: random.bool(),
             rate_min: if random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
+            shares_resources: random.bool(),
+            purges: if random.bool() { random.u32(1..=4) } else { 0 },
         }
     }
 }
@@ -105,6 +121,10 @@ impl Configuration {
             retries_max: random.u32(0..=2),
             body_max: if has_body_max { BODY_MAX_SMALL as u64 } else { 1 << 20 },
             adds_field,
+            cache: random.bool().then(|| CacheSettings {
+                fresh_s: random.bool().then(|| random.u32(1..=20)),
+                stale_s: random.u32(..20),
+            }),
         }
     }
 
@@ -162,6 +182,7 @@ impl Configuration {
                 .then(|| field(FieldChange::Set(Template::text("yes"))))
                 .into_iter()
                 .collect(),
+            cache: self.cache.map(CacheSettings::rules),
             ..Rules::default()
         };
         let forward = Forward { buffer_requests: self.buffers_requests, ..Forward::to(0) };
@@ -202,6 +223,17 @@ impl Configuration {
             Ok(checked) => checked,
             Err(_) => panic!("a plan that is refused: {self:?}"),
         }
+    }
+}
+
+impl CacheSettings {
+    fn rules(self) -> Cached {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let rules = match self.fresh_s {
+            Some(fresh_s) => CacheRules::fresh(seconds(fresh_s)),
+            None => CacheRules::default(),
+        };
+        Cached { rules: CacheRules { stale_time: seconds(self.stale_s), ..rules }, ..Cached::default() }
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Event {
     Pause(u64),
     /// Another configuration is served, by its number.
     Reload(usize),
+    /// The responses of a resource are purged.
+    Purge(u8),
 }
 
 /// The events of a run.
@@ -122,6 +124,7 @@ impl fmt::Display for Words<'_> {
             Event::Responds(id, status) => write!(f, "responds to request {id}: {status}"),
             Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
             Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
+            Event::Purge(resource) => write!(f, "purge of resource {resource}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),
         }
     }

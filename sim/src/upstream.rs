@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use crate::message::{Decoder, Framing, Head, Start, begins_body, body, chunked};
+use crate::model::cache::{PLAIN_RESOURCES, Says};
 use crate::model::{End, Planned, Sent as SentResponse};
 use crate::scene::{REFUSED, TIME_MAX};
 use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
@@ -53,6 +54,8 @@ struct Request {
     /// `None` for a question of the authorization.
     planned: Option<Planned>,
     allows: bool,
+    /// The response that it may confirm.
+    etag: Option<String>,
     body: Decoder,
     behaviour: Behaviour,
     has_responded: bool,
@@ -230,7 +233,10 @@ impl Connection {
             let Start::Request { method, target } = &head.start else { return Err("no request".to_owned()) };
             let (planned, allows) = match role {
                 Role::Application => {
-                    let planned = shared.model.head(method, target, &shared.scene.configurations)?;
+                    let planned = {
+                        let (named, now) = (head.field("x-request"), shared.moment());
+                        shared.model.head(method, target, named, now, shared.scene)?
+                    };
                     let added = head.field("x-added");
                     let mut adds =
                         shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
@@ -253,7 +259,8 @@ impl Connection {
             let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
             // Also if it never gets to respond.
             shared.upstreams_failed |= behaviour.fault.is_some();
-            self.request = Some(Request { planned, allows, body, behaviour, has_responded: false });
+            let etag = head.field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
+            self.request = Some(Request { planned, allows, etag, body, behaviour, has_responded: false });
         }
         let Some(request) = &mut self.request else { return Ok(()) };
         request.body.take(&mut self.input)?;
@@ -391,7 +398,17 @@ fn application(
     actor: Actor,
 ) -> Vec<u8> {
     let Some(planned) = &request.planned else { return Vec::new() };
-    let status = *random.choice(&[200, 200, 200, 201, 204, 304, 404, 500]).expect("some");
+    let confirmed = request.etag.as_ref().filter(|_| planned.resource.is_some() && random.bool());
+    let is_plain = planned.resource.is_some_and(|resource| resource < PLAIN_RESOURCES);
+    let status = match (planned.resource, confirmed) {
+        (_, Some(_)) => 304,
+        (Some(_), None) if is_plain => 200,
+        (Some(_), None) => *random.choice(&[200, 200, 200, 200, 200, 201, 204, 404, 500]).expect("some"),
+        (None, None) => *random.choice(&[200, 200, 200, 201, 204, 304, 404, 500]).expect("some"),
+    };
+    let drawn = Says::draw(random, planned);
+    // The cookie of a 304 would be its client's only.
+    let says = Says { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
     let body_length = match random.u8(..5) {
         0 => 0,
         1 => random.usize(1..=100),
@@ -411,13 +428,21 @@ fn application(
         Some(Fault::HalfResponse) => End::Cut,
         _ => End::Whole(body_length),
     };
-    let name = shared.model.respond(planned.id, SentResponse { status, body_tag, end });
+    let name = shared.model.respond(
+        planned.id,
+        SentResponse { status, body_tag, end, says: says.clone(), responded: shared.moment() },
+    );
     shared.event(actor, Event::Responds(planned.id, status));
     let mut out = Vec::new();
     if request.behaviour.interim {
         out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n");
     }
-    out.extend_from_slice(format!("HTTP/1.1 {status} Status\r\nX-Sent: {name}\r\n").as_bytes());
+    let field = if confirmed.is_some() { "X-Confirmed" } else { "X-Sent" };
+    out.extend_from_slice(format!("HTTP/1.1 {status} Status\r\n{field}: {name}\r\n").as_bytes());
+    if planned.resource.is_some() {
+        let etag = confirmed.unwrap_or(&name);
+        out.extend_from_slice(format!("ETag: \"{etag}\"\r\n{}", says.lines()).as_bytes());
+    }
     if request.behaviour.closes {
         out.extend_from_slice(b"Connection: close\r\n");
     }

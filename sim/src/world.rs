@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flatout_cache::{Purge, PurgeScope};
 use flatout_engine::bind;
 use flatout_lane::clock;
 use flatout_proxy::Watch;
@@ -11,7 +12,8 @@ use flatout_server::live::Live;
 use flatout_server::simulation;
 
 use crate::client::Client;
-use crate::model::Model;
+use crate::model::cache::{Moment, RESOURCES};
+use crate::model::{Model, resource_target};
 use crate::scene::{Scene, TIME_MAX, upstream_path};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
@@ -45,6 +47,11 @@ pub(crate) struct Shared<'s> {
 impl Shared<'_> {
     pub(crate) fn event(&mut self, actor: Actor, event: Event) {
         self.trace.add(self.now_ns, actor, event);
+    }
+
+    /// Now, after all events so far.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { order: self.trace.count(), ns: self.now_ns }
     }
 
     /// A number that no other request of the run has.
@@ -121,6 +128,7 @@ struct World {
     upstreams: Vec<Upstream>,
     /// The configuration that is served.
     served: usize,
+    purges_left: u32,
     /// Actors that had nothing to do since something happened.
     quiet: Vec<bool>,
 }
@@ -155,6 +163,7 @@ impl World {
             clients,
             upstreams,
             served: 0,
+            purges_left: scene.purges,
             quiet: vec![false; actors],
         }
     }
@@ -205,8 +214,12 @@ impl World {
         }
     }
 
-    /// The operator reloads, now and then.
+    /// The operator purges and reloads, now and then.
     fn operate(&mut self, shared: &mut Shared<'_>) -> bool {
+        if self.purges_left > 0 && self.random.u8(..32) == 0 {
+            self.purges_left -= 1;
+            return self.purge(shared);
+        }
         let next = self.served + 1;
         let Some(configuration) = shared.scene.configurations.get(next).filter(|_| self.random.u8(..32) == 0)
         else {
@@ -219,6 +232,17 @@ impl World {
         self.live.replace(opened);
         self.served = next;
         shared.event(Actor::Operator, Event::Reload(next));
+        true
+    }
+
+    fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
+        let opened = self.live.opened();
+        let Some(cache) = &opened.cache else { return false };
+        let resource = self.random.u8(..RESOURCES);
+        let url = format!("http://a.test{}", resource_target(resource));
+        cache.purge(&Purge { scope: PurgeScope::Url(url), is_soft: false });
+        shared.event(Actor::Operator, Event::Purge(resource));
+        shared.model.purge(resource, shared.moment());
         true
     }
 

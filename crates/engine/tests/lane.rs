@@ -37,6 +37,8 @@ impl Service for Routes {
     fn body(&self, _head: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
         if path.starts_with(b"/stream") {
             BodyPlan::Stream { bytes_max: Some(64 << 20) }
+        } else if path == b"/unread" {
+            BodyPlan::None
         } else {
             BodyPlan::Whole { bytes_max: None }
         }
@@ -47,6 +49,10 @@ impl Service for Routes {
             (b"/slow", _) => later(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 text("slow")
+            }),
+            (b"/unread", _) => later(async {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                text("unread")
             }),
             (b"/held", _) => {
                 let goes_on = self.goes_on.clone();
@@ -797,6 +803,16 @@ fn readers_of_late_answers() {
             });
         }
     });
+}
+
+#[test]
+fn client_of_an_unread_body_is_not_slow() {
+    let limits =
+        Limits { rate_window: Duration::from_millis(500), rate_min_bytes_per_s: 1000, ..Limits::default() };
+    let server = serving(limits);
+    let head = "POST /unread HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 5000\r\n\r\n";
+    let answer = server.all(head.to_owned() + &"x".repeat(5000));
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("unread"), "{answer}");
 }
 
 #[test]

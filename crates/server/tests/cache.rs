@@ -469,6 +469,30 @@ fn a_stale_response_is_validated() {
 }
 
 #[test]
+fn a_304_that_forbids_storing_reaches_its_client() {
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let response = match request.contains("If-None-Match: \"a\"\r\n") {
+                true => {
+                    "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nAge: 7\r\nCache-Control: private\r\n\r\n"
+                }
+                false => {
+                    "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: public, no-cache\r\nX-Old: 1\r\nContent-Length: 2\r\n\r\nok"
+                }
+            };
+            stream.write_all(response.as_bytes()).unwrap();
+        }
+    });
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", ""), "MISS"));
+    let again = server.get("/", "");
+    assert!(is(&again, "REVALIDATED") && body_of(&again) == "ok", "{again}");
+    assert!(again.contains("Cache-Control: private\r\n") && !again.contains("public"), "{again}");
+    assert!(again.contains("X-Old: 1\r\n") && again.contains("Age: 7\r\n"), "{again}");
+    assert!(is(&server.get("/", ""), "MISS"));
+}
+
+#[test]
 fn a_stale_response_stands_in_for_an_upstream_that_fails() {
     let count = AtomicUsize::new(0);
     let address = upstream(move |_, mut stream| {

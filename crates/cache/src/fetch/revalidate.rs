@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Lane, Response};
 use flatout_lane::clock;
-use flatout_wire::cache::{is_kept_on_update, is_stored};
+use flatout_wire::cache::{Policy, StorageDecision, initial_age, is_kept_on_update, is_stored};
 
 use super::fill::Fill;
 use crate::entry::{Content, Entry};
@@ -41,16 +41,19 @@ impl Fill {
         let fields = updated(stale, response, now_ms / 1000);
         let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
         let decision = self.storage_decision(stale.status, fields(), now_ms);
+        let updated = |decision: &StorageDecision| {
+            self.entry(stale.status, fields(), decision, now_ms, Content::Of(stale.owner().clone()))
+        };
         let entry = match &decision {
-            Ok(decision) => {
-                let entry =
-                    self.entry(stale.status, fields(), decision, now_ms, Content::Of(stale.owner().clone()));
-                self.worker.store.insert(&self.key(), entry, self.flight.asked).0
-            }
-            // It must not be stored any more, and serves only this request.
+            Ok(decision) => self.worker.store.insert(&self.key(), updated(decision), self.flight.asked).0,
+            // It must not be stored any more, and serves only this request: with what the 304 says to other caches.
             Err(_) => {
                 self.worker.store.remove_everywhere(&self.key(), self.flight.slot, stale);
-                stale.clone()
+                let age = fields().find(|(name, _)| name.eq_ignore_ascii_case(b"age"));
+                let said = age.and_then(|(_, value)| std::str::from_utf8(value).ok()?.trim().parse().ok());
+                let initial_age = initial_age(said.unwrap_or(0), None, self.order.asked_ms, now_ms);
+                let policy = Policy { stored_ms: now_ms, initial_age, ..Policy::default() };
+                Arc::new(updated(&StorageDecision { policy, withheld: Vec::new() }))
             }
         };
         let is_shared = decision.as_ref().is_ok_and(|decision| !decision.policy.is_validated_always);

@@ -32,7 +32,7 @@ impl Serving {
         // A client that waits for our disk is not slow.
         let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
         let sending = connection.is_sending() && !is_warming;
-        let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
+        let receiving = connection.machine.wants() == Wants::Body && self.takes_body(connection);
         let taken = acknowledged_bytes(connection, sending);
         if (!sending && !receiving) || taken.is_none_or(|taken| self.is_enough(connection, taken)) {
             self.begin_window(connection);
@@ -42,10 +42,6 @@ impl Serving {
             return self.refuse_now(key, connection, SLOW_BODY);
         }
         Fate::Close(Outcome::TimedOut)
-    }
-
-    fn wants_body_now(&self, connection: &Connection) -> bool {
-        !self.with_intake(connection, |intake| intake.is_paused()).unwrap_or(false)
     }
 
     /// Whether the service was not called yet, because it waits for the body.

@@ -1,8 +1,12 @@
 //! What must be true, by a model that knows nothing of the server but its rules.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+pub(crate) mod cache;
+mod stored;
 
 use crate::scene::{Configuration, DENIED, REFUSED, Scene};
+use cache::{Asks, Moment, Removal, Says};
 
 /// A request as its client means it.
 #[derive(Debug, Clone)]
@@ -11,10 +15,16 @@ pub(crate) struct Planned {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) body_length: usize,
+    /// It is for one of the resources whose responses may be stored.
+    pub(crate) resource: Option<u8>,
+    pub(crate) asks: Asks,
 }
 
 impl Planned {
     pub(crate) fn target(&self) -> String {
+        if let Some(resource) = self.resource {
+            return resource_target(resource);
+        }
         format!("{}/{}?id={}", self.path, self.id % 7, self.id)
     }
 
@@ -23,12 +33,19 @@ impl Planned {
     }
 }
 
+/// The target of a resource whose responses may be stored.
+pub(crate) fn resource_target(resource: u8) -> String {
+    format!("/stored/{resource}")
+}
+
 /// A response as its upstream means it.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) status: u16,
     pub(crate) body_tag: u32,
     pub(crate) end: End,
+    pub(crate) says: Says,
+    pub(crate) responded: Moment,
 }
 
 /// How a response ends.
@@ -46,9 +63,18 @@ pub(crate) enum End {
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     planned: HashMap<u32, Planned>,
-    /// How often an upstream has begun to read each request.
-    seen: HashMap<u32, u32>,
+    /// When the first byte of each request was sent.
+    began: HashMap<u32, Moment>,
+    /// When an upstream has had the head of each request.
+    seen: HashMap<u32, Vec<Moment>>,
     sent: HashMap<u32, Vec<Sent>>,
+    /// When the first client had all of a response, by its name.
+    whole_at: HashMap<String, Moment>,
+    /// The last response of each resource that arrived whole.
+    latest: HashMap<u8, String>,
+    removals: Vec<Removal>,
+    /// Resources with a request that may change them.
+    changed: HashSet<u8>,
     /// Requests that have ended, in any way that is allowed.
     pub(crate) ended: u64,
     /// Responses of upstreams that arrived whole.
@@ -61,6 +87,11 @@ pub(crate) struct Got<'g> {
     pub(crate) status: u16,
     /// `X-Sent`: the request, and which response to it.
     pub(crate) sent: Option<&'g str>,
+    /// `X-Confirmed`: the response by which an upstream has confirmed a stored one.
+    pub(crate) confirmed: Option<&'g str>,
+    pub(crate) age: Option<u32>,
+    pub(crate) etag: Option<&'g str>,
+    pub(crate) content_range: Option<&'g str>,
     pub(crate) body: &'g [u8],
     pub(crate) is_complete: bool,
 }
@@ -77,7 +108,29 @@ pub(crate) struct Excuse {
 impl Model {
     /// A client is about to send a request.
     pub(crate) fn plan(&mut self, planned: Planned) {
+        if let Some(resource) = planned.resource
+            && !matches!(planned.method, "GET" | "HEAD")
+        {
+            self.changed.insert(resource);
+        }
         self.planned.insert(planned.id, planned);
+    }
+
+    /// The first byte of a request is sent.
+    pub(crate) fn begin(&mut self, id: u32, now: Moment) {
+        self.began.entry(id).or_insert(now);
+    }
+
+    /// A purge of a resource is confirmed. It has begun and ended at this moment.
+    pub(crate) fn purge(&mut self, resource: u8, now: Moment) {
+        self.changed.insert(resource);
+        let target = resource_target(resource);
+        self.removals.push(Removal { target, before: now, is_purge: true, confirmed: now });
+    }
+
+    /// The entity tag of the last response of a resource.
+    pub(crate) fn etag(&self, resource: u8) -> Option<&String> {
+        self.latest.get(&resource)
     }
 
     /// An upstream has a request's head. Returns the request.
@@ -85,9 +138,12 @@ impl Model {
         &mut self,
         method: &str,
         target: &str,
-        configurations: &[Configuration],
+        named: Option<&str>,
+        now: Moment,
+        scene: &Scene,
     ) -> Result<Planned, String> {
-        let id = target.rsplit_once("?id=").and_then(|(_, id)| id.parse().ok());
+        let configurations = &scene.configurations;
+        let id = named.or(target.rsplit_once("?id=").map(|(_, id)| id)).and_then(|id| id.parse().ok());
         let id: u32 =
             id.ok_or_else(|| format!("an upstream got a request that nobody sent: {method} {target}"))?;
         let planned = self
@@ -108,13 +164,15 @@ impl Model {
         if planned.path == REFUSED && must_ask {
             return Err(format!("the authorization service refuses request {id}, but an upstream got it"));
         }
+        self.is_needed(planned, scene)?;
         let seen = self.seen.entry(id).or_default();
-        *seen += 1;
+        seen.push(now);
+        let times = seen.len() as u32;
         // A connection at rest may have ended unnoticed: the request is sent on a new one, which is no retry.
-        let times_max =
-            configurations.iter().map(|configuration| 2 + configuration.retries_max).max().unwrap_or(1);
-        if *seen > 1 && !planned.is_idempotent() || *seen > times_max {
-            return Err(format!("an upstream got request {id} ({method}) {seen} times"));
+        // A request that gets a stale response may be the one that validates it, after it was sent for itself.
+        let most = configurations.iter().map(|it| 2 + it.retries_max + u32::from(it.cache.is_some()));
+        if times > 1 && !planned.is_idempotent() || times > most.max().unwrap_or(1) {
+            return Err(format!("an upstream got request {id} ({method}) {times} times"));
         }
         Ok(planned.clone())
     }
@@ -132,36 +190,51 @@ impl Model {
         id: u32,
         got: &Got<'_>,
         excuse: Excuse,
+        now: Moment,
         scene: &Scene,
     ) -> Result<(), String> {
         self.ended += 1;
         let planned = self.planned.get(&id).ok_or("a response without a request")?;
         let Some(sent) = got.sent else { return self.own_response(id, got, excuse, scene) };
         let (of, at) = sent.split_once('-').ok_or("a malformed X-Sent")?;
-        if of != id.to_string() {
-            return Err(format!("request {id} got the response to request {of}"));
+        let name = format!("{of}-{at}");
+        let (of, at): (u32, usize) = (parsed(of)?, parsed(at)?);
+        if of != id || got.confirmed.is_some() {
+            let of_cache = self.check_stored(&name, planned, got, now, scene);
+            of_cache.map_err(|rule| format!("request {id} got the response {name}, {rule}"))?;
         }
-        let all = self.sent.get(&id).map(Vec::as_slice).unwrap_or_default();
-        let sent = at.parse().ok().and_then(|at: usize| all.get(at)).ok_or("a response that nobody sent")?;
-        if sent.status != got.status {
+        let all = self.sent.get(&of).map(Vec::as_slice).unwrap_or_default();
+        let sent = all.get(at).ok_or("a response that nobody sent")?;
+        let is_not_modified = got.status == 304 && planned.asks.if_none_match.as_ref() == Some(&name);
+        let may_be_range = planned.asks.range.is_some() && sent.status == 200;
+        let is_range = may_be_range && got.status == 206;
+        if sent.status != got.status && !is_range && !is_not_modified && !(may_be_range && got.status == 416)
+        {
             return Err(format!(
                 "request {id}: the upstream sent {}, the client got {}",
                 sent.status, got.status
             ));
         }
-        if !crate::message::begins_body(sent.body_tag, got.body) {
+        if got.status == 416 {
+            return Ok(());
+        }
+        let first = if is_range { range_of(planned, sent, got)? } else { 0 };
+        if !crate::message::is_part_of_body(sent.body_tag, first, got.body) {
             return Err(format!("request {id}: other bytes than the upstream sent"));
         }
         let has_body = planned.method != "HEAD" && !matches!(got.status, 204 | 304);
-        match (got.is_complete, sent.end) {
+        let end = sent.end;
+        match (got.is_complete, end) {
             (true, End::Cut) if has_body => {
                 Err(format!("request {id}: half a response of the upstream became a complete one"))
             }
-            (true, End::Whole(length)) if has_body && got.body.len() != length => {
+            (true, End::Whole(length)) if has_body && !is_range && got.body.len() != length => {
                 Err(format!("request {id}: {} bytes of a body of {length}", got.body.len()))
             }
             (true, _) => {
                 self.whole += 1;
+                let planned = planned.clone();
+                self.arrived(&name, &planned, got.status, now);
                 Ok(())
             }
             (false, End::Whole(_)) if !excuse.client && !excuse.upstream && !has_time_limit(scene) => {
@@ -179,6 +252,8 @@ impl Model {
         let any = |test: &dyn Fn(&Configuration) -> bool| scene.configurations.iter().any(test);
         let is_large = scene.is_too_large(planned.body_length);
         let allowed = match got.status {
+            304 => return self.not_modified(planned, got),
+            416 => planned.asks.range.is_some(),
             403 => planned.path == DENIED || planned.path == REFUSED && any(&|it| it.has_authorization),
             408 => excuse.client || scene.rate_min > 0,
             413 => is_large,
@@ -186,6 +261,7 @@ impl Model {
             // The authorization service could not be asked in time.
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
+            504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
             504 => excuse.upstream || excuse.client || any(&|it| it.request_time_max.is_some()),
             _ => false,
         };
@@ -212,6 +288,29 @@ impl Model {
             return Ok(());
         }
         Err(format!("request {id}: the connection ended without a response"))
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("a malformed X-Sent: {text}"))
+}
+
+/// Checks `Content-Range`, and returns where the body begins.
+fn range_of(planned: &Planned, sent: &Sent, got: &Got<'_>) -> Result<usize, String> {
+    let (Some((first, last)), End::Whole(length)) = (planned.asks.range, sent.end) else {
+        return Err(format!("request {}: a part of a response whose length is unknown", planned.id));
+    };
+    let last = last.min(length.saturating_sub(1));
+    let expected = format!("bytes {first}-{last}/{length}");
+    let has_length = planned.method == "HEAD" || !got.is_complete || got.body.len() == last + 1 - first;
+    match got.content_range == Some(expected.as_str()) && has_length {
+        true => Ok(first),
+        false => Err(format!(
+            "request {}: Content-Range {:?} and {} bytes, instead of {expected}",
+            planned.id,
+            got.content_range,
+            got.body.len()
+        )),
     }
 }
 

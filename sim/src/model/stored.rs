@@ -1,0 +1,123 @@
+//! What the model of caches needs of a run: exchanges by the names of their responses, and what has removed them.
+
+use super::cache::{self, Exchange, Moment, PLAIN_RESOURCES, Receiver, Removal, Settings};
+use super::{End, Got, Model, Planned, has_time_limit, parsed, resource_target};
+use crate::scene::Scene;
+
+impl Model {
+    /// Whether a response that was sent for another request, or earlier, may be served.
+    pub(super) fn check_stored(
+        &self,
+        name: &str,
+        planned: &Planned,
+        got: &Got<'_>,
+        now: Moment,
+        scene: &Scene,
+    ) -> Result<(), String> {
+        let caches = || scene.configurations.iter().filter_map(|configuration| configuration.cache);
+        if planned.resource.is_none() || caches().next().is_none() {
+            return Err("of another request".to_owned());
+        }
+        let stored = self.exchange(name)?;
+        let latest = match got.confirmed {
+            Some(name) => self.exchange(name)?,
+            None => stored.clone(),
+        };
+        let began = self.began.get(&planned.id).copied().unwrap_or_default();
+        let to = Receiver { planned, began, ended: now, age: got.age };
+        let has_limits = scene
+            .configurations
+            .iter()
+            .any(|configuration| configuration.connections_max < 4096 || configuration.concurrency.is_some());
+        let settings = Settings {
+            fresh_s: caches().map(|cache| cache.fresh_s.unwrap_or(0)).max().unwrap_or(0),
+            stale_s: caches().map(|cache| cache.stale_s).max().unwrap_or(0),
+            upstreams_fail: scene.upstreams_fail || scene.clients_fail || has_limits || has_time_limit(scene),
+        };
+        cache::check(&stored, &latest, &to, &self.removals, settings)
+    }
+
+    fn exchange(&self, name: &str) -> Result<Exchange, String> {
+        let (of, at) = name.split_once('-').ok_or("a malformed name of a response")?;
+        let (of, at): (u32, usize) = (parsed(of)?, parsed(at)?);
+        let sent = self.sent.get(&of).and_then(|all| all.get(at)).ok_or("which nobody sent")?;
+        let seen = self.seen.get(&of).map(Vec::as_slice).unwrap_or_default();
+        // Each look of an upstream at a request is before its response.
+        let seen = seen.iter().rev().find(|seen| seen.order <= sent.responded.order);
+        Ok(Exchange {
+            planned: self.planned.get(&of).ok_or("to a request that nobody sent")?.clone(),
+            began: self.began.get(&of).copied().unwrap_or_default(),
+            seen: seen.copied().unwrap_or_default(),
+            responded: sent.responded,
+            status: sent.status,
+            says: sent.says.clone(),
+            whole: self.whole_at.get(name).copied(),
+        })
+    }
+
+    /// A whole response has arrived.
+    pub(super) fn arrived(&mut self, name: &str, planned: &Planned, status: u16, now: Moment) {
+        let Some(resource) = planned.resource else { return };
+        if planned.method == "GET" && status == 200 {
+            self.whole_at.entry(name.to_owned()).or_insert(now);
+            self.latest.insert(resource, name.to_owned());
+        }
+        let is_unsafe = !matches!(planned.method, "GET" | "HEAD");
+        if is_unsafe && (200..400).contains(&status) {
+            let before = self.began.get(&planned.id).copied().unwrap_or_default();
+            let target = resource_target(resource);
+            self.removals.push(Removal { target, before, is_purge: false, confirmed: now });
+        }
+    }
+
+    /// A 304 without the name of a response: the client has the one whose entity tag it sent.
+    pub(super) fn not_modified(&self, planned: &Planned, got: &Got<'_>) -> Result<(), String> {
+        let etag = got.etag.map(|etag| etag.trim_matches('"'));
+        match &planned.asks.if_none_match {
+            Some(expected) if etag == Some(expected.as_str()) => Ok(()),
+            expected => Err(format!("request {}: 304 for {etag:?}, but it has {expected:?}", planned.id)),
+        }
+    }
+
+    /// An upstream got a request: fresh stored responses, and those on their way, are not requested again.
+    pub(super) fn is_needed(&self, planned: &Planned, scene: &Scene) -> Result<(), String> {
+        let Some(resource) = planned.resource.filter(|resource| *resource < PLAIN_RESOURCES) else {
+            return Ok(());
+        };
+        let is_simple = scene.configurations.len() == 1
+            && scene.configurations[0].cache.is_some()
+            && !scene.clients_fail
+            && !scene.upstreams_fail
+            && !has_time_limit(scene)
+            && !self.changed.contains(&resource);
+        if !is_simple || planned.method != "GET" || !planned.asks.is_plain() {
+            return Ok(());
+        }
+        let began = self.began.get(&planned.id).copied().unwrap_or_default();
+        let others = self.planned.values().filter(|other| {
+            other.resource == planned.resource && other.method == "GET" && other.asks.is_plain()
+        });
+        for other in others.filter(|other| other.id != planned.id) {
+            let sent = self.sent.get(&other.id).map(Vec::as_slice).unwrap_or_default();
+            if self.seen.contains_key(&other.id) && sent.is_empty() {
+                return Err(format!(
+                    "requests {} and {} for {} are at the upstream together",
+                    other.id,
+                    planned.id,
+                    planned.target()
+                ));
+            }
+            for (at, response) in sent.iter().enumerate() {
+                let whole = self.whole_at.get(&format!("{}-{at}", other.id));
+                let is_stored = response.status == 200 && matches!(response.end, End::Whole(_));
+                if is_stored && whole.is_some_and(|whole| whole.order < began.order) {
+                    return Err(format!(
+                        "an upstream got request {}, although response {}-{at} was stored and fresh",
+                        planned.id, other.id
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
