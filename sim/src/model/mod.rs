@@ -208,8 +208,8 @@ impl Model {
         let is_not_modified = got.status == 304 && planned.asks.if_none_match.as_ref() == Some(&name);
         let may_be_range = planned.asks.range.is_some() && sent.status == 200;
         let is_range = may_be_range && got.status == 206;
-        if sent.status != got.status && !is_range && !is_not_modified && !(may_be_range && got.status == 416)
-        {
+        let is_other = sent.status != got.status && !is_range && !is_not_modified;
+        if is_other && (!may_be_range || got.status != 416) {
             return Err(format!(
                 "request {id}: the upstream sent {}, the client got {}",
                 sent.status, got.status
