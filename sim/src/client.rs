@@ -392,10 +392,12 @@ fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned 
     let id = shared.next_id();
     if shared.scene.shares_resources && random.u8(..4) > 0 {
         let resource = random.u8(..RESOURCES);
-        let method =
-            *random.choice(&["GET", "GET", "GET", "GET", "GET", "GET", "HEAD", "DELETE"]).expect("some");
         let is_plain = resource < PLAIN_RESOURCES;
-        let method = if is_plain && random.bool() { "GET" } else { method };
+        let method = match random.u8(..8) {
+            0 => "HEAD",
+            1 if !is_plain => "DELETE",
+            _ => "GET",
+        };
         let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
         return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks };
     }

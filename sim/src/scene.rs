@@ -86,7 +86,7 @@ impl Scene {
             rate_min: if random.u8(..4) == 0 { 240 } else { 0 },
             requests_per_connection_max: (random.u8(..6) == 0).then(|| random.u32(1..=3)),
             shares_resources: random.bool(),
-            purges: if random.bool() { random.u32(1..=4) } else { 0 },
+            purges: if random.bool() { random.u32(1..=30) } else { 0 },
         }
     }
 }

@@ -30,6 +30,9 @@ const LONG_AFTER_NS: u64 = 5_000_000_000;
 /// If nobody has done anything for so long, nobody will.
 const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
 
+/// The longest time between two purges.
+const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
+
 /// Steps of a run: far more than the longest needs.
 const STEPS_MAX: u64 = 50_000_000;
 
@@ -129,6 +132,8 @@ struct World {
     /// The configuration that is served.
     served: usize,
     purges_left: u32,
+    /// When the next purge is due.
+    purges_at_ns: u64,
     /// Actors that had nothing to do since something happened.
     quiet: Vec<bool>,
 }
@@ -164,6 +169,7 @@ impl World {
             upstreams,
             served: 0,
             purges_left: scene.purges,
+            purges_at_ns: BEGIN_NS,
             quiet: vec![false; actors],
         }
     }
@@ -216,8 +222,9 @@ impl World {
 
     /// The operator purges and reloads, now and then.
     fn operate(&mut self, shared: &mut Shared<'_>) -> bool {
-        if self.purges_left > 0 && self.random.u8(..32) == 0 {
+        if self.purges_left > 0 && shared.now_ns >= self.purges_at_ns && self.random.u8(..4) == 0 {
             self.purges_left -= 1;
+            self.purges_at_ns = shared.now_ns + self.random.u64(..PURGE_PAUSE_NS_MAX);
             return self.purge(shared);
         }
         let next = self.served + 1;
@@ -238,7 +245,8 @@ impl World {
     fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
         let opened = self.live.opened();
         let Some(cache) = &opened.cache else { return false };
-        let resource = self.random.u8(..RESOURCES);
+        // The first resource is never purged.
+        let resource = self.random.u8(1..RESOURCES);
         let url = format!("http://a.test{}", resource_target(resource));
         cache.purge(&Purge { scope: PurgeScope::Url(url), is_soft: false });
         shared.event(Actor::Operator, Event::Purge(resource));

@@ -297,8 +297,12 @@ fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 
 /// Checks `Content-Range`, and returns where the body begins.
 fn range_of(planned: &Planned, sent: &Sent, got: &Got<'_>) -> Result<usize, String> {
-    let (Some((first, last)), End::Whole(length)) = (planned.asks.range, sent.end) else {
-        return Err(format!("request {}: a part of a response whose length is unknown", planned.id));
+    let (first, last) = planned.asks.range.ok_or("a part that nobody wanted")?;
+    let length = match sent.end {
+        End::Whole(length) => length,
+        End::Cut => return Err(format!("request {}: a part of half a response", planned.id)),
+        // Where its connection ended is its length.
+        End::Unknown => return Ok(first),
     };
     let last = last.min(length.saturating_sub(1));
     let expected = format!("bytes {first}-{last}/{length}");
