@@ -155,9 +155,9 @@ impl Handle {
         self.listening().inherited(workers)
     }
 
-    /// Binds the additional addresses of another plan. A running server can change its addresses ([`Plan::listen`],
-    /// [`Plan::proxy_protocol`]), its [`Limits`] except for the connections per address, its name and its drain time.
-    /// The rest of the plan is ignored, except that it must have TLS if the server has. Addresses that both plans have
+    /// Binds the additional addresses of another plan. A running server can change its addresses ([`Plan::listen`], with
+    /// which of them are plain and which have PROXY headers), its [`Limits`] except for the connections per address, its
+    /// name and its drain time. The rest of the plan is ignored, except that it must have TLS if the server has. Addresses that both plans have
     /// stay bound, also those that begin or end to use TLS.
     ///
     /// # Errors
