@@ -69,7 +69,7 @@ impl Serving {
         let Some(exchange) = session.stream(id).and_then(|stream| stream.exchange) else { return };
         match self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten() {
             Some((whole, trailers)) => {
-                self.serve_collected_h2(key, connection, session, id, exchange, &whole, &trailers);
+                self.serve_collected_h2(key, connection, session, id, exchange, whole, &trailers);
             }
             None if session.is_lingering(id) || session.reads_on(id) => {
                 self.end_stream(session, id, Outcome::Sent)
