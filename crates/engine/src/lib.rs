@@ -53,7 +53,7 @@ pub use bug::{bugs_total, report_bug};
 pub use error::Error;
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
-    Worker,
+    Tunnel, TunnelEnd, TunnelProgress, Worker,
 };
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;
