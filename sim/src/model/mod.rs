@@ -281,6 +281,15 @@ impl Model {
         Ok(())
     }
 
+    /// The server has told a client of HTTP/2 that it has not processed a request.
+    pub(crate) fn not_processed(&mut self, id: u32) -> Result<(), String> {
+        self.ended += 1;
+        match self.seen.contains_key(&id) {
+            true => Err(format!("request {id} was refused as not processed, but an upstream got it")),
+            false => Ok(()),
+        }
+    }
+
     /// A client's connection has ended before its response began.
     pub(crate) fn no_response(&mut self, id: u32, excuse: Excuse) -> Result<(), String> {
         self.ended += 1;
