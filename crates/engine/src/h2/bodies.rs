@@ -96,11 +96,14 @@ impl Serving {
             let records_at = serving.records.len();
             serving.notice_readers(session);
             serving.give_all_credit(session);
-            if connection.is_sending() {
+            let fate = match connection.is_sending() {
                 // What was encoded now is queued behind the rest: it must not stay for the next connection.
-                return serving.send_visit(key, connection, session, records_at);
-            }
-            serving.run_session(key, connection, session)
+                true => serving.send_visit(key, connection, session, records_at),
+                false => serving.run_session(key, connection, session),
+            };
+            // The last stream may have ended.
+            serving.set_deadline(connection, session);
+            fate
         })
     }
 
