@@ -444,7 +444,7 @@ impl Connection {
         // The last request that a connection may have, and all before it, are served.
         let has_left = matches!(reason, None | Some(Reason::NO_ERROR));
         let may_leave = shared.scene.requests_per_connection_max.is_some() || self.planned.is_empty();
-        if !excuse.client && !(has_left && may_leave) {
+        if !(excuse.client || has_left && may_leave) {
             return Err(format!("the server has ended a connection of HTTP/2: {reason:?}"));
         }
         for stream in self.streams.drain(..) {

@@ -31,7 +31,7 @@ pub(crate) struct Client {
 
 /// A connection, and what speaks on it.
 enum Connection {
-    Http1(h1::Connection),
+    Http1(Box<h1::Connection>),
     Http2(Box<h2::Connection>),
 }
 
@@ -77,7 +77,7 @@ impl Client {
             shared.event(actor, Event::Open);
             self.connection = Some(match random.u8(..3) {
                 0 => Connection::Http2(Box::new(h2::Connection::new(Socket::new(stream), random, shared))),
-                _ => Connection::Http1(h1::Connection::new(Socket::new(stream), random, shared)),
+                _ => Connection::Http1(Box::new(h1::Connection::new(Socket::new(stream), random, shared))),
             });
             return Ok(true);
         };

@@ -103,7 +103,9 @@ impl ProxyWorker {
             match outcome {
                 ReadOutcome::More if received == Moved::WouldBlock => return,
                 // It is the start of something whose rest will not come.
-                ReadOutcome::More if received == Moved::Bytes(0) && used == 0 => return self.ended(state, at),
+                ReadOutcome::More if received == Moved::Bytes(0) && used == 0 => {
+                    return self.ended(state, at);
+                }
                 ReadOutcome::More => {}
                 outcome => return self.apply_outcome(state, at, outcome),
             }
