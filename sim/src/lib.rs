@@ -7,6 +7,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod client;
 mod message;
 mod model;

@@ -33,6 +33,8 @@ pub(crate) struct Configuration {
     pub(crate) concurrency: Option<(u32, u32)>,
     /// The whole body is read before the upstream is asked.
     pub(crate) buffers_requests: bool,
+    /// Upstreams speak HTTP/2, with so many requests at once on a connection.
+    pub(crate) streams_max: Option<u32>,
     pub(crate) connections_max: usize,
     pub(crate) idle_max: usize,
     pub(crate) queue_time_max: Duration,
@@ -113,6 +115,7 @@ impl Configuration {
             }),
             concurrency: has_concurrency.then(|| (random.u32(1..=3), random.u32(0..=10))),
             buffers_requests,
+            streams_max: (random.u8(..3) == 0).then(|| random.u32(1..=8)),
             connections_max: *random.choice(&[1, 1, 2, 4096]).expect("some"),
             idle_max: *random.choice(&[0, 1, 256]).expect("some"),
             queue_time_max: seconds(random, 1, 30),
@@ -136,6 +139,10 @@ impl Configuration {
         let upstream = |name: &str| {
             let server = proxy::Server::new(proxy::Address::Unix(upstream_path(folder, name)));
             proxy::Upstream {
+                protocol: match self.streams_max {
+                    Some(streams_max) => proxy::Protocol::H2c { streams_max },
+                    None => proxy::Protocol::Http1,
+                },
                 connections_max: self.connections_max,
                 idle_max: self.idle_max,
                 queue_time_max: self.queue_time_max,

@@ -62,6 +62,14 @@ impl Socket {
         }
     }
 
+    /// The same connection, for another owner.
+    ///
+    /// # Panics
+    /// The system has no descriptor left.
+    pub(crate) fn take(&self) -> Socket {
+        Socket(self.0.try_clone().expect("a descriptor"))
+    }
+
     /// Sends nothing more.
     pub(crate) fn close_write(&mut self) {
         // The other side may be gone.

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -11,14 +10,14 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::request::draw_request;
 use super::{PAUSE_MS_MAX, REQUESTS_MAX};
+use crate::carrier::{Carrier, Wire};
 use crate::message::body;
 use crate::model::{Excuse, Got, Planned};
 use crate::scene::TIME_MAX;
-use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
+use crate::socket::{Did, Socket, draw_piece};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
@@ -90,72 +89,6 @@ enum Progress {
     Failed(h2::Error),
 }
 
-/// The socket, and what is drawn for it.
-struct Wire {
-    socket: Socket,
-    random: fastrand::Rng,
-    /// Moves that are left to this step.
-    moves_left: u8,
-    is_silent: bool,
-    is_deaf: bool,
-    events: Vec<Event>,
-}
-
-struct Carrier(Rc<RefCell<Wire>>);
-
-impl AsyncRead for Carrier {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut wire = self.0.borrow_mut();
-        if wire.moves_left == 0 || wire.is_deaf {
-            return Poll::Pending;
-        }
-        let most = draw_room(&mut wire.random).min(into.remaining());
-        let mut bytes = Vec::new();
-        let received = wire.socket.receive(&mut bytes, most);
-        let event = match received {
-            Received::Nothing => return Poll::Pending,
-            Received::Bytes(count) => Event::Received(count),
-            Received::End => Event::Closed,
-            Received::Reset => Event::Reset,
-        };
-        wire.events.push(event);
-        wire.moves_left -= 1;
-        into.put_slice(&bytes);
-        Poll::Ready(match received {
-            Received::Reset => Err(io::ErrorKind::ConnectionReset.into()),
-            _ => Ok(()),
-        })
-    }
-}
-
-impl AsyncWrite for Carrier {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut wire = self.0.borrow_mut();
-        if wire.moves_left == 0 || wire.is_silent {
-            return Poll::Pending;
-        }
-        let count = draw_piece(&mut wire.random, bytes.len());
-        match wire.socket.send(&bytes[..count]) {
-            Sent::Full => Poll::Pending,
-            Sent::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            Sent::Bytes(count) => {
-                wire.events.push(Event::Sent(count));
-                wire.moves_left -= 1;
-                Poll::Ready(Ok(count))
-            }
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.borrow_mut().socket.close_write();
-        Poll::Ready(Ok(()))
-    }
-}
-
 impl Connection {
     pub(super) fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Connection {
         let planned: Vec<Planned> =
@@ -163,15 +96,7 @@ impl Connection {
         for request in &planned {
             shared.model.plan(request.clone());
         }
-        let wire = Wire {
-            socket,
-            random: random.fork(),
-            moves_left: 0,
-            is_silent: false,
-            is_deaf: false,
-            events: Vec::new(),
-        };
-        let wire = Rc::new(RefCell::new(wire));
+        let wire = Wire::new(socket, Vec::new(), random);
         let window = *random.choice(&[100, 3_000, 20_000, 65_535, 1 << 20]).expect("some");
         let mut builder = client::Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));

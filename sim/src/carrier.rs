@@ -1,0 +1,103 @@
+//! A socket as the crate `h2` uses it: a step moves a few pieces, of drawn sizes, and nobody is woken; whoever owns the connection polls it
+//! again.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::socket::{Received, Sent, Socket, draw_piece, draw_room};
+use crate::trace::Event;
+
+/// The socket, and what is drawn for it.
+pub(crate) struct Wire {
+    pub(crate) socket: Socket,
+    pub(crate) random: fastrand::Rng,
+    /// Moves that are left to this step.
+    pub(crate) moves_left: u8,
+    pub(crate) is_silent: bool,
+    pub(crate) is_deaf: bool,
+    pub(crate) events: Vec<Event>,
+    /// Bytes that were received before.
+    pub(crate) first: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) fn new(socket: Socket, first: Vec<u8>, random: &mut fastrand::Rng) -> Rc<RefCell<Wire>> {
+        let wire = Wire {
+            socket,
+            random: random.fork(),
+            moves_left: 0,
+            is_silent: false,
+            is_deaf: false,
+            events: Vec::new(),
+            first,
+        };
+        Rc::new(RefCell::new(wire))
+    }
+}
+
+/// The connection as the crate `h2` uses it.
+pub(crate) struct Carrier(pub(crate) Rc<RefCell<Wire>>);
+
+impl AsyncRead for Carrier {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut wire = self.0.borrow_mut();
+        if wire.moves_left == 0 || wire.is_deaf {
+            return Poll::Pending;
+        }
+        if !wire.first.is_empty() {
+            let count = wire.first.len().min(into.remaining());
+            into.put_slice(&wire.first[..count]);
+            wire.first.drain(..count);
+            return Poll::Ready(Ok(()));
+        }
+        let most = draw_room(&mut wire.random).min(into.remaining());
+        let mut bytes = Vec::new();
+        let received = wire.socket.receive(&mut bytes, most);
+        let event = match received {
+            Received::Nothing => return Poll::Pending,
+            Received::Bytes(count) => Event::Received(count),
+            Received::End => Event::Closed,
+            Received::Reset => Event::Reset,
+        };
+        wire.events.push(event);
+        wire.moves_left -= 1;
+        into.put_slice(&bytes);
+        Poll::Ready(match received {
+            Received::Reset => Err(io::ErrorKind::ConnectionReset.into()),
+            _ => Ok(()),
+        })
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut wire = self.0.borrow_mut();
+        if wire.moves_left == 0 || wire.is_silent {
+            return Poll::Pending;
+        }
+        let count = draw_piece(&mut wire.random, bytes.len());
+        match wire.socket.send(&bytes[..count]) {
+            Sent::Full => Poll::Pending,
+            Sent::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Sent::Bytes(count) => {
+                wire.events.push(Event::Sent(count));
+                wire.moves_left -= 1;
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().socket.close_write();
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,276 @@
+//! A connection of HTTP/1 to an upstream.
+
+use super::response::{Made, application, authorization};
+use super::{Arrived, Begin, Behaviour, Fault, IDLE_LOOKS, PAUSE_MS_MAX, Role};
+use crate::message::{Decoder, Framing, Head, Start, chunked};
+use crate::scene::TIME_MAX;
+use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+pub(super) struct Connection {
+    socket: Socket,
+    actor: Actor,
+    input: Vec<u8>,
+    request: Option<Request>,
+    output: Vec<u8>,
+    sent: usize,
+    wakes_at_ns: u64,
+    /// Nothing was sent since the last pause: two of them could be longer than a time limit.
+    has_paused: bool,
+    /// What happens when all output is sent.
+    then: Then,
+    /// It has responded to a request.
+    has_served: bool,
+}
+
+struct Request {
+    arrived: Arrived,
+    body: Decoder,
+    behaviour: Behaviour,
+    has_responded: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// The next request is read.
+    Next,
+    /// The connection is closed.
+    Close,
+    /// Nothing, for longer than any limit.
+    Nothing,
+}
+
+impl Connection {
+    /// `input` was received already.
+    pub(super) fn new(socket: Socket, actor: Actor, input: Vec<u8>) -> Connection {
+        Connection {
+            socket,
+            actor,
+            input,
+            request: None,
+            output: Vec::new(),
+            sent: 0,
+            wakes_at_ns: 0,
+            has_paused: false,
+            then: Then::Next,
+            has_served: false,
+        }
+    }
+
+    /// When it goes on by itself; 0 if it waits for its peer.
+    pub(super) fn wakes_at_ns(&self) -> u64 {
+        self.wakes_at_ns
+    }
+
+    pub(super) fn step(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Did, String> {
+        if shared.now_ns < self.wakes_at_ns {
+            return Ok(Did::Nothing);
+        }
+        self.wakes_at_ns = 0;
+        if self.sent < self.output.len() && random.bool() {
+            match self.send(random, shared) {
+                Did::Nothing => {}
+                did => return Ok(did),
+            }
+        }
+        if self.respond(role, random, shared) {
+            return Ok(Did::Something);
+        }
+        match self.receive(role, random, shared)? {
+            Did::Nothing => {}
+            did => return Ok(did),
+        }
+        Ok(self.send(random, shared))
+    }
+
+    fn receive(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Did, String> {
+        let reads = match &self.request {
+            // It reads a request only when the one before has its response.
+            Some(request) => !request.body.is_complete && request.behaviour.fault != Some(Fault::Deaf),
+            None => self.then == Then::Next && self.sent == self.output.len(),
+        };
+        if !reads {
+            return Ok(Did::Nothing);
+        }
+        // The next request may have come with the end of the one before.
+        if self.request.is_none() && !self.input.is_empty() {
+            self.read(role, random, shared)?;
+            if self.request.is_some() {
+                return Ok(Did::Something);
+            }
+        }
+        let most = draw_room(random);
+        match self.socket.receive(&mut self.input, most) {
+            Received::Nothing => {
+                let is_at_rest = self.request.is_none() && self.input.is_empty() && self.has_served;
+                if is_at_rest && random.u16(..IDLE_LOOKS) == 0 {
+                    shared.event(self.actor, Event::Close);
+                    return Ok(Did::Ended);
+                }
+                return Ok(Did::Nothing);
+            }
+            Received::Bytes(bytes) => shared.event(self.actor, Event::Received(bytes)),
+            Received::End | Received::Reset => {
+                shared.event(self.actor, Event::Closed);
+                return Ok(Did::Ended);
+            }
+        }
+        self.read(role, random, shared)?;
+        Ok(Did::Something)
+    }
+
+    fn read(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), String> {
+        if self.request.is_none() {
+            let Some((head, length)) = Head::request(&self.input)? else { return Ok(()) };
+            self.input.drain(..length);
+            let Start::Request { method, target } = &head.start else { return Err("no request".to_owned()) };
+            let arrived = Arrived::new(role, method, target, |name| head.field(name), shared, self.actor)?;
+            let body = Decoder::new(head.framing(Framing::None)?);
+            let behaviour = Behaviour::draw(random, shared.scene.upstreams_fail);
+            // Also if it never gets to respond.
+            shared.upstreams_failed |= behaviour.fault.is_some();
+            self.request = Some(Request { arrived, body, behaviour, has_responded: false });
+        }
+        let Some(request) = &mut self.request else { return Ok(()) };
+        request.body.take(&mut self.input)?;
+        request.arrived.check_body(&request.body.body, request.body.is_complete, shared, self.actor)
+    }
+
+    /// Makes the response if it is time. Returns whether it did something.
+    fn respond(&mut self, role: Role, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> bool {
+        let Some(request) = &mut self.request else { return false };
+        if request.has_responded {
+            if self.sent == self.output.len() && request.body.is_complete && self.then == Then::Next {
+                self.request = None;
+                return true;
+            }
+            return false;
+        }
+        if request.behaviour.start == Begin::AfterBody && !request.body.is_complete {
+            return false;
+        }
+        if std::mem::take(&mut request.behaviour.pauses) {
+            self.has_paused = true;
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(self.actor, Event::Pause(pause_ms));
+            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            return true;
+        }
+        request.has_responded = true;
+        self.has_served = true;
+        let made = match role {
+            Role::Application => application(&request.arrived, request.behaviour, random, shared, self.actor),
+            Role::Authorization => authorization(&request.arrived, request.behaviour),
+        };
+        let response = written(&made, random);
+        let Behaviour { closes, fault, .. } = request.behaviour;
+        self.then = if closes { Then::Close } else { Then::Next };
+        self.output.clear();
+        self.sent = 0;
+        match fault {
+            None => self.output = response,
+            Some(Fault::NoResponse) => self.then = Then::Close,
+            Some(Fault::Silence) => {
+                self.then = Then::Nothing;
+                self.wakes_at_ns = shared.now_ns + 3 * TIME_MAX.as_nanos() as u64;
+            }
+            Some(Fault::Garbage) => {
+                self.output = b"HTTP/1.1 twohundred\r\n\r\n".to_vec();
+                self.then = Then::Close;
+            }
+            Some(Fault::HalfResponse) => {
+                let length = random.usize(..response.len());
+                self.output = response;
+                self.output.truncate(length);
+                self.then = Then::Close;
+            }
+            Some(Fault::Deaf) => {
+                self.output = response;
+                self.then = Then::Close;
+            }
+        }
+        true
+    }
+
+    fn send(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
+        if self.sent == self.output.len() {
+            let request = self.request.as_ref();
+            let is_over = request.is_some_and(|request| request.has_responded);
+            let is_read = request.is_some_and(|request| request.body.is_complete);
+            let has_fault = request.is_some_and(|request| request.behaviour.fault.is_some());
+            return match self.then {
+                // One that keeps the rules reads the whole request before.
+                Then::Close if is_over && (has_fault || is_read) => {
+                    shared.event(self.actor, Event::Close);
+                    Did::Ended
+                }
+                Then::Nothing if self.wakes_at_ns == 0 => Did::Ended,
+                _ => Did::Nothing,
+            };
+        }
+        if !self.has_paused && random.u8(..24) == 0 {
+            self.has_paused = true;
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(self.actor, Event::Pause(pause_ms));
+            self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            return Did::Something;
+        }
+        let rest = &self.output[self.sent..];
+        match self.socket.send(&rest[..draw_piece(random, rest.len())]) {
+            Sent::Bytes(bytes) => {
+                self.has_paused = false;
+                self.sent += bytes;
+                shared.event(self.actor, Event::Sent(bytes));
+                Did::Something
+            }
+            Sent::Full => Did::Nothing,
+            Sent::Broken => {
+                shared.event(self.actor, Event::Closed);
+                Did::Ended
+            }
+        }
+    }
+}
+
+/// A response as bytes.
+fn written(made: &Made, random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut out = Vec::new();
+    if made.is_after_interim {
+        out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n");
+    }
+    out.extend_from_slice(format!("HTTP/1.1 {} Status\r\n{}", made.status, made.lines).as_bytes());
+    if made.closes {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    let may_have_framing = !matches!(made.status, 204 | 304);
+    match made.framing {
+        Framing::Chunked if may_have_framing => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n"),
+        Framing::Length(length) if may_have_framing => {
+            out.extend_from_slice(format!("Content-Length: {length}\r\n\r\n").as_bytes());
+        }
+        _ => out.extend_from_slice(b"\r\n"),
+    }
+    if let Some(body) = &made.body {
+        match made.framing {
+            Framing::Chunked => out.extend_from_slice(&chunked(random, body)),
+            _ => out.extend_from_slice(body),
+        }
+    }
+    out
+}

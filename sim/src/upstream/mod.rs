@@ -1,0 +1,245 @@
+//! An upstream: accepts connections, reads requests, and responds as drawn: early or late, in one way of framing or another, half or
+//! not at all.
+
+mod h1;
+mod h2;
+mod response;
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::message::begins_body;
+use crate::model::Planned;
+use crate::scene::REFUSED;
+use crate::socket::{Did, Received, Socket};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+/// The longest pause of an upstream that keeps the rules; shorter than any time limit for a response.
+const PAUSE_MS_MAX: u64 = 3_000;
+
+/// A connection at rest is closed sooner or later: at one of so many looks.
+const IDLE_LOOKS: u16 = 400;
+
+/// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It responds to clients' requests.
+    Application,
+    /// It allows them or not.
+    Authorization,
+}
+
+pub(crate) struct Upstream {
+    number: usize,
+    role: Role,
+    random: fastrand::Rng,
+    listener: UnixListener,
+    accepted: usize,
+    connections: Vec<Connection>,
+}
+
+/// A connection, and what speaks on it.
+enum Connection {
+    /// Nothing is known before its first bytes.
+    New(Socket, Vec<u8>, Actor),
+    Http1(Box<h1::Connection>),
+    Http2(Box<h2::Connection>),
+}
+
+/// A request whose head has arrived.
+struct Arrived {
+    /// `None` for a question of the authorization.
+    planned: Option<Planned>,
+    allows: bool,
+    /// The response that it may confirm.
+    etag: Option<String>,
+}
+
+/// How a request is treated.
+#[derive(Debug, Clone, Copy)]
+struct Behaviour {
+    /// When the response begins.
+    start: Begin,
+    pauses: bool,
+    interim: bool,
+    closes: bool,
+    fault: Option<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    AfterHead,
+    AfterBody,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It closes before it has responded.
+    NoResponse,
+    /// It closes in the middle of its response.
+    HalfResponse,
+    /// It never responds.
+    Silence,
+    /// What it sends is no HTTP.
+    Garbage,
+    /// It responds and closes without reading the body.
+    Deaf,
+}
+
+impl Upstream {
+    pub(crate) fn new(number: usize, role: Role, path: &Path, random: fastrand::Rng) -> Upstream {
+        let listener = UnixListener::bind(path).expect("a free path");
+        listener.set_nonblocking(true).expect("a listener that does not block");
+        Upstream { number, role, random, listener, accepted: 0, connections: Vec::new() }
+    }
+
+    /// When one of its connections goes on by itself.
+    pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
+        self.connections.iter().filter_map(Connection::wakes_at_ns).min()
+    }
+
+    /// Does one thing. Returns whether there was one.
+    pub(crate) fn step(&mut self, shared: &mut Shared<'_>) -> Result<bool, String> {
+        if let Ok((stream, _)) = self.listener.accept() {
+            let actor = Actor::Upstream(self.number, self.accepted);
+            self.accepted += 1;
+            shared.event(actor, Event::Open);
+            self.connections.push(Connection::New(Socket::new(stream), Vec::new(), actor));
+            return Ok(true);
+        }
+        let count = self.connections.len();
+        let first = if count > 0 { self.random.usize(..count) } else { 0 };
+        for at in (first..count).chain(0..first) {
+            match self.connections[at].step(self.role, &mut self.random, shared)? {
+                Did::Nothing => {}
+                Did::Something => return Ok(true),
+                Did::Ended => {
+                    self.connections.swap_remove(at);
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Connection {
+    /// When it goes on by itself.
+    fn wakes_at_ns(&self) -> Option<u64> {
+        match self {
+            Connection::New(..) => None,
+            Connection::Http1(connection) => Some(connection.wakes_at_ns()).filter(|at| *at > 0),
+            Connection::Http2(connection) => connection.wakes_at_ns(),
+        }
+    }
+
+    fn step(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Result<Did, String> {
+        match self {
+            Connection::New(..) => Ok(self.begin(random, shared)),
+            Connection::Http1(connection) => connection.step(role, random, shared),
+            Connection::Http2(connection) => connection.step(role, random, shared),
+        }
+    }
+
+    /// Finds out the protocol.
+    fn begin(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Did {
+        let Connection::New(socket, input, actor) = self else { return Did::Nothing };
+        match socket.receive(input, PREFACE.len() - input.len()) {
+            Received::Nothing => return Did::Nothing,
+            Received::Bytes(bytes) => shared.event(*actor, Event::Received(bytes)),
+            Received::End | Received::Reset => {
+                shared.event(*actor, Event::Closed);
+                return Did::Ended;
+            }
+        }
+        if PREFACE.starts_with(input) && input.len() < PREFACE.len() {
+            return Did::Something;
+        }
+        let (is_h2, input, actor) = (input == PREFACE, std::mem::take(input), *actor);
+        let socket = socket.take();
+        *self = match is_h2 {
+            true => Connection::Http2(Box::new(h2::Connection::new(socket, actor, input, random))),
+            false => Connection::Http1(Box::new(h1::Connection::new(socket, actor, input))),
+        };
+        Did::Something
+    }
+}
+
+impl Arrived {
+    /// Checks a request by its head; `field` returns a field's value.
+    fn new<'h>(
+        role: Role,
+        method: &str,
+        target: &str,
+        field: impl Fn(&str) -> Option<&'h str>,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<Arrived, String> {
+        let etag = field("if-none-match").map(|etag| etag.trim_matches('"').to_owned());
+        if role == Role::Authorization {
+            let allows = !field("x-forwarded-uri").unwrap_or_default().starts_with(REFUSED);
+            return Ok(Arrived { planned: None, allows, etag });
+        }
+        let now = shared.moment();
+        let planned = shared.model.head(method, target, field("x-request"), now, shared.scene)?;
+        let added = field("x-added");
+        let mut adds = shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
+        let is_wrong = match added {
+            Some(_) => !adds.any(|adds| adds),
+            None => adds.all(|adds| adds),
+        };
+        if is_wrong {
+            return Err(format!("request {}: X-Added is {added:?}, against the rules", planned.id));
+        }
+        shared.event(actor, Event::SeenHead(planned.id));
+        Ok(Arrived { planned: Some(planned), allows: true, etag })
+    }
+
+    /// Checks what has come of its body so far.
+    fn check_body(
+        &self,
+        body: &[u8],
+        is_complete: bool,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<(), String> {
+        let Some(planned) = &self.planned else { return Ok(()) };
+        let (id, of) = (planned.id, planned.body_length);
+        if !begins_body(id, body) || body.len() > of {
+            return Err(format!("an upstream got another body of request {id} than its client sent"));
+        }
+        if is_complete {
+            shared.event(actor, Event::SeenRequest(id));
+            if body.len() != of {
+                let got = body.len();
+                return Err(format!(
+                    "an upstream got {got} bytes as the whole body of request {id}, which has {of}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Behaviour {
+    fn draw(random: &mut fastrand::Rng, may_fail: bool) -> Behaviour {
+        let faults = [Fault::NoResponse, Fault::HalfResponse, Fault::Silence, Fault::Garbage, Fault::Deaf];
+        let fault = (may_fail && random.u8(..6) == 0).then(|| *random.choice(&faults).expect("some"));
+        Behaviour {
+            start: if random.u8(..4) == 0 { Begin::AfterHead } else { Begin::AfterBody },
+            pauses: random.u8(..4) == 0,
+            interim: random.u8(..8) == 0,
+            closes: random.u8(..6) == 0,
+            fault,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What upstreams respond.
+
+use super::{Arrived, Behaviour, Fault};
+use crate::message::{Framing, body};
+use crate::model::cache::{PLAIN_RESOURCES, Says};
+use crate::model::{End, Sent as SentResponse};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+/// A response that was drawn, of any protocol.
+pub(super) struct Made {
+    pub(super) is_after_interim: bool,
+    pub(super) status: u16,
+    /// Its fields, as lines.
+    pub(super) lines: String,
+    /// The connection ends with it.
+    pub(super) closes: bool,
+    pub(super) framing: Framing,
+    /// `None`: its request or status allows none.
+    pub(super) body: Option<Vec<u8>>,
+}
+
+/// The response to a client's request.
+pub(super) fn application(
+    arrived: &Arrived,
+    behaviour: Behaviour,
+    random: &mut fastrand::Rng,
+    shared: &mut Shared<'_>,
+    actor: Actor,
+) -> Made {
+    let Some(planned) = &arrived.planned else { return authorization(arrived, behaviour) };
+    let confirmed = arrived.etag.as_ref().filter(|_| planned.resource.is_some() && random.bool());
+    let is_plain = planned.resource.is_some_and(|resource| resource < PLAIN_RESOURCES);
+    let status = match (planned.resource, confirmed) {
+        (_, Some(_)) => 304,
+        (Some(_), None) if is_plain => 200,
+        (Some(_), None) => *random.choice(&[200, 200, 200, 200, 200, 201, 204, 404, 500]).expect("some"),
+        (None, None) => *random.choice(&[200, 200, 200, 201, 204, 304, 404, 500]).expect("some"),
+    };
+    let drawn = Says::draw(random, planned);
+    // The cookie of a 304 would be its client's only.
+    let says = Says { sets_cookie: drawn.sets_cookie && confirmed.is_none(), ..drawn };
+    let body_length = match random.u8(..5) {
+        0 => 0,
+        1 => random.usize(1..=100),
+        2 => random.usize(1..=16_384),
+        3 => random.usize(1..=70_000),
+        _ => random.usize(1..=300_000),
+    };
+    let framing = match random.u8(..3) {
+        0 => Framing::Chunked,
+        1 if behaviour.closes => Framing::Close,
+        _ => Framing::Length(body_length),
+    };
+    let has_body = planned.method != "HEAD" && !matches!(status, 204 | 304);
+    let body_tag = random.u32(..);
+    let end = match behaviour.fault {
+        Some(Fault::HalfResponse) if framing == Framing::Close => End::Unknown,
+        Some(Fault::HalfResponse) => End::Cut,
+        _ => End::Whole(body_length),
+    };
+    let name = shared.model.respond(
+        planned.id,
+        SentResponse { status, body_tag, end, says: says.clone(), responded: shared.moment() },
+    );
+    shared.event(actor, Event::Responds(planned.id, status));
+    let field = if confirmed.is_some() { "X-Confirmed" } else { "X-Sent" };
+    let mut lines = format!("{field}: {name}\r\n");
+    if planned.resource.is_some() {
+        let etag = confirmed.unwrap_or(&name);
+        lines += &format!("ETag: \"{etag}\"\r\n{}", says.lines());
+    }
+    Made {
+        is_after_interim: behaviour.interim,
+        status,
+        lines,
+        closes: behaviour.closes,
+        framing,
+        body: has_body.then(|| body(body_tag, body_length)),
+    }
+}
+
+/// The response of the authorization service.
+pub(super) fn authorization(arrived: &Arrived, behaviour: Behaviour) -> Made {
+    let (status, text) = if arrived.allows { (200, "") } else { (403, "refused") };
+    Made {
+        is_after_interim: false,
+        status,
+        lines: String::new(),
+        closes: behaviour.closes,
+        framing: Framing::Length(text.len()),
+        body: Some(text.into()),
+    }
+}
