@@ -11,10 +11,12 @@ mod carrier;
 mod client;
 mod message;
 mod model;
+mod reduce;
 mod scene;
 mod socket;
 mod trace;
 mod upstream;
 mod world;
 
-pub use world::{Failure, Report, run};
+pub use reduce::{Reduction, reduce};
+pub use world::{Failure, Report, run, run_reduced};

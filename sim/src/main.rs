@@ -1,16 +1,20 @@
-//! `sim [--seconds N] [--seed N] [--runs N] [--trace]`: see `./x sim`.
+//! `sim [--seconds N] [--seed N] [--runs N] [--trace]`: see `./x sim`. A failing run is reduced to what its failure needs, and the flags
+//! that repeat the smaller run are printed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::{Long, ValueExt};
+use sim::Reduction;
 
 struct Options {
     seconds: u64,
     seed: Option<u64>,
     runs: Option<u64>,
     prints_trace: bool,
+    /// Of the runs, from a reduced one.
+    reduction: Reduction,
 }
 
 fn main() -> ExitCode {
@@ -27,15 +31,14 @@ fn main() -> ExitCode {
     let (mut runs, mut requests, mut whole, mut events, mut hash) = (0u64, 0, 0, 0, 0u64);
     while runs < runs_max && began.elapsed() < limit {
         let seed = first.wrapping_add(runs);
-        let report = sim::run(seed);
+        let report = sim::run_reduced(seed, &options.reduction);
         runs += 1;
         requests += report.requests;
         whole += report.whole;
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
-        if let Some(failure) = report.failure {
-            println!("{}\n{}", failure.scene, failure.trace);
-            println!("seed {seed}: {}\nagain: ./x sim --seed {seed}", failure.message);
+        if report.failure.is_some() {
+            print_failure(seed, &options.reduction, report);
             return ExitCode::FAILURE;
         }
         if options.prints_trace {
@@ -54,8 +57,25 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Prints the smallest run that was found to fail.
+fn print_failure(seed: u64, reduction: &Reduction, report: sim::Report) {
+    let first = report.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+    let events = report.events;
+    let (smallest, report) = sim::reduce(seed, reduction.clone(), report);
+    let Some(failure) = report.failure else { return };
+    println!("{}\n{}", failure.scene, failure.trace);
+    println!("seed {seed}, {events} events: {first}\nagain: ./x sim --seed {seed}{reduction}");
+    if smallest != *reduction {
+        println!(
+            "reduced to {} events: {}\nagain: ./x sim --seed {seed}{smallest}",
+            report.events, failure.message
+        );
+    }
+}
+
 fn options() -> Result<Options, lexopt::Error> {
-    let mut options = Options { seconds: 60, seed: None, runs: None, prints_trace: false };
+    let mut options =
+        Options { seconds: 60, seed: None, runs: None, prints_trace: false, reduction: Reduction::default() };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -63,6 +83,18 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("seed") => options.seed = Some(parser.value()?.parse()?),
             Long("runs") => options.runs = Some(parser.value()?.parse()?),
             Long("trace") => options.prints_trace = true,
+            Long("clients") => {
+                let list = parser.value()?.string()?;
+                let numbers: Result<_, _> = list.split(',').map(str::parse).collect();
+                let numbers =
+                    numbers.map_err(|_| format!("--clients: got `{list}`, need numbers such as 0,3"))?;
+                options.reduction.clients = Some(numbers);
+            }
+            Long("connections") => options.reduction.connections = Some(parser.value()?.parse()?),
+            Long("requests") => options.reduction.requests = Some(parser.value()?.parse()?),
+            Long("workers") => options.reduction.workers = Some(parser.value()?.parse()?),
+            Long("configurations") => options.reduction.configurations = Some(parser.value()?.parse()?),
+            Long("no-purges") => options.reduction.has_no_purges = true,
             other => return Err(other.unexpected()),
         }
     }

@@ -14,6 +14,7 @@ use flatout_server::simulation;
 use crate::client::Client;
 use crate::model::cache::{Moment, RESOURCES};
 use crate::model::{Model, resource_target};
+use crate::reduce::Reduction;
 use crate::scene::{Scene, TIME_MAX, upstream_path};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
@@ -74,6 +75,8 @@ pub struct Report {
     pub whole: u64,
     /// Events.
     pub events: u64,
+    /// Clients that were drawn.
+    pub clients: usize,
     /// What went wrong, and the events before it.
     pub failure: Option<Failure>,
 }
@@ -93,8 +96,17 @@ pub struct Failure {
 /// # Panics
 /// The system refuses what a simulation needs: sockets, descriptors, a temporary folder.
 pub fn run(seed: u64) -> Report {
+    run_reduced(seed, &Reduction::default())
+}
+
+/// Runs a part of what a seed draws.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_reduced(seed: u64, reduction: &Reduction) -> Report {
     let mut random = fastrand::Rng::with_seed(seed);
-    let scene = Scene::draw(&mut random);
+    let mut scene = Scene::draw(&mut random);
+    reduction.apply(&mut scene);
     clock::simulated::set(Some(BEGIN_NS));
     let mut shared = Shared {
         now_ns: BEGIN_NS,
@@ -104,7 +116,7 @@ pub fn run(seed: u64) -> Report {
         upstreams_failed: false,
         requests: 0,
     };
-    let result = World::new(&scene, random).run(&mut shared);
+    let result = World::new(&scene, reduction, random).run(&mut shared);
     clock::simulated::set(None);
     let Shared { model, trace, requests, .. } = shared;
     Report {
@@ -112,6 +124,7 @@ pub fn run(seed: u64) -> Report {
         requests: u64::from(requests),
         whole: model.whole,
         events: trace.count(),
+        clients: scene.clients,
         failure: result.err().map(|message| Failure {
             message,
             scene: format!("{scene:#?}"),
@@ -139,7 +152,7 @@ struct World {
 }
 
 impl World {
-    fn new(scene: &Scene, mut random: fastrand::Rng) -> World {
+    fn new(scene: &Scene, reduction: &Reduction, mut random: fastrand::Rng) -> World {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let checked = scene.configurations[0].checked(scene, folder.path());
         let upstream = |number, role, name, random: &mut fastrand::Rng| {
@@ -150,7 +163,7 @@ impl World {
             upstream(1, Role::Authorization, "authorization", &mut random),
         ];
         let clients: Vec<Client> =
-            (0..scene.clients).map(|number| Client::new(number, random.fork())).collect();
+            (0..scene.clients).map(|number| Client::new(number, reduction, random.fork())).collect();
         let bound = bind(checked.listening(None)).expect("a free path");
         let hub = Hub::new(Limits::default());
         let opened = simulation::open(&checked, &hub, None).unwrap_or_else(|failure| panic!("{failure}"));

@@ -91,9 +91,14 @@ impl Connection {
         ))
     }
 
-    pub(super) fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Connection {
+    pub(super) fn new(
+        socket: Socket,
+        requests_max: usize,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Connection {
         let mut output = Vec::new();
-        let count = random.usize(1..=REQUESTS_MAX);
+        let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
         let mut requests = Vec::with_capacity(count);
         for _ in 0..count {
             let planned = draw_request(random, shared);

@@ -90,9 +90,14 @@ enum Progress {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Connection {
-        let planned: Vec<Planned> =
-            (0..random.usize(1..=REQUESTS_MAX)).map(|_| draw_request(random, shared)).collect();
+    pub(super) fn new(
+        socket: Socket,
+        requests_max: usize,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+    ) -> Connection {
+        let count = random.usize(1..=REQUESTS_MAX).min(requests_max);
+        let planned: Vec<Planned> = (0..count).map(|_| draw_request(random, shared)).collect();
         for request in &planned {
             shared.model.plan(request.clone());
         }
@@ -155,12 +160,6 @@ impl Connection {
             self.deaf_until_ns = None;
             self.wire.borrow_mut().is_deaf = false;
         }
-        if random.u8(..64) == 0 {
-            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
-            shared.event(actor, Event::Pause(pause_ms));
-            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
-            return Ok(Did::Something);
-        }
         if let Some(did) = self.fail(random, shared, actor) {
             return Ok(did);
         }
@@ -178,6 +177,11 @@ impl Connection {
             && !went_on
         {
             return self.end(reason, shared);
+        }
+        if did && random.u8(..64) == 0 {
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(actor, Event::Pause(pause_ms));
+            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
         }
         Ok(if did { Did::Something } else { Did::Nothing })
     }
@@ -464,7 +468,11 @@ impl Stream {
                 Progress::Some
             }
             Poll::Ready(Some(Err(error))) => Progress::Failed(error),
-            Poll::Ready(None) => Progress::Complete,
+            Poll::Ready(None) => {
+                // Otherwise the window of the connection never gets it back.
+                let _ = body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
+                Progress::Complete
+            }
         }
     }
 }

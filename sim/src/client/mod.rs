@@ -7,6 +7,7 @@ mod request;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::reduce::Reduction;
 use crate::socket::{Did, Socket};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -25,6 +26,8 @@ pub(crate) struct Client {
     number: usize,
     random: fastrand::Rng,
     connections_left: usize,
+    /// Requests of a connection.
+    requests_max: usize,
     connection: Option<Connection>,
     wakes_at_ns: u64,
 }
@@ -36,9 +39,13 @@ enum Connection {
 }
 
 impl Client {
-    pub(crate) fn new(number: usize, mut random: fastrand::Rng) -> Client {
-        let connections_left = random.usize(1..=CONNECTIONS_MAX);
-        Client { number, random, connections_left, connection: None, wakes_at_ns: 0 }
+    pub(crate) fn new(number: usize, reduction: &Reduction, mut random: fastrand::Rng) -> Client {
+        let connections = random.usize(1..=CONNECTIONS_MAX);
+        let is_left = reduction.clients.as_ref().is_none_or(|clients| clients.contains(&number));
+        let connections_left =
+            if is_left { connections.min(reduction.connections.unwrap_or(connections)) } else { 0 };
+        let requests_max = reduction.requests.unwrap_or(REQUESTS_MAX);
+        Client { number, random, connections_left, requests_max, connection: None, wakes_at_ns: 0 }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -75,9 +82,10 @@ impl Client {
             let stream = UnixStream::connect(crate::scene::listen_path(folder))
                 .map_err(|error| format!("cannot connect: {error}"))?;
             shared.event(actor, Event::Open);
+            let (socket, most) = (Socket::new(stream), self.requests_max);
             self.connection = Some(match random.u8(..3) {
-                0 => Connection::Http2(Box::new(h2::Connection::new(Socket::new(stream), random, shared))),
-                _ => Connection::Http1(Box::new(h1::Connection::new(Socket::new(stream), random, shared))),
+                0 => Connection::Http2(Box::new(h2::Connection::new(socket, most, random, shared))),
+                _ => Connection::Http1(Box::new(h1::Connection::new(socket, most, random, shared))),
             });
             return Ok(true);
         };

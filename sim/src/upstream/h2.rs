@@ -299,6 +299,8 @@ impl Stream {
                 Ok(true)
             }
             Poll::Ready(None) => {
+                // Otherwise the window of the connection never gets it back.
+                let _ = body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
                 self.body = None;
                 self.arrived.check_body(&self.received, true, shared, actor)?;
                 Ok(true)
@@ -355,7 +357,7 @@ impl Stream {
         }
         let Some(download) = &mut self.download else { return Did::Nothing };
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(_) = download.stream.poll_reset(&mut context) {
+        if download.stream.poll_reset(&mut context).is_ready() {
             (self.download, self.body) = (None, None);
             return Did::Something;
         }

@@ -114,9 +114,10 @@ impl Stream {
     }
 
     /// Which stream waits for whom at this time: the reason to end it if that has taken too long.
-    pub(crate) fn late(&mut self, now_ns: u64, plan: &plan::Upstream) -> Option<StreamEnd> {
+    pub(crate) fn late(&mut self, now_ns: u64, plan: &plan::Upstream, lane: &Lane) -> Option<StreamEnd> {
         let awaits_body = matches!(self.job.pulled, Pulled::Waiting | Pulled::Begun) && self.rest.is_empty();
-        let awaits_room = !self.held.is_empty();
+        // What the client has not taken keeps the server's window closed, or will.
+        let awaits_room = self.waiting_bytes(lane) > 0 || !self.job.receiver.has_room(lane);
         let is_over =
             |since_ns: u64, time_max: Duration| now_ns.saturating_sub(since_ns) > time_max.as_nanos() as u64;
         if !awaits_body && !awaits_room {
@@ -136,13 +137,17 @@ impl Stream {
         is_late.then_some(StreamEnd::Ended(Failure::BodyTime))
     }
 
+    /// Content that the client has not taken.
+    fn waiting_bytes(&self, lane: &Lane) -> usize {
+        let unsent = self.job.receiver.exchange().map_or(0, |key| lane.unsent_bytes(key));
+        unsent + self.held.len() + self.joined.len()
+    }
+
     /// Gives the server credit for the content that the client has taken since, and more if it takes it as fast as it
     /// comes.
     pub(crate) fn repay(&mut self, id: StreamId, lane: &Lane, machine: &mut Connection, out: &mut Vec<u8>) {
         let exchange = self.job.receiver.exchange();
-        let unsent = exchange.map_or(0, |key| lane.unsent_bytes(key));
-        let waiting = unsent + self.held.len() + self.joined.len();
-        let taken = self.owed_bytes.saturating_sub(waiting);
+        let taken = self.owed_bytes.saturating_sub(self.waiting_bytes(lane));
         let window = self.growth.window() as usize;
         // Half a window at a time, so that the server sends large pieces.
         if taken >= window / 2 {

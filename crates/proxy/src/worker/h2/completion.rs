@@ -254,7 +254,7 @@ impl ProxyWorker {
         session.machine.refill();
         let now_ns = clock::nanoseconds();
         let late = session.streams.iter_mut().filter_map(|entry| {
-            let over = entry.stream.late(now_ns, &upstream.plan)?;
+            let over = entry.stream.late(now_ns, &upstream.plan, &self.lane)?;
             Some((entry.id, over))
         });
         for (id, over) in late.collect::<Vec<_>>() {
