@@ -342,9 +342,14 @@ impl Stream {
         }
         let is_half = self.behaviour.fault == Some(Fault::HalfResponse);
         let body = Bytes::from(made.body.clone().unwrap_or_default());
+        if is_half && body.is_empty() {
+            // With a length of 0, the head would be all of it.
+            responder.send_reset(Reason::INTERNAL_ERROR);
+            return Did::Ended;
+        }
         let ends = !is_half && (made.body.is_none() || body.is_empty() && random.bool());
         let Ok(stream) = responder.send_response(head_of(&made), ends) else { return Did::Ended };
-        let rest = if is_half { body.slice(..random.usize(..body.len().max(1))) } else { body };
+        let rest = if is_half { body.slice(..random.usize(..body.len())) } else { body };
         self.download = (!ends).then_some(Download { stream, rest, is_half });
         Did::Something
     }

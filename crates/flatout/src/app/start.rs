@@ -110,7 +110,7 @@ impl App {
     /// Called once on each worker's thread.
     ///
     /// ```
-    /// use flatout::engine::{BodyPlan, Ended, Reply, Request, Response, Service};
+    /// use flatout::engine::{Ended, Prepared, Reply, Request, Response, Service};
     /// use flatout::{App, Head, test::Client};
     ///
     /// /// Prints each request that has ended.
