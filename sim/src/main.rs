@@ -13,6 +13,8 @@ struct Options {
     seed: Option<u64>,
     runs: Option<u64>,
     prints_trace: bool,
+    /// A failing run is printed as it is.
+    is_not_reduced: bool,
     /// Of the runs, from a reduced one.
     reduction: Reduction,
 }
@@ -38,7 +40,7 @@ fn main() -> ExitCode {
         events += report.events;
         hash = hash.rotate_left(1) ^ report.hash;
         if report.failure.is_some() {
-            print_failure(seed, &options.reduction, report);
+            print_failure(seed, &options, report);
             return ExitCode::FAILURE;
         }
         if options.prints_trace {
@@ -58,10 +60,14 @@ fn main() -> ExitCode {
 }
 
 /// Prints the smallest run that was found to fail.
-fn print_failure(seed: u64, reduction: &Reduction, report: sim::Report) {
+fn print_failure(seed: u64, options: &Options, report: sim::Report) {
+    let reduction = &options.reduction;
     let first = report.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
     let events = report.events;
-    let (smallest, report) = sim::reduce(seed, reduction.clone(), report);
+    let (smallest, report) = match options.is_not_reduced {
+        true => (reduction.clone(), report),
+        false => sim::reduce(seed, reduction.clone(), report),
+    };
     let Some(failure) = report.failure else { return };
     println!("{}\n{}", failure.scene, failure.trace);
     println!("seed {seed}, {events} events: {first}\nagain: ./x sim --seed {seed}{reduction}");
@@ -74,8 +80,14 @@ fn print_failure(seed: u64, reduction: &Reduction, report: sim::Report) {
 }
 
 fn options() -> Result<Options, lexopt::Error> {
-    let mut options =
-        Options { seconds: 60, seed: None, runs: None, prints_trace: false, reduction: Reduction::default() };
+    let mut options = Options {
+        seconds: 60,
+        seed: None,
+        runs: None,
+        prints_trace: false,
+        is_not_reduced: false,
+        reduction: Reduction::default(),
+    };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -94,6 +106,7 @@ fn options() -> Result<Options, lexopt::Error> {
             Long("requests") => options.reduction.requests = Some(parser.value()?.parse()?),
             Long("workers") => options.reduction.workers = Some(parser.value()?.parse()?),
             Long("configurations") => options.reduction.configurations = Some(parser.value()?.parse()?),
+            Long("no-reduce") => options.is_not_reduced = true,
             Long("no-purges") => options.reduction.has_no_purges = true,
             other => return Err(other.unexpected()),
         }

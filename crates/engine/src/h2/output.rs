@@ -91,6 +91,7 @@ impl Serving {
         session: &mut Session,
         records_at: usize,
     ) -> Fate {
+        let was_sending = connection.is_sending();
         let drained = match self.output.is_empty() {
             true => {
                 self.note_complete(connection, records_at, Drained::All);
@@ -107,7 +108,9 @@ impl Serving {
             self.end_streams(session, Outcome::ClientGone);
             return self.finish(connection);
         }
-        if drained == Drained::Yield { Fate::Again } else { Fate::Keep }
+        // While bytes waited for the socket, no content was framed; that they went now is no event for it.
+        let has_room_again = was_sending && !connection.is_sending() && session.machine.is_stalled();
+        if drained == Drained::Yield || has_room_again { Fate::Again } else { Fate::Keep }
     }
 
     /// Sends at once what was given to an exchange.
