@@ -325,7 +325,9 @@ impl Connection {
             request.end - request.begin > DISCARDED_BYTES_MAX
                 || shared.scene.is_too_large(request.planned.body_length)
         };
-        let is_excused = self.has_failed || self.requests.iter().take(self.next).any(was_unknown);
+        // A response that had all of its length, when its upstream broke off before the end of its stream.
+        let was_cut = self.next > 0 && shared.upstreams_failed;
+        let is_excused = self.has_failed || was_cut || self.requests.iter().take(self.next).any(was_unknown);
         if self.sent <= request.begin && self.next > 0 {
             // It had not begun.
             return match is_excused {
