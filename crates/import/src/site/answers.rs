@@ -42,15 +42,6 @@ impl<'d> Import<'d> {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
             }
-            if let Some(expires) = own("expires")
-                && let Ok(control) = super::settings::expires(expires)
-                && control != "off"
-            {
-                lines.setting(format!(
-                    "response-header set \"Cache-Control\" {} when=success",
-                    value(&control)
-                ));
-            }
             return;
         }
         if let Some(alias) = own("alias") {
@@ -222,7 +213,12 @@ impl<'d> Import<'d> {
 /// The folder and the name of an alias that is a file.
 fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)> {
     let is_exact = path.is_some_and(|path| path.exact().is_some()) && !alias.ends_with('/');
-    let is_file = std::path::Path::new(alias).is_file();
+    let extension = |path: &str| std::path::Path::new(path).extension().map(std::ffi::OsStr::to_owned);
+    let is_like = || {
+        let wanted = path.and_then(Path::prefix).and_then(extension);
+        wanted.is_some() && wanted == extension(alias) && !alias.ends_with('/')
+    };
+    let is_file = std::path::Path::new(alias).is_file() || is_like();
     let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
 }

@@ -141,8 +141,10 @@ impl<'d> Import<'d> {
         if let Some(handler) = own.iter().find(is_handler) {
             return Some(because(handler, why(handler)));
         }
-        if let Some(limit) = own.iter().find(|directive| directive.name == "limit_except") {
-            return Some(because(limit, why(limit)));
+        for limit in own.iter().filter(|directive| directive.name == "limit_except") {
+            if let Err(why) = super::limit_except::rules(limit) {
+                return Some(because(limit, why));
+            }
         }
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);

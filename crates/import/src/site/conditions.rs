@@ -3,19 +3,49 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 impl<'d> Import<'d> {
     /// Finds the variables that `set` makes and that can be converted: each is empty unless a block sets it.
     pub(super) fn variables(&mut self, main: &'d [Directive], top: &mut Lines) {
-        let (mut names, mut excluded) = (Vec::new(), Vec::new());
-        collect(main, false, &mut names, &mut excluded);
-        names.retain(|name| !excluded.contains(name));
+        let tables = self.maps.len();
+        let mut names = Vec::new();
+        all_sets(main, &mut names);
+        // Conditions use such variables, so without one of them another may be lost.
+        loop {
+            self.maps.truncate(tables);
+            self.maps.extend(names.iter().cloned());
+            self.set_names.clone_from(&names);
+            let mut excluded = Vec::new();
+            self.lost_sets(main, &mut excluded);
+            let count = names.len();
+            names.retain(|name| !excluded.contains(name));
+            if names.len() == count {
+                break;
+            }
+        }
         for name in names {
             top.setting(format!("set {} \"\"", value(&name)));
-            self.maps.push(name.clone());
-            self.set_names.push(name);
+        }
+    }
+
+    /// Variables that cannot be converted: set in an `if` that is not converted, twice in one block, or to a group of an expression.
+    fn lost_sets(&self, block: &'d [Directive], excluded: &mut Vec<String>) {
+        let mut here: Vec<&str> = Vec::new();
+        for directive in block {
+            if directive.name == "set" {
+                let name = directive.word(0).trim_start_matches('$');
+                if has_group(directive.word(1)) || !is_free(name) || here.contains(&name) {
+                    excluded.push(name.to_owned());
+                }
+                here.push(name);
+            }
+            if directive.name == "if" && self.conditional(directive, &Chain::of(block)).is_none() {
+                all_sets(directive.inner(), excluded);
+            }
+            self.lost_sets(directive.inner(), excluded);
         }
     }
 
@@ -24,19 +54,20 @@ impl<'d> Import<'d> {
         for directive in chain.own() {
             match directive.name.as_str() {
                 "set" => {
-                    let name = directive.word(0).trim_start_matches('$');
-                    let is_known = values::unknown_variable(directive.word(1), &self.maps).is_none();
-                    if is_known && self.set_names.iter().any(|known| known == name) {
+                    if let Some(line) = self.set_line(directive) {
                         self.fates.carried(directive);
-                        lines.setting(format!("set {} {}", value(name), text(directive.word(1))));
+                        lines.setting(line);
                     }
                 }
+                "if" if directive.inner().is_empty() => self.fates.carried(directive),
                 "if" => {
-                    if let Some((expression, action)) = self.conditional(directive, chain) {
+                    if let Some(when) = self.conditional(directive, chain) {
                         self.carry(directive);
                         let mut inner = Lines::default();
-                        inner.setting(action);
-                        lines.block(&[], format!("when {}", text(&expression)), inner);
+                        when.settings.into_iter().for_each(|setting| inner.setting(setting));
+                        if !inner.is_empty() {
+                            lines.block(&[], format!("when {}", text(&when.expression)), inner);
+                        }
                     }
                 }
                 _ => {}
@@ -44,18 +75,8 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The expression and the action of an `if` that only returns; `None` if it cannot be converted.
-    pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<(String, String)> {
-        let [only] = directive.inner() else { return None };
-        if only.name != "return" || only.word(1).contains("$1") {
-            return None;
-        }
-        let expression = self.expression(directive)?;
-        Some((expression, self.answer_of(only, chain).ok()?))
-    }
-
     /// The condition of an `if`, in the syntax of the site file.
-    fn expression(&self, directive: &Directive) -> Option<String> {
+    pub(super) fn expression(&self, directive: &Directive) -> Option<String> {
         let words = directive.texts();
         let (first, rest) = words.split_first()?;
         let mut words: Vec<&str> =
@@ -200,28 +221,20 @@ fn shares(split: &Directive) -> Result<(String, String, Lines), String> {
     Ok((name.to_owned(), format!("map {} {} by=share", value(name), text(source)), lines))
 }
 
-/// The variables of `set` in these blocks, and those that cannot be converted: in an `if`, set twice in one block, or with a
-/// group of an expression in the value.
-fn collect(block: &[Directive], is_conditional: bool, names: &mut Vec<String>, excluded: &mut Vec<String>) {
-    let mut here: Vec<String> = Vec::new();
+/// The names of the variables of `set` in these blocks, each once.
+fn all_sets(block: &[Directive], names: &mut Vec<String>) {
     for directive in block {
-        if directive.name == "set" {
-            let name = directive.word(0).trim_start_matches('$').to_owned();
-            let has_group = values::variables(directive.word(1))
-                .iter()
-                .any(|name| name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()));
-            let is_plain =
-                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-                    && name.starts_with(|char: char| char.is_ascii_lowercase())
-                    && values::unknown_variable(&format!("${name}"), &[]).is_some();
-            if is_conditional || has_group || !is_plain || here.contains(&name) {
-                excluded.push(name.clone());
-            }
-            here.push(name.clone());
-            if !names.contains(&name) {
-                names.push(name);
-            }
+        let name = directive.word(0).trim_start_matches('$');
+        if directive.name == "set" && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
         }
-        collect(directive.inner(), is_conditional || directive.name == "if", names, excluded);
+        all_sets(directive.inner(), names);
     }
+}
+
+/// Whether a variable can have this name.
+fn is_free(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && name.starts_with(|char: char| char.is_ascii_lowercase())
+        && values::unknown_variable(&format!("${name}"), &[]).is_some()
 }

@@ -77,8 +77,8 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
-        let (name, text) = (directive.word(0), directive.word(1));
+    pub(super) fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
+        let (name, text) = (directive.word(0), directive.word(1).trim_end());
         if super::cache::is_cache_status(directive) {
             return Ok(None);
         }

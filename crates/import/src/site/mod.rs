@@ -7,12 +7,16 @@
 
 mod addresses;
 mod answers;
+mod back;
 mod cache;
 mod chain;
 mod closed;
 mod compress;
 mod conditions;
+mod constants;
 mod hidden;
+mod ifs;
+mod limit_except;
 mod lists;
 mod location;
 mod logs;
@@ -51,6 +55,7 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
+    let main = &constants::replaced(main);
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());

@@ -112,7 +112,8 @@ impl<'d> Import<'d> {
             return Ok(());
         }
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
-        self.request_fields(chain, family, host, lines);
+        let has_own_host = self.request_fields(chain, family, host, lines);
+        self.changes_back((scheme, authority, uri), has_own_host, chain, path, lines);
         self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
@@ -123,7 +124,8 @@ impl<'d> Import<'d> {
         Ok(())
     }
 
-    fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) {
+    /// Writes the fields of requests, and returns whether the upstream gets its own name as Host.
+    fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) -> bool {
         let mut proxy_host = Some(host.to_owned());
         let mut is_forwarded = false;
         for directive in chain.list(&[&format!("{family}_set_header")]) {
@@ -167,12 +169,14 @@ impl<'d> Import<'d> {
                 },
             }
         }
+        let has_own_host = proxy_host.as_deref() == Some(host);
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
         }
         if !is_forwarded {
             lines.setting("x-forwarded off".to_owned());
         }
+        has_own_host
     }
 }
 

@@ -43,19 +43,21 @@ const EVERY_PATH: [(&str, Option<&str>); 12] = [
     ("^/(.*)$", Some("/")),
 ];
 
+/// The URL of a redirect whose expression matches every path, with the path in place of its group.
+pub(super) fn whole_path(pattern: &str, to: &str) -> Option<String> {
+    let (_, before) = EVERY_PATH.iter().find(|(every, _)| *every == pattern)?;
+    if !super::ifs::has_group(to) {
+        return Some(to.to_owned());
+    }
+    let before = (*before)?;
+    let all = to.replace(&format!("{before}$1"), "$uri").replace(&format!("{before}${{1}}"), "$uri");
+    (!super::ifs::has_group(&all)).then_some(all)
+}
+
 /// How a `rewrite` to this URL is confined to the requests of its location.
 fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
-    let has_group = to.contains("$1") || to.contains("${1}");
-    let every = EVERY_PATH.iter().find(|(every, _)| *every == pattern);
-    match every {
-        Some(_) if !has_group => return Confined::All(to.to_owned()),
-        Some((_, Some(before))) => {
-            let all = to.replace(&format!("{before}$1"), "$uri").replace(&format!("{before}${{1}}"), "$uri");
-            if !all.contains("$1") && !all.contains("${1}") {
-                return Confined::All(all);
-            }
-        }
-        _ => {}
+    if let Some(all) = whole_path(pattern, to) {
+        return Confined::All(all);
     }
     match path {
         Path::Prefix { path, .. } if literal(pattern).starts_with(path.as_str()) => Confined::Route,

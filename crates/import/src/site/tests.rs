@@ -58,7 +58,7 @@ fn directives_have_their_words() {
         ("return 204;", "respond 204"),
         ("return 403 \"go away\";", "respond 403 \"go away\" type=\"text/plain\""),
         ("client_max_body_size 0; return 204;", "body-bytes \"1024TiB\" | respond 204"),
-        ("root /r; expires 1h;", "cache-control \"max-age=3600\" | files \"/r\""),
+        ("root /r; expires 1h;", "expires \"1h\" | files \"/r\""),
         (
             "root /r; deny 10.0.0.1; allow unix:; deny all;",
             "deny \"10.0.0.1\" | allow unix | deny all | files \"/r\"",
@@ -92,7 +92,7 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; }",
-            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | buffer-requests | \
+            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-requests | \
              response-header remove \"C\" | }",
         ),
         (
@@ -206,7 +206,7 @@ fn caches_are_converted() {
             "http {{ {path} server {{ listen 80; location / {{ proxy_pass http://a; {text} }} }} }}"
         ))
     };
-    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n";
+    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"/\"\n";
     for (text, expected) in [
         (
             "proxy_cache a;",
@@ -337,12 +337,14 @@ fn unconverted_directives_close_their_location() {
         (1, "location / { root /r; access_by_lua_file x; }"),
         (1, "location / { root /r; auth_jwt x; }"),
         (0, "location / { root /r; auth_jwt off; }"),
-        (1, "location / { root /r; limit_except GET { deny all; } }"),
+        (0, "location / { root /r; limit_except GET { deny all; } }"),
+        (1, "location / { root /r; limit_except GET { auth_basic a; auth_basic_user_file u; } }"),
         (0, "location / { root /r; if ($http_x) { return 403; } }"),
         (1, "location / { root /r; if ($unknown) { return 403; } }"),
         (1, "location / { root /r; if ($http_x ~ (?=a)) { return 403; } }"),
-        (1, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
-        (1, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
+        (0, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
+        (1, "location / { root /r; if ($http_x) { set $x $unknown; return 403; } }"),
+        (0, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
         (1, "location / { root /r; if ($http_x) { fastcgi_pass a:1; } }"),
         (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
@@ -435,6 +437,37 @@ fn conditions_variables_and_tables() {
         (
             "root /r; error_page 404 /e; location = /e { internal; return 204; }",
             "route \"/e\" match=exact entry=internal { | respond 204 | }",
+        ),
+        (
+            "root /r; add_header A b; if ($request_method = OPTIONS) { add_header C d; add_header C e; return 204; }",
+            "when \"$request_method == 'OPTIONS'\" { | response-header remove \"A\" | response-header set \"C\" \"d\" when=success | \
+             response-header add \"C\" \"e\" when=success | respond 204 | }",
+        ),
+        (
+            "root /r; if ($http_x) { rewrite ^/a(.*)$ /b$1 last; }",
+            "when \"!($http_x in ['', '0'])\" { | rewrite \"^/a(.*)$\" \"/b$1\" then=stop | }",
+        ),
+        (
+            "root /r; if ($http_x) { rewrite ^ https://$host$request_uri? permanent; }",
+            "when \"!($http_x in ['', '0'])\" { | redirect \"https://$host$request_uri\" status=301 | }",
+        ),
+        (
+            "root /r; set $m 0; if ($http_x) { set $m 1; } if ($m) { return 503; }",
+            "set m \"0\" | when \"!($http_x in ['', '0'])\" { | set m \"1\" | } | when \"!($m in ['', '0'])\" { | respond 503 | }",
+        ),
+        (
+            "location / { root /r; limit_except GET { allow 10.0.0.0/8; deny all; } }",
+            "when \"!(method in ['GET', 'HEAD'])\" { | allow \"10.0.0.0/8\" | deny all | } | files \"/r\"",
+        ),
+        ("server_name .a.test; return 301 https://$server_name:$server_port/;", "redirect \"https://a.test:80/\" status=301"),
+        (
+            "location / { set $app 10.0.0.1; set $port 81; proxy_pass http://$app:$port; proxy_set_header Host $host; }",
+            "proxy \"http://10.0.0.1:81\"",
+        ),
+        (
+            "location /a/ { proxy_pass http://b/c/; proxy_cookie_path /c/ /a/; proxy_cookie_domain .b b.test; proxy_cookie_flags x secure; }",
+            "proxy-redirect \"http://b/c/\" \"/a/\" | proxy-cookie-domain \"b\" \"b.test\" | proxy-cookie-path \"/c/\" \"/a/\" | \
+             proxy-cookie-flags x secure",
         ),
         ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
         (

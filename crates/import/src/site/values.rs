@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 25] = [
+const VARIABLES: [&str; 28] = [
     "scheme",
     "host",
     "http_host",
@@ -81,6 +81,9 @@ const VARIABLES: [&str; 25] = [
     "realip_remote_addr",
     "remote_user",
     "server_protocol",
+    "server_name",
+    "content_type",
+    "content_length",
     "https",
     "ssl_protocol",
     "ssl_cipher",
