@@ -90,6 +90,8 @@ fn read(path: &Path, place: Place) -> Result<Vec<User>, Fault> {
         let Some((name, hash)) = line.split_once(':') else {
             return Err(fault(&format_args!("line {}: expected name:hash", at + 1)));
         };
+        // A comment may follow, as nginx allows.
+        let hash = hash.split(':').next().unwrap_or_default();
         users.push(User { name: name.to_owned(), hash: hash.to_owned() });
     }
     Ok(users)

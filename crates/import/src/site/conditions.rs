@@ -126,7 +126,7 @@ impl<'d> Import<'d> {
         for directive in http {
             let made = match directive.name.as_str() {
                 "map" => self.map(directive),
-                "geo" => geo(directive),
+                "geo" => super::geo::geo(directive, &self.maps),
                 "split_clients" => shares(directive),
                 _ => continue,
             };
@@ -167,8 +167,10 @@ impl<'d> Import<'d> {
                     }
                     lines.setting(format!("case {} {}", text(key), value(to)));
                 }
+                // Plain text in nginx. An expression that finds nothing else must be tried first.
                 _ if is_wildcard && !has_hostnames => {
-                    return Err(format!("its case `{key}` is not plain text"));
+                    let exact = format!("~^{}$", regex::escape(key));
+                    lines.setting_first(format!("case {} {}", text(&exact), value(to)));
                 }
                 _ if has_hostnames && key.starts_with('.') => {
                     lines.setting(format!("case {} {}", value(&key[1..]), value(to)));
@@ -179,31 +181,6 @@ impl<'d> Import<'d> {
         }
         Ok((name.to_owned(), format!("map {} {}", value(name), text(source)), lines))
     }
-}
-
-fn geo(geo: &Directive) -> Result<(String, String, Lines), String> {
-    let (source, name) = match geo.texts()[..] {
-        [name] => ("$remote_addr", name),
-        [source, name] => (source, name),
-        _ => return Err("its values are not supported".to_owned()),
-    };
-    if source != "$remote_addr" && values::unknown_variable(source, &[]).is_some() {
-        return Err("its source is not supported".to_owned());
-    }
-    let name = name.trim_start_matches('$');
-    let mut lines = Lines::default();
-    for case in geo.inner() {
-        let (key, to) = (case.name.as_str(), case.word(0));
-        let address = key.split('/').next().unwrap_or_default();
-        match key {
-            "default" => lines.setting(line("default", to)),
-            _ if address.parse::<std::net::IpAddr>().is_ok() && !to.contains('$') => {
-                lines.setting(format!("case {} {}", text(key), value(to)));
-            }
-            _ => return Err(format!("its line `{key}` is not supported")),
-        }
-    }
-    Ok((name.to_owned(), format!("map {} {} by=address", value(name), text(source)), lines))
 }
 
 fn shares(split: &Directive) -> Result<(String, String, Lines), String> {

@@ -14,6 +14,7 @@ mod closed;
 mod compress;
 mod conditions;
 mod constants;
+mod geo;
 mod hidden;
 mod ifs;
 mod limit_except;

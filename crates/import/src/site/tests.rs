@@ -483,13 +483,38 @@ fn conditions_variables_and_tables() {
     let text = imported(&format!("http {{ {text} }}")).text;
     for expected in [
         "map a \"$remote_addr\" by=address {\n    default \"0\"\n    case \"10.0.0.0/8\" \"1\"\n}\n",
-        "// not converted: geo $http_x $b { … }  (nginx.conf:1) its line `ranges` is not supported\n",
+        "map b \"$http_x\" by=address {\n    case \"1.1.1.1\" \"1\"\n    case \"1.1.1.2\" \"1\"\n}\n",
         "map c \"$remote_addr\" by=share {\n    case \"10%\" x\n    default y\n}\n",
         "map d \"$host\" {\n    case \"a.test\" \"1\"\n    case \"*.a.test\" \"1\"\n    default \"0\"\n}\n",
-        "// not converted: map $host $e { … }  (nginx.conf:1) its case `*.a.test` is not plain text\n",
+        "map e \"$host\" {\n    case \"~^\\\\*\\\\.a\\\\.test$\" \"1\"\n}\n",
         "\nset v \"\"\n",
         "    set v \"1\"\n    respond 204\n",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
+}
+
+/// A later range replaces a part of an earlier one; one that is deleted must be the same.
+#[test]
+fn ranges_of_addresses_become_networks() {
+    let text = "geo $a { ranges; 10.0.0.0-10.0.0.255 x; 10.0.0.4-10.0.0.6 y; 10.1.0.0-10.1.0.9 z; delete 10.1.0.0-10.1.0.9; } \
+                geo $b { 10.0.0.0/8 x; 10.1.0.0/16 y; delete 10.1.0.0/16; } server { listen 80; return 204; }";
+    let text = imported(&format!("http {{ {text} }}")).text;
+    let expected = "map a \"$remote_addr\" by=address {
+    case \"10.0.0.0/30\" x
+    case \"10.0.0.7\" x
+    case \"10.0.0.8/29\" x
+    case \"10.0.0.16/28\" x
+    case \"10.0.0.32/27\" x
+    case \"10.0.0.64/26\" x
+    case \"10.0.0.128/25\" x
+    case \"10.0.0.4/31\" y
+    case \"10.0.0.6\" y
+}
+
+map b \"$remote_addr\" by=address {
+    case \"10.0.0.0/8\" x
+}
+";
+    assert!(text.contains(expected), "{text}");
 }

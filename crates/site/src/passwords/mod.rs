@@ -13,6 +13,7 @@
 //! for its own checks and delays nobody at another address.
 
 mod logins;
+mod older;
 #[cfg(test)]
 pub(crate) mod tests;
 mod users;

@@ -6,6 +6,7 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordVerifier, Version};
 use sha2::{Digest, Sha256};
 
+use super::older::OlderHash;
 use crate::fault::{Fault, Place};
 use crate::plan::User;
 
@@ -20,6 +21,7 @@ const BCRYPT_COST_MAX: u32 = 16;
 enum Hash {
     Argon2(String),
     Bcrypt(String),
+    Older(OlderHash),
 }
 
 /// A list of users.
@@ -83,6 +85,9 @@ impl Hash {
             }
             return Ok(Hash::Argon2(text.to_owned()));
         }
+        if let Some(older) = OlderHash::new(text) {
+            return older.map(Hash::Older);
+        }
         let parts: bcrypt::HashParts = text
             .parse()
             .map_err(|_| "expected an argon2 hash ($argon2id$…) or a bcrypt hash ($2b$…, $2y$…; written by `htpasswd -B`)")?;
@@ -99,6 +104,7 @@ impl Hash {
                 argon2.verify_password(password, &hash).is_ok()
             }),
             Hash::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
+            Hash::Older(hash) => hash.is_of(password),
         }
     }
 }
