@@ -24,6 +24,7 @@ mod logs;
 mod out;
 mod pattern;
 mod proxy;
+mod referers;
 mod rewrite;
 mod server;
 mod settings;
@@ -74,6 +75,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.seen(block);
     import.settings(&chain, &mut top);
     import.lists(&[&chain], &mut top);
+    import.referers(block, &mut top);
     import.tables(block, &mut blocks);
     import.variables(block, &mut top);
     import.known_upstreams(block);

@@ -469,6 +469,13 @@ fn conditions_variables_and_tables() {
             "proxy-redirect \"http://b/c/\" \"/a/\" | proxy-cookie-domain \"b\" \"b.test\" | proxy-cookie-path \"/c/\" \"/a/\" | \
              proxy-cookie-flags x secure",
         ),
+        (
+            "root /r; server_name a.test; valid_referers none blocked server_names *.b.test c.test/x ~d; if ($invalid_referer) { return 403; }",
+            "set invalid_referer expr=\"!has(header.referer) || (has(header.referer) && \
+             !header.referer.matches(r'^(?i)(http://.{4}|https://.{3})')) || header.referer.matches(r'^(?i:https?)://(?:(?i:a\\\\.test)(?:[/:]|$)|\
+             (?i:[^/:]+\\\\.b\\\\.test)(?:[/:]|$)|(?i:c\\\\.test)(?::[^/]*)?/x|(?i:.*(?:d)))') ? '' : '1'\" | \
+             when \"!($invalid_referer in ['', '0'])\" { | respond 403 | }",
+        ),
         ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
         (
             "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
@@ -492,6 +499,18 @@ fn conditions_variables_and_tables() {
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
+}
+
+#[test]
+fn variables_choose_among_upstreams() {
+    let text = imported(
+        "http { upstream a { server 10.0.0.1; } upstream b { server 10.0.0.2; } map $host $u { default a; x b; } \
+         server { listen 80; location / { proxy_pass http://$u; proxy_set_header Host $host; } location /a/ { proxy_pass http://$u/x; } } }",
+    )
+    .text;
+    assert!(text.contains("upstream a {\n") && text.contains("upstream b {\n"), "{text}");
+    assert!(text.contains("    route \"/\" {\n        proxy \"http://$u\"\n        x-forwarded off\n    }\n"), "{text}");
+    assert!(text.contains("    route \"/a/\" {\n        // not converted: proxy_pass http://$u/x;"), "{text}");
 }
 
 /// A later range replaces a part of an earlier one; one that is deleted must be the same.
