@@ -213,12 +213,10 @@ impl<'d> Import<'d> {
 /// The folder and the name of an alias that is a file.
 fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)> {
     let is_exact = path.is_some_and(|path| path.exact().is_some()) && !alias.ends_with('/');
-    let extension = |path: &str| std::path::Path::new(path).extension().map(std::ffi::OsStr::to_owned);
-    let is_like = || {
-        let wanted = path.and_then(Path::prefix).and_then(extension);
-        wanted.is_some() && wanted == extension(alias) && !alias.ends_with('/')
-    };
-    let is_file = std::path::Path::new(alias).is_file() || is_like();
+    // It may not be there yet.
+    let target = std::path::Path::new(alias);
+    let is_like = || target.extension().is_some() && !alias.ends_with('/') && !target.is_dir();
+    let is_file = target.is_file() || is_like();
     let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
 }

@@ -122,23 +122,35 @@ impl<'d> Import<'d> {
         })
     }
 
-    /// `map`, `geo` and `split_clients`.
+    /// `map`, `geo` and `split_clients`. One that uses another comes after it.
     pub(super) fn tables(&mut self, http: &'d [Directive], top: &mut Lines) {
-        for directive in http {
-            let made = match directive.name.as_str() {
-                "map" => self.map(directive),
-                "geo" => super::geo::geo(directive, &self.maps),
-                "split_clients" => shares(directive),
-                _ => continue,
-            };
-            match made {
-                Ok((name, head, lines)) => {
-                    top.block(&directive.comments, head, lines);
-                    self.maps.push(name);
-                    self.carry(directive);
-                }
-                Err(why) => self.leave(directive, &why, top),
+        let is_table = |directive: &&Directive| ["map", "geo", "split_clients"].contains(&directive.name.as_str());
+        let mut waiting: Vec<&'d Directive> = http.iter().filter(is_table).collect();
+        loop {
+            let count = waiting.len();
+            waiting.retain(|directive| {
+                let Ok((name, head, lines)) = self.table(directive) else { return true };
+                top.block(&directive.comments, head, lines);
+                self.maps.push(name);
+                self.carry(directive);
+                false
+            });
+            if waiting.len() == count {
+                break;
             }
+        }
+        for directive in waiting {
+            if let Err(why) = self.table(directive) {
+                self.leave(directive, &why, top);
+            }
+        }
+    }
+
+    fn table(&self, directive: &Directive) -> Result<(String, String, Lines), String> {
+        match directive.name.as_str() {
+            "map" => self.map(directive),
+            "geo" => super::geo::geo(directive, &self.maps),
+            _ => shares(directive, &self.maps),
         }
     }
 
@@ -184,9 +196,9 @@ impl<'d> Import<'d> {
     }
 }
 
-fn shares(split: &Directive) -> Result<(String, String, Lines), String> {
+fn shares(split: &Directive, maps: &[String]) -> Result<(String, String, Lines), String> {
     let (source, name) = (split.word(0), split.word(1).trim_start_matches('$'));
-    if let Some(unknown) = values::unknown_variable(source, &[]) {
+    if let Some(unknown) = values::unknown_variable(source, maps) {
         return Err(format!("the variable ${unknown} is not supported"));
     }
     let mut lines = Lines::default();

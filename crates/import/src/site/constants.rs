@@ -69,6 +69,11 @@ fn of_server(server: &[Directive]) -> Known {
     known
 }
 
+/// The port of a server, if it has one.
+pub(super) fn port(server: &[Directive]) -> Option<String> {
+    of_server(server).into_iter().find(|(name, _)| name == "server_port").map(|(_, port)| port)
+}
+
 /// `$document_root` where `root` is a plain folder.
 fn root_of(block: &[Directive]) -> Option<(String, String)> {
     let root = block.iter().rev().find(|directive| directive.name == "root")?;

@@ -4,7 +4,7 @@ use crate::nginx::Directive;
 
 use super::chain::Chain;
 use super::out::{text, value};
-use super::rewrite::whole_path;
+use super::rewrite::{absolute, whole_path};
 use super::{Import, values};
 
 /// An `if` as a `when`.
@@ -102,7 +102,7 @@ impl<'d> Import<'d> {
                 to.to_owned()
             }
         };
-        let to = if to.starts_with('/') { format!("$scheme://$http_host{to}") } else { to };
+        let to = absolute(&to, chain);
         let to = match to.strip_suffix('?') {
             Some(to) => to.to_owned(),
             None => format!("{to}$is_args$args"),

@@ -5,6 +5,7 @@ use crate::nginx::Directive;
 use super::chain::Chain;
 use super::out::{Lines, text, value};
 use super::pattern::{self, Pattern};
+use super::rewrite::absolute;
 use super::{Import, closed};
 
 /// The paths of a location.
@@ -145,12 +146,12 @@ impl<'d> Import<'d> {
                 slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
             {
                 let mut lines = Lines::default();
-                let inner = chains.first().map(|around| around.within(location.inner()));
-                let levels: Vec<&Chain<'d>> = inner.iter().chain(chains.iter().copied()).collect();
+                let Some(around) = chains.first().map(|around| around.within(location.inner())) else { continue };
+                let levels: Vec<&Chain<'d>> = std::iter::once(&around).chain(chains.iter().copied()).collect();
                 self.lists(&levels, &mut lines);
                 lines.setting(format!(
                     "redirect {} status=301",
-                    text(&format!("$scheme://$http_host{slashless}/$is_args$args"))
+                    text(&absolute(&format!("{slashless}/$is_args$args"), &around))
                 ));
                 site.block(&[], format!("route {} match=exact", text(slashless)), lines);
             }

@@ -476,6 +476,9 @@ fn conditions_variables_and_tables() {
              (?i:[^/:]+\\\\.b\\\\.test)(?:[/:]|$)|(?i:c\\\\.test)(?::[^/]*)?/x|(?i:.*(?:d)))') ? '' : '1'\" | \
              when \"!($invalid_referer in ['', '0'])\" { | respond 403 | }",
         ),
+        ("listen 8080; location /a { return 301 /b; }", "redirect \"$scheme://$http_host/b\" status=301"),
+        ("port_in_redirect off; location /a { return 301 /b; }", "redirect \"$scheme://$host/b\" status=301"),
+        ("absolute_redirect off; location /a { return 301 /b; }", "redirect \"/b\" status=301"),
         ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
         (
             "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
