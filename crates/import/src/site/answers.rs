@@ -2,10 +2,10 @@
 
 use crate::nginx::Directive;
 
-use super::Import;
+use super::{Import, values};
 use super::chain::Chain;
 use super::location::Path;
-use super::out::{Lines, line, value};
+use super::out::{Lines, line, text, value};
 
 /// What happens to requests for files that do not exist.
 enum Missing {
@@ -179,14 +179,8 @@ impl<'d> Import<'d> {
                     lines,
                 );
             };
-            let has = |name: &str| place.inner().iter().any(|directive| directive.name == name);
-            if !["proxy_pass", "return", "root"].into_iter().any(has) || has("rewrite") {
-                // It rewrites the path for another location, or has a handler that is not supported.
-                let inner = chain.at_server().within(place.inner());
-                let why =
-                    self.closed_by(&inner).unwrap_or_else(|| format!("location {last} has no proxy_pass"));
-                self.leave(place, &why, lines);
-                return self.files(root, Missing::Closed(why), chain, path, lines);
+            if self.is_route(last) {
+                return self.reroute(root, last, lines);
             }
             self.serves_files = true;
             lines.setting(line("try-files", root));
@@ -205,8 +199,19 @@ impl<'d> Import<'d> {
         if is_index {
             return self.files(root, Missing::Index, chain, path, lines);
         }
-        self.leave(tried, "the last one must be =404, the index file or a named location", lines);
-        self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
+        if let Some(unknown) = values::unknown_variable(last, &self.maps) {
+            let why = format!("the variable ${unknown} is not supported");
+            self.leave(tried, &why, lines);
+            return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
+        }
+        self.reroute(root, last, lines);
+    }
+
+    /// Files, and for all else another route.
+    fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
+        self.serves_files = true;
+        lines.setting(line("try-files", root));
+        lines.setting(format!("reroute {}", text(to)));
     }
 }
 

@@ -211,7 +211,8 @@ impl<'d> Import<'d> {
         let page = pages.into_iter().find(|page| page.texts().contains(&"404"))?;
         let to = page.texts().last().copied().unwrap_or_default();
         match to.starts_with('@') {
-            true => Some(because(page, "missing files go to a named location")),
+            true if self.is_route(to) => None,
+            true => Some(because(page, "there is no such location")),
             false if to.starts_with('/') => self.unserved(to, chain),
             false => None,
         }

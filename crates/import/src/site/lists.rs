@@ -150,10 +150,11 @@ impl<'d> Import<'d> {
             Some("=") => " status=own".to_owned(),
             Some(status) => format!(" status={}", status.trim_start_matches('=')),
         };
-        if !page.starts_with('/') || page.contains('$') {
-            return Err("a page is a file".to_owned());
+        let is_named = page.starts_with('@');
+        if !(page.starts_with('/') || self.is_route(page)) || page.contains('$') {
+            return Err("a page is a file or a location".to_owned());
         }
-        if let Some(why) = self.unserved(page, chain) {
+        if let Some(why) = (!is_named).then(|| self.unserved(page, chain)).flatten() {
             return Err(why);
         }
         if codes.is_empty()
@@ -162,11 +163,17 @@ impl<'d> Import<'d> {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
         let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
-        let root = match self.page_root(page, chain) {
+        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) } {
             Ok(root) if status != " status=own" => root,
             // Only a route that responds at once can replace a response of an upstream.
             Err(handler) if upstream.is_empty() || ["return", "alias"].contains(&handler) => {
                 let codes = codes.join(" ");
+                let status = match status.as_str() {
+                    // The route's own status is used.
+                    "" | " status=own" => status,
+                    " status=200" if handler != "return" => " status=own".to_owned(),
+                    _ => return Err("its status cannot be set for a location".to_owned()),
+                };
                 return Ok(Some(format!(
                     "error-page {codes} to={}{status}{upstream}",
                     super::out::text(page)
@@ -180,6 +187,15 @@ impl<'d> Import<'d> {
             return Err(format!("there is no file {file}"));
         }
         Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
+    }
+
+    /// The directive that handles a named location, as in [`page_root`](Self::page_root).
+    fn named_handler(&self, name: &str, chain: &Chain<'d>) -> Result<&'d str, &'d str> {
+        let location = chain.server().iter().find(|it| it.name == "location" && it.word(0) == name);
+        let handler = location.and_then(|location| {
+            location.inner().iter().find(|it| it.name.ends_with("_pass") || it.name == "return")
+        });
+        Err(handler.map_or("alias", |handler| handler.name.as_str()))
     }
 
     /// The folder of an error page: that of the location which nginx chooses for it.

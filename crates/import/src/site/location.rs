@@ -13,6 +13,8 @@ pub(super) enum Path {
     Exact(String),
     Prefix { path: String, before_patterns: bool },
     Regex { pattern: String, ignore_case: bool },
+    /// A named location: only others of its server lead to it.
+    Named(String),
 }
 
 impl Path {
@@ -58,6 +60,7 @@ impl Path {
         match self {
             Path::Exact(path) => path.ends_with('/'),
             Path::Prefix { .. } => true,
+            Path::Named(_) => true,
             // Such as `\\.(css|js)$`.
             Path::Regex { pattern, .. } => {
                 let end = pattern.strip_suffix('$').and_then(|start| start.chars().last());
@@ -87,6 +90,7 @@ impl Path {
                 let before = if *before_patterns { " before-patterns=on" } else { "" };
                 format!("route {}{how}{before}", text(path))
             }
+            Path::Named(name) => format!("route {}", text(name)),
             Path::Regex { pattern, ignore_case } => {
                 let how = if *ignore_case { "regex-ignore-case" } else { "regex" };
                 format!("route {} match={how}", text(pattern))
@@ -233,7 +237,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn location(
+    pub(super) fn location(
         &mut self,
         location: &'d Directive,
         path: &Path,

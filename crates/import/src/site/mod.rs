@@ -21,6 +21,7 @@ mod limit_except;
 mod lists;
 mod location;
 mod logs;
+mod named;
 mod out;
 mod pattern;
 mod proxy;
@@ -118,6 +119,8 @@ struct Import<'d> {
     maps: Vec<String>,
     /// Those of `set`.
     set_names: Vec<String>,
+    /// Named locations of the current server that become routes.
+    named_routes: Vec<String>,
     /// Whether there is a single server: it may contain settings of the process.
     is_only_server: bool,
     /// Where servers are served.

@@ -505,6 +505,30 @@ fn conditions_variables_and_tables() {
 }
 
 #[test]
+fn named_locations_become_routes() {
+    for (text, expected) in [
+        (
+            "root /r; error_page 404 = @app; location / { } location @app { proxy_pass http://a; proxy_set_header Host $host; }",
+            "error-page 404 to=\"@app\" status=own | route \"/\" { | files \"/r\" | } | route \"@app\" { | proxy \"http://a\" | x-forwarded off | }",
+        ),
+        (
+            "root /r; location / { try_files $uri @old; } location @old { rewrite ^/(.*)$ /new/$1 last; } location /new/ { return 204; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"@old\" | }",
+        ),
+        (
+            "root /r; location / { try_files $uri /app?$args; } location = /app { proxy_pass http://a; proxy_set_header Host $host; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"/app?$args\" | }",
+        ),
+        (
+            "root /r; error_page 404 @lost; location / { } location @lost { fastcgi_pass a:1; }",
+            "route \"@lost\" { | respond 501 \"not converted\"",
+        ),
+    ] {
+        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
+    }
+}
+
+#[test]
 fn variables_choose_among_upstreams() {
     let text = imported(
         "http { upstream a { server 10.0.0.1; } upstream b { server 10.0.0.2; } map $host $u { default a; x b; } \
