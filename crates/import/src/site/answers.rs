@@ -37,6 +37,13 @@ impl<'d> Import<'d> {
             }
             return;
         }
+        let asks = chain.find("auth_request").and_then(|directive| self.constant_auth(directive, chain));
+        // nginx responds 500 to anything but these.
+        match asks {
+            None | Some(200..=299) => {}
+            Some(status @ (401 | 403)) => return lines.setting(format!("respond {status}")),
+            Some(_) => return lines.setting("respond 500".to_owned()),
+        }
         if let Some(directive) = own("proxy_pass").or_else(|| own("grpc_pass")) {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),

@@ -179,6 +179,7 @@ impl<'d> Import<'d> {
             }
         }
         match chain.find("auth_request").filter(|directive| directive.word(0) != "off") {
+            Some(directive) if self.constant_auth(directive, chain).is_some() => None,
             Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, why)),
             None => None,
         }

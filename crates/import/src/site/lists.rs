@@ -91,12 +91,15 @@ impl<'d> Import<'d> {
         if is_of_connection(name) {
             return Err("fields of the connection cannot be set".to_owned());
         }
-        // nginx omits fields without a value.
+        // nginx has one of each of these.
+        let is_single = ["etag", "last-modified"].iter().any(|field| name.eq_ignore_ascii_case(field));
+        // It omits fields without a value.
         if text.is_empty() {
-            return Ok(None);
+            return Ok(is_single.then(|| format!("response-header remove {}", value(name))));
         }
+        let how = if is_single { "set" } else { "add" };
         let when = if directive.word(2) == "always" { "" } else { " when=success" };
-        Ok(Some(format!("response-header add {} {}{when}", value(name), super::out::text(text))))
+        Ok(Some(format!("response-header {how} {} {}{when}", value(name), super::out::text(text))))
     }
 
     fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {

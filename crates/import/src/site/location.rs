@@ -311,6 +311,10 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         let Some(directive) = directive else { return };
+        if self.constant_auth(directive, chain).is_some() {
+            // Whatever responds here does what it would have said.
+            return self.fates.carried(directive);
+        }
         if directive.word(0) == "off" {
             self.fates.carried(directive);
             return lines.setting("forward-auth off".to_owned());
@@ -326,6 +330,17 @@ impl<'d> Import<'d> {
             }
             Err(why) => self.leave(directive, why, lines),
         }
+    }
+
+    /// The status of an `auth_request` whose location only returns it.
+    pub(super) fn constant_auth(&self, directive: &Directive, chain: &Chain<'d>) -> Option<u16> {
+        let uri = directive.word(0);
+        let location = chain.server().iter().find(|it| {
+            it.name == "location" && Path::of(it).is_some_and(|path| path.exact() == Some(uri))
+        })?;
+        let [only] = location.inner() else { return None };
+        let is_alone = chain.word("satisfy") != "any";
+        only.word(0).parse().ok().filter(|_| only.name == "return" && only.words.len() == 1 && is_alone)
     }
 
     /// Where `auth_request` sends its questions: the authority, whether by TLS, and the path.

@@ -476,6 +476,15 @@ fn conditions_variables_and_tables() {
              (?i:[^/:]+\\\\.b\\\\.test)(?:[/:]|$)|(?i:c\\\\.test)(?::[^/]*)?/x|(?i:.*(?:d)))') ? '' : '1'\" | \
              when \"!($invalid_referer in ['', '0'])\" { | respond 403 | }",
         ),
+        (
+            "root /r; location /a { auth_request /no; } location = /no { return 403; }",
+            "route \"/a\" match=starts-with { | respond 403 | }",
+        ),
+        (
+            "root /r; location /a { auth_request /yes; } location = /yes { return 204; }",
+            "route \"/a\" match=starts-with { | files \"/r\" | }",
+        ),
+        ("root /r; add_header ETag x; add_header Last-Modified \"\";", "response-header set \"ETag\" \"x\" when=success | response-header remove \"Last-Modified\""),
         ("listen 8080; location /a { return 301 /b; }", "redirect \"$scheme://$http_host/b\" status=301"),
         ("port_in_redirect off; location /a { return 301 /b; }", "redirect \"$scheme://$host/b\" status=301"),
         ("absolute_redirect off; location /a { return 301 /b; }", "redirect \"/b\" status=301"),

@@ -75,6 +75,14 @@ impl Users {
     }
 }
 
+/// Checks the text of a hash.
+///
+/// # Errors
+/// Why it is not supported.
+pub(crate) fn check(hash: &str) -> Result<(), &'static str> {
+    Hash::new(hash).map(drop)
+}
+
 impl Hash {
     fn new(text: &str) -> Result<Hash, &'static str> {
         if text.starts_with("$argon2") {
