@@ -178,6 +178,11 @@ impl<'d> Import<'d> {
                 return Some(because(lost, "its expression is not supported"));
             }
         }
+        // The file of users around it would be used.
+        let users = chain.find("auth_basic_user_file").filter(|file| file.word(0).contains('$'));
+        if let Some(file) = users.filter(|_| !["", "off"].contains(&chain.word("auth_basic"))) {
+            return Some(because(file, "variables are not supported in its name"));
+        }
         match chain.find("auth_request").filter(|directive| directive.word(0) != "off") {
             Some(directive) if self.constant_auth(directive, chain).is_some() => None,
             Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, why)),

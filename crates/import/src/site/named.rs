@@ -42,10 +42,28 @@ impl<'d> Import<'d> {
     }
 }
 
+/// What needs a route of its own: rules that apply to no file of the `try_files`.
+const RULES: [&str; 14] = [
+    "add_header",
+    "allow",
+    "auth_basic",
+    "auth_request",
+    "deny",
+    "error_page",
+    "expires",
+    "if",
+    "limit_conn",
+    "limit_except",
+    "limit_req",
+    "rewrite",
+    "satisfy",
+    "set",
+];
+
 /// Whether all of it can stand in the place of a `try_files`.
 fn is_simple(location: &Directive) -> bool {
-    let has = |name: &str| location.inner().iter().any(|directive| directive.name == name);
-    ["proxy_pass", "return", "root"].into_iter().any(has) && !has("rewrite")
+    let has = |names: &[&str]| location.inner().iter().any(|it| names.contains(&it.name.as_str()));
+    has(&["proxy_pass", "return", "root"]) && !has(&RULES)
 }
 
 /// Whether a block, or one in it, has such a directive.

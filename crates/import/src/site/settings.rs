@@ -92,7 +92,10 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
         "expires" => return Some(expires(directive)),
         "satisfy" => line("satisfy", word),
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
-        "auth_basic" => match chain.find("auth_basic_user_file") {
+        "auth_basic_user_file" if word.contains('$') => {
+            return Some(Err("variables are not supported in its name"));
+        }
+        "auth_basic" => match chain.find("auth_basic_user_file").filter(|file| !file.word(0).contains('$')) {
             Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),
             None => return Some(Err("there is no auth_basic_user_file")),
         },

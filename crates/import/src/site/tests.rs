@@ -353,6 +353,9 @@ fn unconverted_directives_close_their_location() {
         (1, "location / { root /r; try_files /a $uri =404; }"),
         (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
         (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { scgi_pass a:1; }"),
+        (1, "location / { root /r; auth_basic a; auth_basic_user_file $arg_f; }"),
+        (1, "auth_basic a; auth_basic_user_file u; location / { root /r; auth_basic_user_file $arg_f; }"),
+        (0, "location / { root /r; auth_basic off; auth_basic_user_file $arg_f; }"),
         (1, "auth_jwt x; location / { root /r; }"),
         (1, "auth_jwt x; location / { root /r; } location /a { auth_jwt off; root /r; }"),
         (2, "if ($unknown) { return 403; } location / { root /r; } location /a { root /r; }"),
@@ -527,6 +530,10 @@ fn named_locations_become_routes() {
         (
             "root /r; location / { try_files $uri /app?$args; } location = /app { proxy_pass http://a; proxy_set_header Host $host; }",
             "route \"/\" { | index off | try-files \"/r\" | reroute \"/app?$args\" | }",
+        ),
+        (
+            "root /r; location / { try_files $uri @app; } location @app { add_header A $upstream_status; proxy_pass http://a; proxy_set_header Host $host; }",
+            "route \"@app\" { | response-header add \"A\" \"$upstream_status\" when=success | proxy \"http://a\" | x-forwarded off | }",
         ),
         (
             "root /r; error_page 404 @lost; location / { } location @lost { fastcgi_pass a:1; }",

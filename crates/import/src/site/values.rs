@@ -128,6 +128,18 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
     variables(text).into_iter().find(|name| !is_known(name))
 }
 
+/// The same for texts that are made when the response is known.
+pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
+    let is_of_response = |name: &&str| {
+        ["status", "upstream_status", "upstream_cache_status"].contains(name)
+            || ["sent_http_", "upstream_http_"].iter().any(|prefix| {
+                name.len() > prefix.len() && name.starts_with(prefix)
+            })
+    };
+    let mut names = variables(text).into_iter().filter(|name| !is_of_response(name));
+    names.find(|name| unknown_variable(&format!("${name}"), maps).is_some())
+}
+
 /// The key by which a limit groups requests.
 pub(super) fn key(text: &str, maps: &[String]) -> Option<String> {
     match text {
