@@ -144,7 +144,8 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("users");
         let hash = passwords::tests::bcrypt_of("secret");
-        let text = format!("# people\n\nann:{hash}\n bob:{{PLAIN}}x:a comment \neve:saK8NpLaeYLyo\ntom:$apr1$\n");
+        let text =
+            format!("# people\n\nann:{hash}\n bob:{{PLAIN}}x:a comment \neve:saK8NpLaeYLyo\ntom:$apr1$\n");
         std::fs::write(&file, text).unwrap();
         let users = read(&file, Place::Plan).unwrap();
         let users: Vec<(&str, &str)> = users.iter().map(|user| (&*user.name, &*user.hash)).collect();

@@ -2,10 +2,10 @@
 
 use crate::nginx::Directive;
 
-use super::{Import, values};
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, text, value};
+use super::{Import, values};
 
 /// What happens to requests for files that do not exist.
 enum Missing {

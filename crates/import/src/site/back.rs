@@ -18,7 +18,8 @@ impl<'d> Import<'d> {
         lines: &mut Lines,
     ) {
         // An upstream that gets the client's Host puts that into its redirects.
-        let location = path.and_then(|path| path.exact().or(path.prefix())).filter(|_| !authority.starts_with("unix:"));
+        let location =
+            path.and_then(|path| path.exact().or(path.prefix())).filter(|_| !authority.starts_with("unix:"));
         let default = location.map(|location| {
             let from = format!("{scheme}://{authority}{}", uri.unwrap_or(location));
             format!("proxy-redirect {} {}", text(&from), text(location))
@@ -57,7 +58,11 @@ impl<'d> Import<'d> {
                     self.fates.carried(directive);
                     lines.setting(format!("proxy-cookie-flags {} {}", value(name), flags.join(" ")));
                 }
-                _ => self.leave(directive, "expressions and variables are not supported in names of cookies", lines),
+                _ => self.leave(
+                    directive,
+                    "expressions and variables are not supported in names of cookies",
+                    lines,
+                ),
             }
         }
     }

@@ -124,7 +124,8 @@ impl<'d> Import<'d> {
 
     /// `map`, `geo` and `split_clients`. One that uses another comes after it.
     pub(super) fn tables(&mut self, http: &'d [Directive], top: &mut Lines) {
-        let is_table = |directive: &&Directive| ["map", "geo", "split_clients"].contains(&directive.name.as_str());
+        let is_table =
+            |directive: &&Directive| ["map", "geo", "split_clients"].contains(&directive.name.as_str());
         let mut waiting: Vec<&'d Directive> = http.iter().filter(is_table).collect();
         loop {
             let count = waiting.len();

@@ -97,9 +97,10 @@ fn sets(block: &[Directive], is_deep: bool) -> Known {
 /// Those of the block's own that are set once, to a text without variables.
 fn constants(block: &[Directive]) -> Known {
     let all: Vec<String> = sets(block, false).into_iter().map(|(name, _)| name).collect();
-    let own = block.iter().filter(|directive| directive.name == "set").map(|set| {
-        (set.word(0).trim_start_matches('$').to_owned(), set.word(1).to_owned())
-    });
+    let own = block
+        .iter()
+        .filter(|directive| directive.name == "set")
+        .map(|set| (set.word(0).trim_start_matches('$').to_owned(), set.word(1).to_owned()));
     own.filter(|(name, value)| is_single(&all, name) && !value.contains('$')).collect()
 }
 

@@ -166,7 +166,8 @@ impl<'d> Import<'d> {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
         let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
-        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) } {
+        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) }
+        {
             Ok(root) if status != " status=own" => root,
             // Only a route that responds at once can replace a response of an upstream.
             Err(handler) if upstream.is_empty() || ["return", "alias"].contains(&handler) => {

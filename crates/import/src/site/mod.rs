@@ -7,11 +7,14 @@
 
 mod addresses;
 mod answers;
+mod auth;
 mod back;
 mod cache;
 mod chain;
 mod closed;
 mod compress;
+#[cfg(test)]
+mod condition_tests;
 mod conditions;
 mod constants;
 mod geo;

@@ -9,7 +9,12 @@ use super::out::Lines;
 
 impl<'d> Import<'d> {
     /// Finds the named locations that become routes.
-    pub(super) fn find_named(&mut self, server: &'d [Directive], outer: &[&'d [Directive]], named: &[&'d Directive]) {
+    pub(super) fn find_named(
+        &mut self,
+        server: &'d [Directive],
+        outer: &[&'d [Directive]],
+        named: &[&'d Directive],
+    ) {
         self.named_routes.clear();
         for location in named {
             let name = location.word(0);
@@ -26,7 +31,12 @@ impl<'d> Import<'d> {
     }
 
     /// Writes these routes.
-    pub(super) fn named_locations(&mut self, named: &[&'d Directive], levels: &[&Chain<'d>], site: &mut Lines) {
+    pub(super) fn named_locations(
+        &mut self,
+        named: &[&'d Directive],
+        levels: &[&Chain<'d>],
+        site: &mut Lines,
+    ) {
         for location in named {
             let name = location.word(0).to_owned();
             if self.named_routes.contains(&name) {

@@ -14,7 +14,8 @@ impl<'d> Import<'d> {
     pub(super) fn referers(&mut self, main: &'d [Directive], top: &mut Lines) {
         let (mut found, mut names) = (Vec::new(), Vec::new());
         collect(main, &mut names, &mut found);
-        if !found.is_empty() && found.iter().all(|(directive, names)| expression(directive, names).is_some()) {
+        if !found.is_empty() && found.iter().all(|(directive, names)| expression(directive, names).is_some())
+        {
             top.setting(format!("set {NAME} \"\""));
             self.maps.push(NAME.to_owned());
         }
@@ -65,7 +66,8 @@ fn expression(directive: &Directive, names: &[&str]) -> Option<String> {
             "none" => parts.push("!has(header.referer)".to_owned()),
             // Others have no host.
             "blocked" => parts.push(
-                "has(header.referer) && !header.referer.matches(r'^(?i)(http://.{4}|https://.{3})')".to_owned(),
+                "has(header.referer) && !header.referer.matches(r'^(?i)(http://.{4}|https://.{3})')"
+                    .to_owned(),
             ),
             "server_names" => {
                 for name in names.iter().filter(|name| !name.is_empty()) {
@@ -81,7 +83,10 @@ fn expression(directive: &Directive, names: &[&str]) -> Option<String> {
     let is_usual = regex::Regex::new(&hosts.join("|")).is_ok() && !hosts.iter().any(|it| it.contains('\''));
     let parts: Vec<String> = match parts.len() {
         1 => parts,
-        _ => parts.into_iter().map(|part| if part.contains("&&") { format!("({part})") } else { part }).collect(),
+        _ => parts
+            .into_iter()
+            .map(|part| if part.contains("&&") { format!("({part})") } else { part })
+            .collect(),
     };
     (is_usual && !parts.is_empty()).then(|| parts.join(" || "))
 }
@@ -108,6 +113,7 @@ fn host(word: &str) -> Option<String> {
     } else {
         regex::escape(host)
     };
-    let end = if path.is_empty() { "(?:[/:]|$)".to_owned() } else { format!("(?::[^/]*)?{}", regex::escape(path)) };
+    let end =
+        if path.is_empty() { "(?:[/:]|$)".to_owned() } else { format!("(?::[^/]*)?{}", regex::escape(path)) };
     Some(format!("(?i:{name}){end}"))
 }

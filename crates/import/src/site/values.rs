@@ -132,9 +132,9 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
 pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
     let is_of_response = |name: &&str| {
         ["status", "upstream_status", "upstream_cache_status"].contains(name)
-            || ["sent_http_", "upstream_http_"].iter().any(|prefix| {
-                name.len() > prefix.len() && name.starts_with(prefix)
-            })
+            || ["sent_http_", "upstream_http_"]
+                .iter()
+                .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
     };
     let mut names = variables(text).into_iter().filter(|name| !is_of_response(name));
     names.find(|name| unknown_variable(&format!("${name}"), maps).is_some())

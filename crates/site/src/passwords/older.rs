@@ -43,7 +43,8 @@ impl OlderHash {
     pub(super) fn new(text: &str) -> Option<Result<OlderHash, &'static str>> {
         for magic in ["$apr1$", "$1$"] {
             if let Some(rest) = text.strip_prefix(magic) {
-                let parts = rest.split_once('$').filter(|(salt, digest)| !salt.is_empty() && digest.len() == 22);
+                let parts =
+                    rest.split_once('$').filter(|(salt, digest)| !salt.is_empty() && digest.len() == 22);
                 return Some(parts.ok_or("its MD5 hash is malformed").map(|(salt, digest)| OlderHash::Md5 {
                     magic,
                     salt: salt.chars().take(MD5_SALT_BYTES_MAX).collect(),
@@ -65,7 +66,8 @@ impl OlderHash {
         }
         let is_des = text.len() == DES_CHARS && text.bytes().all(|byte| DIGITS.contains(&byte));
         // All passwords of eight characters can be tried.
-        is_des.then_some(Err("its hash is made with DES, which is refused; write a new one with `htpasswd -B`"))
+        is_des
+            .then_some(Err("its hash is made with DES, which is refused; write a new one with `htpasswd -B`"))
     }
 
     pub(super) fn is_of(&self, password: &[u8]) -> bool {
@@ -74,7 +76,8 @@ impl OlderHash {
                 is_same(md5_crypt(password, magic, salt).as_bytes(), digest.as_bytes())
             }
             OlderHash::ShaCrypt(text) => {
-                PasswordVerifier::<str>::verify_password(&ShaCrypt::default(), password, text.as_str()).is_ok()
+                PasswordVerifier::<str>::verify_password(&ShaCrypt::default(), password, text.as_str())
+                    .is_ok()
             }
             OlderHash::Sha1 { digest, salt } => {
                 use sha1::Digest;
