@@ -51,6 +51,12 @@ const HTTP: &str = r#"
         }
         location /app { proxy_pass http://app; proxy_hide_header ETag; }
         location /none { return 404; }
+        location /query { if ($arg_a = b) { return 403; } return 204; }
+        location /state { set $s 0; if ($arg_x) { set $s 1; } if ($s) { return 503; } return 204; }
+        location /port { return 301 https://c.test/$server_name; }
+        location /page/ { error_page 404 = @page; }
+        location @page { return 200 "page"; }
+        location /tried/ { try_files $uri /healthz; }
     }
     server { listen 127.0.0.1:PORT; server_name b.test .c.test; location / { return 200 "other"; } }
 "#;
@@ -105,6 +111,13 @@ fn converted_sites_respond_as_nginx_does() {
         "/app",
         "/app/",
         "/none",
+        "/query",
+        "/query?a=b",
+        "/state",
+        "/state?x=1",
+        "/port",
+        "/page/none",
+        "/tried/none",
     ];
     let mut log: String = targets
         .iter()
@@ -139,6 +152,53 @@ fn converted_sites_respond_as_nginx_does() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("GET http://a.test/healthz\n  body             3 bytes, "), "{said}");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Rules that refuse requests.
+const GUARDED: &str = r#"
+    events {}
+    http {
+        server {
+            listen 127.0.0.1:1;
+            server_name a.test;
+            root FOLDER/www;
+            location / { limit_except GET { deny all; } }
+            location /users/ { auth_basic x; auth_basic_user_file FOLDER/users; alias FOLDER/www/; }
+            location /pictures/ {
+                alias FOLDER/www/;
+                valid_referers none blocked server_names *.b.test;
+                if ($invalid_referer) { return 403; }
+            }
+        }
+    }
+"#;
+
+#[test]
+fn converted_rules_refuse_the_same_requests() {
+    let folder = Folder::new();
+    folder.write("www/a.txt", "a");
+    folder.write("users", "ann:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\neve:saK8NpLaeYLyo\n");
+    folder.write("nginx.conf", GUARDED.replace("FOLDER", &folder.0.display().to_string()));
+    let (server, text) = imported(&folder);
+    let referer = |value: &str| format!("Referer: {value}\r\n");
+    // `ann:secret`, `ann:wrong` and `eve:secret`.
+    let basic = |encoded: &str| format!("Authorization: Basic {encoded}\r\n");
+    for (line, fields, status) in [
+        ("GET /a.txt", String::new(), 200),
+        ("DELETE /a.txt", String::new(), 403),
+        ("GET /users/a.txt", String::new(), 401),
+        ("GET /users/a.txt", basic("YW5uOnNlY3JldA=="), 200),
+        ("GET /users/a.txt", basic("YW5uOndyb25n"), 401),
+        ("GET /users/a.txt", basic("ZXZlOnNlY3JldA=="), 401),
+        ("GET /pictures/a.txt", String::new(), 200),
+        ("GET /pictures/a.txt", referer("https://a.test/x"), 200),
+        ("GET /pictures/a.txt", referer("http://X.B.test:81/"), 200),
+        ("GET /pictures/a.txt", referer("https://b.test.evil.test/"), 403),
+        ("GET /pictures/a.txt", referer("https://evil.test/a.test/"), 403),
+    ] {
+        let request = format!("{line} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n{fields}\r\n");
+        assert_eq!(server.one(&request).status, status, "{line} {fields}\n{text}");
+    }
 }
 
 #[test]

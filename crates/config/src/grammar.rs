@@ -12,7 +12,7 @@
 const NUMBERS: [&str; 3] = ["N", "STATUS", "PID"];
 
 /// Notations of values with or without a unit: `4096` is valid as well as `"4KiB"`.
-const EITHER: [&str; 4] = ["BYTES", "ADDR", "RATE", "STATUSES"];
+const EITHER: [&str; 5] = ["BYTES", "ADDR", "RATE", "STATUSES", "CODE"];
 
 /// The grammar of a file. The first scope is the top of the file.
 #[derive(Debug, Clone)]

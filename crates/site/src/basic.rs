@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flatout_engine::say;
 use flatout_wire::Head;
 
 use super::fault::{Fault, Place};
-use super::passwords::Users;
+use super::passwords::{self, Users};
 use super::plan::{self, User};
 
 /// The limit for a name with its password, as sent.
@@ -74,7 +75,7 @@ impl Credentials {
     }
 }
 
-/// Reads the users of a file: one `name:hash` a line; empty lines and lines that start with `#` are skipped.
+/// Reads the users of a file: one `name:hash` a line. Users whose hash is not supported are reported and left out; empty lines and lines that start with `#` are skipped.
 fn read(path: &Path, place: Place) -> Result<Vec<User>, Fault> {
     let fault = |what: &dyn std::fmt::Display| place.fault(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| fault(&error))?;
@@ -90,6 +91,14 @@ fn read(path: &Path, place: Place) -> Result<Vec<User>, Fault> {
         let Some((name, hash)) = line.split_once(':') else {
             return Err(fault(&format_args!("line {}: expected name:hash", at + 1)));
         };
+        // A comment may follow, as nginx allows.
+        let hash = hash.split(':').next().unwrap_or_default();
+        // The file may belong to another server, which accepts more: the others can log in.
+        if let Err(why) = passwords::check(hash) {
+            let (file, line) = (path.display(), at + 1);
+            say(format_args!("{file}: line {line}: the user `{name}` cannot log in: {why}"));
+            continue;
+        }
         users.push(User { name: name.to_owned(), hash: hash.to_owned() });
     }
     Ok(users)
@@ -134,10 +143,13 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("flatout-users-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("users");
-        std::fs::write(&file, "# people\n\nann:$2y$x\n bob:a:b \n").unwrap();
-        let names: Vec<String> =
-            read(&file, Place::Plan).unwrap().into_iter().map(|user| user.hash).collect();
-        assert_eq!(names, ["$2y$x", "a:b"]);
+        let hash = passwords::tests::bcrypt_of("secret");
+        let text =
+            format!("# people\n\nann:{hash}\n bob:{{PLAIN}}x:a comment \neve:saK8NpLaeYLyo\ntom:$apr1$\n");
+        std::fs::write(&file, text).unwrap();
+        let users = read(&file, Place::Plan).unwrap();
+        let users: Vec<(&str, &str)> = users.iter().map(|user| (&*user.name, &*user.hash)).collect();
+        assert_eq!(users, [("ann", &*hash), ("bob", "{PLAIN}x")], "the others are left out");
         std::fs::write(&file, "ann:x\nbob\n").unwrap();
         assert!(read(&file, Place::Plan).unwrap_err().reason.ends_with("users: line 2: expected name:hash"));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -108,8 +108,9 @@ impl Table {
                         table.root.push(prefix);
                         continue;
                     }
-                    table.prefixes.entry(checked(path, place)?).or_default().push(prefix);
+                    let path = checked(path, place)?;
                     table.lengths.push(path.len());
+                    table.prefixes.entry(path).or_default().push(prefix);
                 }
                 PathMatch::Glob(glob) => table.patterns.push((at, pattern::glob(glob, place)?)),
                 PathMatch::Regex { pattern, ignore_case } => {
@@ -238,7 +239,8 @@ fn checked(path: &str, place: Place) -> Result<Box<[u8]>, Fault> {
     if !path.starts_with('/') {
         return Err(place.fault(format!("got `{path}`, need a path that begins with `/`")));
     }
-    let escaped = path.replace('%', "%25");
+    // These two stay escaped in the normal form.
+    let escaped = path.replace('%', "%25").replace('\\', "%5C");
     let mut out = Vec::new();
     match flatout_wire::target::forward_path(escaped.as_bytes(), &mut out) {
         Ok(form) if form == escaped.as_bytes() => Ok(escaped.into_bytes().into()),
@@ -317,6 +319,14 @@ mod tests {
             ("*", Found::Nothing),
         ] {
             assert_eq!(table.find(path.as_bytes(), GET), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn percent_signs_and_backslashes_are_found() {
+        let table = table(&[PathMatch::prefix("/100%"), starts_with("/a\\b", false), exact("/ \"<>")]);
+        for (path, route) in [("/100%25/x", 0), ("/a%5Cbc", 1), ("/ \"<>", 2)] {
+            assert_eq!(table.find(path.as_bytes(), GET), Found::Route(route), "{path}");
         }
     }
 

@@ -2,10 +2,10 @@
 
 use crate::nginx::Directive;
 
-use super::Import;
 use super::chain::Chain;
 use super::location::Path;
-use super::out::{Lines, line, value};
+use super::out::{Lines, line, text, value};
+use super::{Import, values};
 
 /// What happens to requests for files that do not exist.
 enum Missing {
@@ -37,19 +37,17 @@ impl<'d> Import<'d> {
             }
             return;
         }
+        let asks = chain.find("auth_request").and_then(|directive| self.constant_auth(directive, chain));
+        // nginx responds 500 to anything but these.
+        match asks {
+            None | Some(200..=299) => {}
+            Some(status @ (401 | 403)) => return lines.setting(format!("respond {status}")),
+            Some(_) => return lines.setting("respond 500".to_owned()),
+        }
         if let Some(directive) = own("proxy_pass").or_else(|| own("grpc_pass")) {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => self.lose(directive, &why, lines),
-            }
-            if let Some(expires) = own("expires")
-                && let Ok(control) = super::settings::expires(expires)
-                && control != "off"
-            {
-                lines.setting(format!(
-                    "response-header set \"Cache-Control\" {} when=success",
-                    value(&control)
-                ));
             }
             return;
         }
@@ -188,14 +186,8 @@ impl<'d> Import<'d> {
                     lines,
                 );
             };
-            let has = |name: &str| place.inner().iter().any(|directive| directive.name == name);
-            if !["proxy_pass", "return", "root"].into_iter().any(has) || has("rewrite") {
-                // It rewrites the path for another location, or has a handler that is not supported.
-                let inner = chain.at_server().within(place.inner());
-                let why =
-                    self.closed_by(&inner).unwrap_or_else(|| format!("location {last} has no proxy_pass"));
-                self.leave(place, &why, lines);
-                return self.files(root, Missing::Closed(why), chain, path, lines);
+            if self.is_route(last) {
+                return self.reroute(root, last, lines);
             }
             self.serves_files = true;
             lines.setting(line("try-files", root));
@@ -214,15 +206,29 @@ impl<'d> Import<'d> {
         if is_index {
             return self.files(root, Missing::Index, chain, path, lines);
         }
-        self.leave(tried, "the last one must be =404, the index file or a named location", lines);
-        self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
+        if let Some(unknown) = values::unknown_variable(last, &self.maps) {
+            let why = format!("the variable ${unknown} is not supported");
+            self.leave(tried, &why, lines);
+            return self.files(root, Missing::Closed(format!("try_files {last}")), chain, path, lines);
+        }
+        self.reroute(root, last, lines);
+    }
+
+    /// Files, and for all else another route.
+    fn reroute(&mut self, root: &str, to: &str, lines: &mut Lines) {
+        self.serves_files = true;
+        lines.setting(line("try-files", root));
+        lines.setting(format!("reroute {}", text(to)));
     }
 }
 
 /// The folder and the name of an alias that is a file.
 fn file_of<'a>(alias: &'a str, path: Option<&Path>) -> Option<(&'a str, &'a str)> {
     let is_exact = path.is_some_and(|path| path.exact().is_some()) && !alias.ends_with('/');
-    let is_file = std::path::Path::new(alias).is_file();
+    // It may not be there yet.
+    let target = std::path::Path::new(alias);
+    let is_like = || target.extension().is_some() && !alias.ends_with('/') && !target.is_dir();
+    let is_file = target.is_file() || is_like();
     let (folder, name) = alias.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     ((is_exact || is_file) && !alias.contains('$')).then_some((folder, name))
 }

@@ -78,10 +78,8 @@ impl<'d> Chain<'d> {
 
 /// Whether a block, or a nested one, has a directive of these names, not counting `own` itself.
 pub(super) fn has_below(own: &[Directive], names: &[&str]) -> bool {
-    own.iter().filter(|directive| ["server", "location", "if"].contains(&directive.name.as_str())).any(
-        |inner| {
-            inner.inner().iter().any(|directive| names.contains(&directive.name.as_str()))
-                || has_below(inner.inner(), names)
-        },
-    )
+    own.iter().filter(|directive| ["server", "location"].contains(&directive.name.as_str())).any(|inner| {
+        inner.inner().iter().any(|directive| names.contains(&directive.name.as_str()))
+            || has_below(inner.inner(), names)
+    })
 }

@@ -141,8 +141,10 @@ impl<'d> Import<'d> {
         if let Some(handler) = own.iter().find(is_handler) {
             return Some(because(handler, why(handler)));
         }
-        if let Some(limit) = own.iter().find(|directive| directive.name == "limit_except") {
-            return Some(because(limit, why(limit)));
+        for limit in own.iter().filter(|directive| directive.name == "limit_except") {
+            if let Err(why) = super::limit_except::rules(limit) {
+                return Some(because(limit, why));
+            }
         }
         for (depth, level) in chain.levels().iter().enumerate() {
             let is_server = chain.is_server(depth);
@@ -176,7 +178,13 @@ impl<'d> Import<'d> {
                 return Some(because(lost, "its expression is not supported"));
             }
         }
+        // The file of users around it would be used.
+        let users = chain.find("auth_basic_user_file").filter(|file| file.word(0).contains('$'));
+        if let Some(file) = users.filter(|_| !["", "off"].contains(&chain.word("auth_basic"))) {
+            return Some(because(file, "variables are not supported in its name"));
+        }
         match chain.find("auth_request").filter(|directive| directive.word(0) != "off") {
+            Some(directive) if self.constant_auth(directive, chain).is_some() => None,
             Some(directive) => self.auth_target(directive, chain).err().map(|why| because(directive, why)),
             None => None,
         }
@@ -209,7 +217,8 @@ impl<'d> Import<'d> {
         let page = pages.into_iter().find(|page| page.texts().contains(&"404"))?;
         let to = page.texts().last().copied().unwrap_or_default();
         match to.starts_with('@') {
-            true => Some(because(page, "missing files go to a named location")),
+            true if self.is_route(to) => None,
+            true => Some(because(page, "there is no such location")),
             false if to.starts_with('/') => self.unserved(to, chain),
             false => None,
         }

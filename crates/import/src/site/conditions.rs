@@ -3,40 +3,72 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
+use super::ifs::has_group;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 impl<'d> Import<'d> {
     /// Finds the variables that `set` makes and that can be converted: each is empty unless a block sets it.
     pub(super) fn variables(&mut self, main: &'d [Directive], top: &mut Lines) {
-        let (mut names, mut excluded) = (Vec::new(), Vec::new());
-        collect(main, false, &mut names, &mut excluded);
-        names.retain(|name| !excluded.contains(name));
+        let tables = self.maps.len();
+        let mut names = Vec::new();
+        all_sets(main, &mut names);
+        // Conditions use such variables, so without one of them another may be lost.
+        loop {
+            self.maps.truncate(tables);
+            self.maps.extend(names.iter().cloned());
+            self.set_names.clone_from(&names);
+            let mut excluded = Vec::new();
+            self.lost_sets(main, &mut excluded);
+            let count = names.len();
+            names.retain(|name| !excluded.contains(name));
+            if names.len() == count {
+                break;
+            }
+        }
         for name in names {
             top.setting(format!("set {} \"\"", value(&name)));
-            self.maps.push(name.clone());
-            self.set_names.push(name);
+        }
+    }
+
+    /// Variables that cannot be converted: set in an `if` that is not converted, twice in one block, or to a group of an expression.
+    fn lost_sets(&self, block: &'d [Directive], excluded: &mut Vec<String>) {
+        let mut here: Vec<&str> = Vec::new();
+        for directive in block {
+            if directive.name == "set" {
+                let name = directive.word(0).trim_start_matches('$');
+                if has_group(directive.word(1)) || !is_free(name) || here.contains(&name) {
+                    excluded.push(name.to_owned());
+                }
+                here.push(name);
+            }
+            if directive.name == "if" && self.conditional(directive, &Chain::of(block)).is_none() {
+                all_sets(directive.inner(), excluded);
+            }
+            self.lost_sets(directive.inner(), excluded);
         }
     }
 
     /// Writes the variables and the conditions of a block.
     pub(super) fn ifs_and_sets(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        self.valid_referers(chain, lines);
         for directive in chain.own() {
             match directive.name.as_str() {
                 "set" => {
-                    let name = directive.word(0).trim_start_matches('$');
-                    let is_known = values::unknown_variable(directive.word(1), &self.maps).is_none();
-                    if is_known && self.set_names.iter().any(|known| known == name) {
+                    if let Some(line) = self.set_line(directive) {
                         self.fates.carried(directive);
-                        lines.setting(format!("set {} {}", value(name), text(directive.word(1))));
+                        lines.setting(line);
                     }
                 }
+                "if" if directive.inner().is_empty() => self.fates.carried(directive),
                 "if" => {
-                    if let Some((expression, action)) = self.conditional(directive, chain) {
+                    if let Some(when) = self.conditional(directive, chain) {
                         self.carry(directive);
                         let mut inner = Lines::default();
-                        inner.setting(action);
-                        lines.block(&[], format!("when {}", text(&expression)), inner);
+                        when.settings.into_iter().for_each(|setting| inner.setting(setting));
+                        if !inner.is_empty() {
+                            lines.block(&[], format!("when {}", text(&when.expression)), inner);
+                        }
                     }
                 }
                 _ => {}
@@ -44,18 +76,8 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// The expression and the action of an `if` that only returns; `None` if it cannot be converted.
-    pub(super) fn conditional(&self, directive: &Directive, chain: &Chain<'d>) -> Option<(String, String)> {
-        let [only] = directive.inner() else { return None };
-        if only.name != "return" || only.word(1).contains("$1") {
-            return None;
-        }
-        let expression = self.expression(directive)?;
-        Some((expression, self.answer_of(only, chain).ok()?))
-    }
-
     /// The condition of an `if`, in the syntax of the site file.
-    fn expression(&self, directive: &Directive) -> Option<String> {
+    pub(super) fn expression(&self, directive: &Directive) -> Option<String> {
         let words = directive.texts();
         let (first, rest) = words.split_first()?;
         let mut words: Vec<&str> =
@@ -100,23 +122,36 @@ impl<'d> Import<'d> {
         })
     }
 
-    /// `map`, `geo` and `split_clients`.
+    /// `map`, `geo` and `split_clients`. One that uses another comes after it.
     pub(super) fn tables(&mut self, http: &'d [Directive], top: &mut Lines) {
-        for directive in http {
-            let made = match directive.name.as_str() {
-                "map" => self.map(directive),
-                "geo" => geo(directive),
-                "split_clients" => shares(directive),
-                _ => continue,
-            };
-            match made {
-                Ok((name, head, lines)) => {
-                    top.block(&directive.comments, head, lines);
-                    self.maps.push(name);
-                    self.carry(directive);
-                }
-                Err(why) => self.leave(directive, &why, top),
+        let is_table =
+            |directive: &&Directive| ["map", "geo", "split_clients"].contains(&directive.name.as_str());
+        let mut waiting: Vec<&'d Directive> = http.iter().filter(is_table).collect();
+        loop {
+            let count = waiting.len();
+            waiting.retain(|directive| {
+                let Ok((name, head, lines)) = self.table(directive) else { return true };
+                top.block(&directive.comments, head, lines);
+                self.maps.push(name);
+                self.carry(directive);
+                false
+            });
+            if waiting.len() == count {
+                break;
             }
+        }
+        for directive in waiting {
+            if let Err(why) = self.table(directive) {
+                self.leave(directive, &why, top);
+            }
+        }
+    }
+
+    fn table(&self, directive: &Directive) -> Result<(String, String, Lines), String> {
+        match directive.name.as_str() {
+            "map" => self.map(directive),
+            "geo" => super::geo::geo(directive, &self.maps),
+            _ => shares(directive, &self.maps),
         }
     }
 
@@ -146,8 +181,10 @@ impl<'d> Import<'d> {
                     }
                     lines.setting(format!("case {} {}", text(key), value(to)));
                 }
+                // Plain text in nginx. An expression that finds nothing else must be tried first.
                 _ if is_wildcard && !has_hostnames => {
-                    return Err(format!("its case `{key}` is not plain text"));
+                    let exact = format!("~^{}$", regex::escape(key));
+                    lines.setting_first(format!("case {} {}", text(&exact), value(to)));
                 }
                 _ if has_hostnames && key.starts_with('.') => {
                     lines.setting(format!("case {} {}", value(&key[1..]), value(to)));
@@ -160,34 +197,9 @@ impl<'d> Import<'d> {
     }
 }
 
-fn geo(geo: &Directive) -> Result<(String, String, Lines), String> {
-    let (source, name) = match geo.texts()[..] {
-        [name] => ("$remote_addr", name),
-        [source, name] => (source, name),
-        _ => return Err("its values are not supported".to_owned()),
-    };
-    if source != "$remote_addr" && values::unknown_variable(source, &[]).is_some() {
-        return Err("its source is not supported".to_owned());
-    }
-    let name = name.trim_start_matches('$');
-    let mut lines = Lines::default();
-    for case in geo.inner() {
-        let (key, to) = (case.name.as_str(), case.word(0));
-        let address = key.split('/').next().unwrap_or_default();
-        match key {
-            "default" => lines.setting(line("default", to)),
-            _ if address.parse::<std::net::IpAddr>().is_ok() && !to.contains('$') => {
-                lines.setting(format!("case {} {}", text(key), value(to)));
-            }
-            _ => return Err(format!("its line `{key}` is not supported")),
-        }
-    }
-    Ok((name.to_owned(), format!("map {} {} by=address", value(name), text(source)), lines))
-}
-
-fn shares(split: &Directive) -> Result<(String, String, Lines), String> {
+fn shares(split: &Directive, maps: &[String]) -> Result<(String, String, Lines), String> {
     let (source, name) = (split.word(0), split.word(1).trim_start_matches('$'));
-    if let Some(unknown) = values::unknown_variable(source, &[]) {
+    if let Some(unknown) = values::unknown_variable(source, maps) {
         return Err(format!("the variable ${unknown} is not supported"));
     }
     let mut lines = Lines::default();
@@ -200,28 +212,20 @@ fn shares(split: &Directive) -> Result<(String, String, Lines), String> {
     Ok((name.to_owned(), format!("map {} {} by=share", value(name), text(source)), lines))
 }
 
-/// The variables of `set` in these blocks, and those that cannot be converted: in an `if`, set twice in one block, or with a
-/// group of an expression in the value.
-fn collect(block: &[Directive], is_conditional: bool, names: &mut Vec<String>, excluded: &mut Vec<String>) {
-    let mut here: Vec<String> = Vec::new();
+/// The names of the variables of `set` in these blocks, each once.
+fn all_sets(block: &[Directive], names: &mut Vec<String>) {
     for directive in block {
-        if directive.name == "set" {
-            let name = directive.word(0).trim_start_matches('$').to_owned();
-            let has_group = values::variables(directive.word(1))
-                .iter()
-                .any(|name| name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()));
-            let is_plain =
-                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-                    && name.starts_with(|char: char| char.is_ascii_lowercase())
-                    && values::unknown_variable(&format!("${name}"), &[]).is_some();
-            if is_conditional || has_group || !is_plain || here.contains(&name) {
-                excluded.push(name.clone());
-            }
-            here.push(name.clone());
-            if !names.contains(&name) {
-                names.push(name);
-            }
+        let name = directive.word(0).trim_start_matches('$');
+        if directive.name == "set" && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
         }
-        collect(directive.inner(), is_conditional || directive.name == "if", names, excluded);
+        all_sets(directive.inner(), names);
     }
+}
+
+/// Whether a variable can have this name.
+fn is_free(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && name.starts_with(|char: char| char.is_ascii_lowercase())
+        && values::unknown_variable(&format!("${name}"), &[]).is_some()
 }

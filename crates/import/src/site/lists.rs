@@ -77,12 +77,12 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
-        let (name, text) = (directive.word(0), directive.word(1));
+    pub(super) fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
+        let (name, text) = (directive.word(0), directive.word(1).trim_end());
         if super::cache::is_cache_status(directive) {
             return Ok(None);
         }
-        if let Some(unknown) = values::unknown_variable(text, &self.maps) {
+        if let Some(unknown) = values::unknown_in_response(text, &self.maps) {
             return Err(format!("the variable ${unknown} is not supported"));
         }
         if text.chars().any(char::is_control) {
@@ -91,12 +91,15 @@ impl<'d> Import<'d> {
         if is_of_connection(name) {
             return Err("fields of the connection cannot be set".to_owned());
         }
-        // nginx omits fields without a value.
+        // nginx has one of each of these.
+        let is_single = ["etag", "last-modified"].iter().any(|field| name.eq_ignore_ascii_case(field));
+        // It omits fields without a value.
         if text.is_empty() {
-            return Ok(None);
+            return Ok(is_single.then(|| format!("response-header remove {}", value(name))));
         }
+        let how = if is_single { "set" } else { "add" };
         let when = if directive.word(2) == "always" { "" } else { " when=success" };
-        Ok(Some(format!("response-header add {} {}{when}", value(name), super::out::text(text))))
+        Ok(Some(format!("response-header {how} {} {}{when}", value(name), super::out::text(text))))
     }
 
     fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
@@ -150,10 +153,11 @@ impl<'d> Import<'d> {
             Some("=") => " status=own".to_owned(),
             Some(status) => format!(" status={}", status.trim_start_matches('=')),
         };
-        if !page.starts_with('/') || page.contains('$') {
-            return Err("a page is a file".to_owned());
+        let is_named = page.starts_with('@');
+        if !(page.starts_with('/') || self.is_route(page)) || page.contains('$') {
+            return Err("a page is a file or a location".to_owned());
         }
-        if let Some(why) = self.unserved(page, chain) {
+        if let Some(why) = (!is_named).then(|| self.unserved(page, chain)).flatten() {
             return Err(why);
         }
         if codes.is_empty()
@@ -162,11 +166,18 @@ impl<'d> Import<'d> {
             return Err("it needs statuses from 400 to 599".to_owned());
         }
         let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
-        let root = match self.page_root(page, chain) {
+        let root = match if is_named { self.named_handler(page, chain) } else { self.page_root(page, chain) }
+        {
             Ok(root) if status != " status=own" => root,
             // Only a route that responds at once can replace a response of an upstream.
             Err(handler) if upstream.is_empty() || ["return", "alias"].contains(&handler) => {
                 let codes = codes.join(" ");
+                let status = match status.as_str() {
+                    // The route's own status is used.
+                    "" | " status=own" => status,
+                    " status=200" if handler != "return" => " status=own".to_owned(),
+                    _ => return Err("its status cannot be set for a location".to_owned()),
+                };
                 return Ok(Some(format!(
                     "error-page {codes} to={}{status}{upstream}",
                     super::out::text(page)
@@ -180,6 +191,15 @@ impl<'d> Import<'d> {
             return Err(format!("there is no file {file}"));
         }
         Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
+    }
+
+    /// The directive that handles a named location, as in [`page_root`](Self::page_root).
+    fn named_handler(&self, name: &str, chain: &Chain<'d>) -> Result<&'d str, &'d str> {
+        let location = chain.server().iter().find(|it| it.name == "location" && it.word(0) == name);
+        let handler = location.and_then(|location| {
+            location.inner().iter().find(|it| it.name.ends_with("_pass") || it.name == "return")
+        });
+        Err(handler.map_or("alias", |handler| handler.name.as_str()))
     }
 
     /// The folder of an error page: that of the location which nginx chooses for it.

@@ -3,15 +3,24 @@
 use crate::nginx::Directive;
 
 use super::chain::Chain;
-use super::out::{Lines, text, value};
+use super::out::{Lines, text};
 use super::pattern::{self, Pattern};
+use super::rewrite::absolute;
 use super::{Import, closed};
 
 /// The paths of a location.
 pub(super) enum Path {
     Exact(String),
-    Prefix { path: String, before_patterns: bool },
-    Regex { pattern: String, ignore_case: bool },
+    Prefix {
+        path: String,
+        before_patterns: bool,
+    },
+    Regex {
+        pattern: String,
+        ignore_case: bool,
+    },
+    /// A named location: only others of its server lead to it.
+    Named(String),
 }
 
 impl Path {
@@ -57,6 +66,7 @@ impl Path {
         match self {
             Path::Exact(path) => path.ends_with('/'),
             Path::Prefix { .. } => true,
+            Path::Named(_) => true,
             // Such as `\\.(css|js)$`.
             Path::Regex { pattern, .. } => {
                 let end = pattern.strip_suffix('$').and_then(|start| start.chars().last());
@@ -86,6 +96,7 @@ impl Path {
                 let before = if *before_patterns { " before-patterns=on" } else { "" };
                 format!("route {}{how}{before}", text(path))
             }
+            Path::Named(name) => format!("route {}", text(name)),
             Path::Regex { pattern, ignore_case } => {
                 let how = if *ignore_case { "regex-ignore-case" } else { "regex" };
                 format!("route {} match={how}", text(pattern))
@@ -145,12 +156,15 @@ impl<'d> Import<'d> {
                 slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
             {
                 let mut lines = Lines::default();
-                let inner = chains.first().map(|around| around.within(location.inner()));
-                let levels: Vec<&Chain<'d>> = inner.iter().chain(chains.iter().copied()).collect();
+                let Some(around) = chains.first().map(|around| around.within(location.inner())) else {
+                    continue;
+                };
+                let levels: Vec<&Chain<'d>> =
+                    std::iter::once(&around).chain(chains.iter().copied()).collect();
                 self.lists(&levels, &mut lines);
                 lines.setting(format!(
                     "redirect {} status=301",
-                    text(&format!("$scheme://$http_host{slashless}/$is_args$args"))
+                    text(&absolute(&format!("{slashless}/$is_args$args"), &around))
                 ));
                 site.block(&[], format!("route {} match=exact", text(slashless)), lines);
             }
@@ -232,7 +246,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    fn location(
+    pub(super) fn location(
         &mut self,
         location: &'d Directive,
         path: &Path,
@@ -296,59 +310,6 @@ impl<'d> Import<'d> {
                 self.location(within, &path, &levels, named, site);
             }
         }
-    }
-
-    /// `auth_request` names a location that forwards requests. One that cannot be converted closes its block.
-    pub(super) fn auth_request(
-        &mut self,
-        directive: Option<&'d Directive>,
-        chain: &Chain<'d>,
-        lines: &mut Lines,
-    ) {
-        let Some(directive) = directive else { return };
-        if directive.word(0) == "off" {
-            self.fates.carried(directive);
-            return lines.setting("forward-auth off".to_owned());
-        }
-        match self.auth_target(directive, chain) {
-            Ok((authority, is_tls, path)) => {
-                let upstream = self.upstream(authority, is_tls, "proxy", &chain.at_server(), lines);
-                let Some(upstream) = upstream else {
-                    return self.leave(directive, "its upstream has no server", lines);
-                };
-                self.fates.carried(directive);
-                lines.setting(format!("forward-auth {} path={}", value(&upstream), value(path)));
-            }
-            Err(why) => self.leave(directive, why, lines),
-        }
-    }
-
-    /// Where `auth_request` sends its questions: the authority, whether by TLS, and the path.
-    ///
-    /// # Errors
-    /// Why it cannot be converted.
-    pub(super) fn auth_target(
-        &self,
-        directive: &'d Directive,
-        chain: &Chain<'d>,
-    ) -> Result<(&'d str, bool, &'d str), &'static str> {
-        let uri = directive.word(0);
-        let asked = chain.server().iter().find(|location| {
-            location.name == "location"
-                && matches!(Path::of(location), Some(path) if path.exact().or(path.prefix()) == Some(uri))
-        });
-        let pass = asked
-            .and_then(|location| location.inner().iter().find(|directive| directive.name == "proxy_pass"))
-            .ok_or("it needs a location with proxy_pass")?;
-        let (scheme, rest) = pass.word(0).split_once("://").ok_or("it needs a location with proxy_pass")?;
-        if pass.word(0).contains('$') {
-            return Err("variables are not supported in upstreams");
-        }
-        let (authority, path) = match rest.find('/') {
-            Some(at) if !rest.starts_with("unix:") => rest.split_at(at),
-            _ => (rest.trim_end_matches(':'), uri),
-        };
-        Ok((authority, scheme == "https", path))
     }
 }
 

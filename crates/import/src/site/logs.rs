@@ -60,7 +60,7 @@ fn known_variables(format: &str) -> (String, Vec<String>) {
 impl<'d> Import<'d> {
     /// The logs of the innermost block.
     pub(super) fn logs(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
-        for directive in chain.own() {
+        'logs: for directive in chain.own() {
             if directive.name != "access_log" {
                 continue;
             }
@@ -93,6 +93,10 @@ impl<'d> Import<'d> {
                     None => match self.formats.iter().find(|(name, _)| name == word) {
                         Some((_, format)) => {
                             let (format, unknown) = known_variables(format);
+                            if values::variables(&format).is_empty() {
+                                self.leave(directive, "no variable of its format is supported", lines);
+                                continue 'logs;
+                            }
                             text.push_str(&format!(" format={}", value(&format)));
                             unknown.iter().for_each(|name| {
                                 lines.comment(&format!("not converted: ${name} of the log format {word}"));

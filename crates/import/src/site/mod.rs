@@ -7,18 +7,28 @@
 
 mod addresses;
 mod answers;
+mod auth;
+mod back;
 mod cache;
 mod chain;
 mod closed;
 mod compress;
+#[cfg(test)]
+mod condition_tests;
 mod conditions;
+mod constants;
+mod geo;
 mod hidden;
+mod ifs;
+mod limit_except;
 mod lists;
 mod location;
 mod logs;
+mod named;
 mod out;
 mod pattern;
 mod proxy;
+mod referers;
 mod rewrite;
 mod server;
 mod settings;
@@ -51,6 +61,7 @@ pub struct Imported {
 
 /// The site file for a configuration.
 pub fn site_file(main: &[Directive]) -> Imported {
+    let main = &constants::replaced(main);
     let mut import = Import::default();
     let mut top = Lines::default();
     let (mut blocks, mut sites) = (Lines::default(), Lines::default());
@@ -68,6 +79,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     import.seen(block);
     import.settings(&chain, &mut top);
     import.lists(&[&chain], &mut top);
+    import.referers(block, &mut top);
     import.tables(block, &mut blocks);
     import.variables(block, &mut top);
     import.known_upstreams(block);
@@ -110,6 +122,8 @@ struct Import<'d> {
     maps: Vec<String>,
     /// Those of `set`.
     set_names: Vec<String>,
+    /// Named locations of the current server that become routes.
+    named_routes: Vec<String>,
     /// Whether there is a single server: it may contain settings of the process.
     is_only_server: bool,
     /// Where servers are served.

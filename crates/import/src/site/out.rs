@@ -71,6 +71,11 @@ impl Lines {
         }
     }
 
+    /// A setting before all others.
+    pub(super) fn setting_first(&mut self, text: String) {
+        self.lines.insert(0, OutputLine::Setting(text));
+    }
+
     /// A block with the comments before it, after an empty line.
     pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
         if !self.lines.is_empty() {

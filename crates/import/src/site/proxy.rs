@@ -75,9 +75,6 @@ impl<'d> Import<'d> {
             None if is_grpc => ("grpc", pass.word(0)),
             None => return Err("it has no scheme".to_owned()),
         };
-        if pass.word(0).contains('$') {
-            return Err("variables are not supported in upstreams".to_owned());
-        }
         let is_tls = match scheme {
             "http" => false,
             "https" => true,
@@ -85,6 +82,10 @@ impl<'d> Import<'d> {
             "grpcs" if is_grpc => true,
             _ => return Err(format!("{scheme} is not supported")),
         };
+        let family = if is_grpc { "grpc" } else { "proxy" };
+        if pass.word(0).contains('$') {
+            return self.chosen_upstream(rest, is_tls, family, chain, lines);
+        }
         let (authority, uri) = split(rest);
         if let Some(uri) = uri {
             match path.and_then(Path::prefix) {
@@ -99,7 +100,6 @@ impl<'d> Import<'d> {
                 },
             }
         }
-        let family = if is_grpc { "grpc" } else { "proxy" };
         let upstream = self.upstream(authority, is_tls, family, chain, lines);
         let Some(upstream) = upstream else {
             // nginx has nobody to ask either.
@@ -112,7 +112,8 @@ impl<'d> Import<'d> {
             return Ok(());
         }
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
-        self.request_fields(chain, family, host, lines);
+        let has_own_host = self.request_fields(chain, family, host, lines);
+        self.changes_back((scheme, authority, uri), has_own_host, chain, path, lines);
         self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
@@ -123,8 +124,39 @@ impl<'d> Import<'d> {
         Ok(())
     }
 
-    fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) {
-        let mut proxy_host = Some(host.to_owned());
+    /// An upstream that a variable names. Others of its values get 502 here.
+    fn chosen_upstream(
+        &mut self,
+        rest: &str,
+        is_tls: bool,
+        family: &str,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> Result<(), String> {
+        if let Some(unknown) = values::unknown_variable(rest, &self.maps) {
+            return Err(format!("the variable ${unknown} is not supported"));
+        }
+        let names: Vec<&'d str> = self.upstreams.iter().map(|upstream| upstream.word(0)).collect();
+        // A name is followed by nothing: a port would make it an address.
+        if names.is_empty() || rest.contains([':', '/']) {
+            return Err("a variable in it can only be the name of an upstream".to_owned());
+        }
+        for name in names {
+            let made = self.upstream(name, is_tls, family, chain, lines);
+            if made.is_some_and(|made| made != name) {
+                return Err("upstreams that a variable names have the same settings in all places".to_owned());
+            }
+        }
+        let scheme = if is_tls { "https" } else { "http" };
+        lines.setting(format!("proxy {}", text(&format!("{scheme}://{rest}"))));
+        self.request_fields(chain, family, "", lines);
+        self.cache(chain, lines);
+        Ok(())
+    }
+
+    /// Writes the fields of requests, and returns whether the upstream gets its own name as Host.
+    fn request_fields(&mut self, chain: &Chain<'d>, family: &str, host: &str, lines: &mut Lines) -> bool {
+        let mut proxy_host = (!host.is_empty()).then(|| host.to_owned());
         let mut is_forwarded = false;
         for directive in chain.list(&[&format!("{family}_set_header")]) {
             self.fates.carried(directive);
@@ -167,12 +199,14 @@ impl<'d> Import<'d> {
                 },
             }
         }
+        let has_own_host = proxy_host.as_deref() == Some(host);
         if let Some(host) = proxy_host {
             lines.setting(line("proxy-host", &host));
         }
         if !is_forwarded {
             lines.setting("x-forwarded off".to_owned());
         }
+        has_own_host
     }
 }
 

@@ -43,19 +43,35 @@ const EVERY_PATH: [(&str, Option<&str>); 12] = [
     ("^/(.*)$", Some("/")),
 ];
 
+/// The URL of a redirect whose expression matches every path, with the path in place of its group.
+pub(super) fn whole_path(pattern: &str, to: &str) -> Option<String> {
+    let (_, before) = EVERY_PATH.iter().find(|(every, _)| *every == pattern)?;
+    if !super::ifs::has_group(to) {
+        return Some(to.to_owned());
+    }
+    let before = (*before)?;
+    let all = to.replace(&format!("{before}$1"), "$uri").replace(&format!("{before}${{1}}"), "$uri");
+    (!super::ifs::has_group(&all)).then_some(all)
+}
+
+/// The URL that nginx makes of a path, with the port of the server if that is not the usual one.
+pub(super) fn absolute(to: &str, chain: &Chain<'_>) -> String {
+    let is_off = |name: &str| chain.word(name) == "off";
+    if !to.starts_with('/') || is_off("absolute_redirect") {
+        return to.to_owned();
+    }
+    let host = match super::constants::port(chain.server()) {
+        _ if is_off("port_in_redirect") => "$host".to_owned(),
+        Some(port) if !["80", "443"].contains(&port.as_str()) => format!("$host:{port}"),
+        _ => "$http_host".to_owned(),
+    };
+    format!("$scheme://{host}{to}")
+}
+
 /// How a `rewrite` to this URL is confined to the requests of its location.
 fn confined(path: &Path, pattern: &str, to: &str) -> Confined {
-    let has_group = to.contains("$1") || to.contains("${1}");
-    let every = EVERY_PATH.iter().find(|(every, _)| *every == pattern);
-    match every {
-        Some(_) if !has_group => return Confined::All(to.to_owned()),
-        Some((_, Some(before))) => {
-            let all = to.replace(&format!("{before}$1"), "$uri").replace(&format!("{before}${{1}}"), "$uri");
-            if !all.contains("$1") && !all.contains("${1}") {
-                return Confined::All(all);
-            }
-        }
-        _ => {}
+    if let Some(all) = whole_path(pattern, to) {
+        return Confined::All(all);
     }
     match path {
         Path::Prefix { path, .. } if literal(pattern).starts_with(path.as_str()) => Confined::Route,
@@ -120,11 +136,7 @@ impl<'d> Import<'d> {
         let said = match status {
             "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {
                 // nginx makes a path into a URL.
-                let to = if rest.starts_with('/') {
-                    format!("$scheme://$http_host{rest}")
-                } else {
-                    rest.to_owned()
-                };
+                let to = absolute(rest, chain);
                 format!("redirect {} status={status}", text(&to))
             }
             "444" => "close".to_owned(),
@@ -171,8 +183,7 @@ impl<'d> Import<'d> {
                 to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme");
             if is_away || ["redirect", "permanent"].contains(&flag) {
                 let status = if flag == "permanent" { 301 } else { 302 };
-                let to =
-                    if to.starts_with('/') { format!("$scheme://$http_host{to}") } else { to.to_owned() };
+                let to = absolute(to, chain);
                 // The query is kept unless the new URL ends with a question mark.
                 let to = match to.strip_suffix('?') {
                     Some(to) => to.to_owned(),

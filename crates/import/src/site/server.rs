@@ -90,6 +90,12 @@ impl<'d> Import<'d> {
         } else {
             self.real_ip(&chain, &mut lines);
         }
+        let named: Vec<&'d Directive> = server
+            .inner()
+            .iter()
+            .filter(|directive| directive.name == "location" && Path::of(directive).is_none())
+            .collect();
+        self.find_named(server.inner(), &[http.own()], &named);
         self.seen(server.inner());
         self.set_place(server);
         self.settings(&chain, &mut lines);
@@ -99,11 +105,6 @@ impl<'d> Import<'d> {
         let levels = [&chain, http];
         self.lists(&levels, &mut lines);
         let redirects = self.rewrites(&chain, None, &mut lines);
-        let named: Vec<&'d Directive> = server
-            .inner()
-            .iter()
-            .filter(|directive| directive.name == "location" && Path::of(directive).is_none())
-            .collect();
         let has_return = server.inner().iter().any(|directive| directive.name == "return");
         let has_rest = server.inner().iter().any(|directive| {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
@@ -127,11 +128,7 @@ impl<'d> Import<'d> {
         } else {
             self.locations(server.inner(), &levels, &named, &mut lines);
         }
-        for location in named {
-            if !self.fates.is_known(location) {
-                self.leave(location, "no try_files refers to it", &mut lines);
-            }
-        }
+        self.named_locations(&named, &levels, &mut lines);
         self.rest(server.inner(), &mut lines);
         if !lines.has("files")
             && !lines.has("proxy")

@@ -29,6 +29,7 @@ impl<'d> Import<'d> {
         }
         self.compression(chain, lines);
         self.access(chain, lines);
+        self.limit_except(chain, lines);
         self.ifs_and_sets(chain, lines);
     }
 
@@ -88,10 +89,13 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
         }
         "index" => line("index", word),
         "autoindex" => line("listing", word),
-        "expires" => return Some(expires(directive).map(|control| line("cache-control", &control))),
+        "expires" => return Some(expires(directive)),
         "satisfy" => line("satisfy", word),
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
-        "auth_basic" => match chain.find("auth_basic_user_file") {
+        "auth_basic_user_file" if word.contains('$') => {
+            return Some(Err("variables are not supported in its name"));
+        }
+        "auth_basic" => match chain.find("auth_basic_user_file").filter(|file| !file.word(0).contains('$')) {
             Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),
             None => return Some(Err("there is no auth_basic_user_file")),
         },
@@ -105,19 +109,20 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
     }))
 }
 
-/// The value of `Cache-Control` that `expires` makes.
-pub(super) fn expires(directive: &Directive) -> Result<String, &'static str> {
-    match directive.texts()[..] {
-        ["off"] => Ok("off".to_owned()),
-        ["max"] => Ok("max-age=315360000".to_owned()),
-        ["epoch"] => Ok("no-cache".to_owned()),
-        [time] if time.starts_with('-') => Ok("no-cache".to_owned()),
-        [time] => match values::milliseconds(time.trim_start_matches('+')) {
-            Some(ms) => Ok(format!("max-age={}", ms / 1000)),
-            None => Err("its value is not understood"),
+/// `expires` with one time.
+fn expires(directive: &Directive) -> Result<String, &'static str> {
+    let time = match directive.texts()[..] {
+        ["off"] => "off".to_owned(),
+        ["max"] => "3650d".to_owned(),
+        ["epoch"] => "never".to_owned(),
+        [time] if time.starts_with('-') => "never".to_owned(),
+        [time] => match values::time(time.trim_start_matches('+')) {
+            Some(time) => time,
+            None => return Err("its value is not understood"),
         },
-        _ => Err("only a time is supported"),
-    }
+        _ => return Err("only a time is supported"),
+    };
+    Ok(format!("expires {}", value(&time)))
 }
 
 /// A setting of the process; `Some(None)` if its value cannot be converted.

@@ -252,8 +252,7 @@ pub(super) fn is_unknown(directive: &Directive) -> bool {
 }
 
 /// What is on here, so that switching it off is not needless.
-const ON_HERE: [&str; 8] = [
-    "absolute_redirect",
+const ON_HERE: [&str; 7] = [
     "etag",
     "http2",
     "merge_slashes",

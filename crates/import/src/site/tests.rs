@@ -5,13 +5,13 @@ use flatout_config::Source;
 use crate::nginx::{FILE, parse};
 use crate::{Imported, site_file};
 
-fn imported(text: &str) -> Imported {
+pub(super) fn imported(text: &str) -> Imported {
     let source = Source::new("nginx.conf", text.as_bytes().to_vec(), &FILE).unwrap();
     site_file(&parse(&source, "nginx.conf").unwrap())
 }
 
 /// The site file of one server's directives, without the common parts.
-fn of_server(text: &str) -> String {
+pub(super) fn of_server(text: &str) -> String {
     let whole = imported(&format!("http {{ server {{ listen 80; {text} }} }}")).text;
     let (_, site) = whole.split_once("site \"*\" {\n").unwrap_or(("", &whole));
     let (site, _) = site.split_once("\n}\n").unwrap_or((site, ""));
@@ -58,7 +58,7 @@ fn directives_have_their_words() {
         ("return 204;", "respond 204"),
         ("return 403 \"go away\";", "respond 403 \"go away\" type=\"text/plain\""),
         ("client_max_body_size 0; return 204;", "body-bytes \"1024TiB\" | respond 204"),
-        ("root /r; expires 1h;", "cache-control \"max-age=3600\" | files \"/r\""),
+        ("root /r; expires 1h;", "expires \"1h\" | files \"/r\""),
         (
             "root /r; deny 10.0.0.1; allow unix:; deny all;",
             "deny \"10.0.0.1\" | allow unix | deny all | files \"/r\"",
@@ -92,7 +92,7 @@ fn directives_have_their_words() {
         ),
         (
             "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; }",
-            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | buffer-requests | \
+            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-requests | \
              response-header remove \"C\" | }",
         ),
         (
@@ -206,7 +206,7 @@ fn caches_are_converted() {
             "http {{ {path} server {{ listen 80; location / {{ proxy_pass http://a; {text} }} }} }}"
         ))
     };
-    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n";
+    let begin = "        proxy \"http://a\"\n        proxy-host a\n        x-forwarded off\n        proxy-redirect \"http://a/\" \"/\"\n";
     for (text, expected) in [
         (
             "proxy_cache a;",
@@ -337,12 +337,14 @@ fn unconverted_directives_close_their_location() {
         (1, "location / { root /r; access_by_lua_file x; }"),
         (1, "location / { root /r; auth_jwt x; }"),
         (0, "location / { root /r; auth_jwt off; }"),
-        (1, "location / { root /r; limit_except GET { deny all; } }"),
+        (0, "location / { root /r; limit_except GET { deny all; } }"),
+        (1, "location / { root /r; limit_except GET { auth_basic a; auth_basic_user_file u; } }"),
         (0, "location / { root /r; if ($http_x) { return 403; } }"),
         (1, "location / { root /r; if ($unknown) { return 403; } }"),
         (1, "location / { root /r; if ($http_x ~ (?=a)) { return 403; } }"),
-        (1, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
-        (1, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
+        (0, "location / { root /r; if ($http_x) { set $x 1; return 403; } }"),
+        (1, "location / { root /r; if ($http_x) { set $x $unknown; return 403; } }"),
+        (0, "location / { root /r; set $x 0; if ($http_x) { set $x 1; } if ($x) { return 403; } }"),
         (1, "location / { root /r; if ($http_x) { fastcgi_pass a:1; } }"),
         (0, "location / { root /r; if ($http_x) { add_header A b; } }"),
         (0, "location / { root /r; if ($host ~ ^www\\.$) { return 301 http://x/; } }"),
@@ -351,6 +353,9 @@ fn unconverted_directives_close_their_location() {
         (1, "location / { root /r; try_files /a $uri =404; }"),
         (1, "location / { root /r; try_files $uri /index.php?$args; } location ~ x { return 404; }"),
         (2, "location / { root /r; try_files $uri /a/x; } location ~ ^/a { scgi_pass a:1; }"),
+        (1, "location / { root /r; auth_basic a; auth_basic_user_file $arg_f; }"),
+        (1, "auth_basic a; auth_basic_user_file u; location / { root /r; auth_basic_user_file $arg_f; }"),
+        (0, "location / { root /r; auth_basic off; auth_basic_user_file $arg_f; }"),
         (1, "auth_jwt x; location / { root /r; }"),
         (1, "auth_jwt x; location / { root /r; } location /a { auth_jwt off; root /r; }"),
         (2, "if ($unknown) { return 403; } location / { root /r; } location /a { root /r; }"),
@@ -413,50 +418,4 @@ fn redirects_of_locations_stay_there() {
     }
     let lost = of_server("location / { return 204; } location /old { rewrite b(.*)$ http://x/$1 redirect; }");
     assert!(lost.contains("respond 501") && !lost.contains("http://x/\""), "{lost}");
-}
-
-#[test]
-fn conditions_variables_and_tables() {
-    for (text, expected) in [
-        ("root /r; if ($http_x) { return 403; }", "when \"!($http_x in ['', '0'])\" { | respond 403 | }"),
-        (
-            "root /r; if ($request_method !~ ^(GET|HEAD)$ ) { return 405; }",
-            "when \"!$request_method.matches(r'^(GET|HEAD)$')\" { | respond 405 | }",
-        ),
-        (
-            "root /r; if ($http_user_agent ~* \"bad bot\") { return 444; }",
-            "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
-        ),
-        ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
-        (
-            "root /r; error_page 404 = /e; location = /e { internal; return 204; }",
-            "error-page 404 to=\"/e\" status=own",
-        ),
-        (
-            "root /r; error_page 404 /e; location = /e { internal; return 204; }",
-            "route \"/e\" match=exact entry=internal { | respond 204 | }",
-        ),
-        ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
-        (
-            "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
-            "satisfy any | ",
-        ),
-    ] {
-        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
-    }
-    let text = "geo $a { default 0; 10.0.0.0/8 1; } geo $http_x $b { ranges; 1.1.1.1-1.1.1.2 1; } \
-                split_clients \"$remote_addr\" $c { 10% x; * y; } map $host $d { hostnames; .a.test 1; default 0; } \
-                map $host $e { *.a.test 1; } server { listen 80; set $v 1; return 204; }";
-    let text = imported(&format!("http {{ {text} }}")).text;
-    for expected in [
-        "map a \"$remote_addr\" by=address {\n    default \"0\"\n    case \"10.0.0.0/8\" \"1\"\n}\n",
-        "// not converted: geo $http_x $b { … }  (nginx.conf:1) its line `ranges` is not supported\n",
-        "map c \"$remote_addr\" by=share {\n    case \"10%\" x\n    default y\n}\n",
-        "map d \"$host\" {\n    case \"a.test\" \"1\"\n    case \"*.a.test\" \"1\"\n    default \"0\"\n}\n",
-        "// not converted: map $host $e { … }  (nginx.conf:1) its case `*.a.test` is not plain text\n",
-        "\nset v \"\"\n",
-        "    set v \"1\"\n    respond 204\n",
-    ] {
-        assert!(text.contains(expected), "{expected}\n{text}");
-    }
 }

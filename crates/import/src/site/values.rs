@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Option<String> {
 }
 
 /// Variables with the same name in both.
-const VARIABLES: [&str; 25] = [
+const VARIABLES: [&str; 28] = [
     "scheme",
     "host",
     "http_host",
@@ -81,6 +81,9 @@ const VARIABLES: [&str; 25] = [
     "realip_remote_addr",
     "remote_user",
     "server_protocol",
+    "server_name",
+    "content_type",
+    "content_length",
     "https",
     "ssl_protocol",
     "ssl_cipher",
@@ -123,6 +126,18 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
             || maps.iter().any(|map| map == name)
     };
     variables(text).into_iter().find(|name| !is_known(name))
+}
+
+/// The same for texts that are made when the response is known.
+pub(super) fn unknown_in_response<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
+    let is_of_response = |name: &&str| {
+        ["status", "upstream_status", "upstream_cache_status"].contains(name)
+            || ["sent_http_", "upstream_http_"]
+                .iter()
+                .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
+    };
+    let mut names = variables(text).into_iter().filter(|name| !is_of_response(name));
+    names.find(|name| unknown_variable(&format!("${name}"), maps).is_some())
 }
 
 /// The key by which a limit groups requests.

@@ -13,6 +13,7 @@
 //! for its own checks and delays nobody at another address.
 
 mod logins;
+mod older;
 #[cfg(test)]
 pub(crate) mod tests;
 mod users;
@@ -28,7 +29,7 @@ use flatout_engine::bug;
 use tokio::sync::oneshot;
 
 use logins::LoginCache;
-pub(crate) use users::Users;
+pub(crate) use users::{Users, check};
 
 /// Threads that check passwords.
 const THREADS: usize = 2;

@@ -33,13 +33,38 @@ fn both_kinds_of_hashes_are_checked() {
     assert!(!users.is_right(b"eve", b"secret") && !users.is_right(b"", b""));
 }
 
+/// Hashes of `secret`, written by `openssl passwd`, and of RFC 2307.
+const OLDER: [&str; 7] = [
+    "$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0",
+    "$1$saltsalt$9xy1btjgzLYfb7hivXtC//",
+    "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
+    "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
+    "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+    "{SSHA}gVK8WC9YyFT1gMsQHTGCgT3sSv5zYWx0",
+    "{PLAIN}secret",
+];
+
+#[test]
+fn older_hashes_are_checked() {
+    for hash in OLDER {
+        let users = Users::new(&[user("ann", hash)], Place::Plan).unwrap();
+        assert!(users.is_right(b"ann", b"secret"), "{hash}");
+        for wrong in ["", "s", "Secret", "secret ", "a much longer password than the others of this test"] {
+            assert!(!users.is_right(b"ann", wrong.as_bytes()), "{hash} {wrong}");
+        }
+    }
+}
+
 #[test]
 fn other_hashes_are_refused_with_a_reason() {
     let costly = BCRYPT.replace("$04$", "$17$");
     let greedy = argon2_of("a").replace("m=64", "m=999999");
     for (hash, expected) in [
-        ("$apr1$abc$def", "expected an argon2 hash"),
-        ("{SHA}abc", "expected an argon2 hash"),
+        ("$apr1$abc$def", "malformed"),
+        ("{SHA}abc", "malformed"),
+        ("$6$abc", "malformed"),
+        ("saK8NpLaeYLyo", "DES, which is refused"),
+        ("$6$rounds=9000000$a$b", "2,000,000 rounds"),
         ("secret", "expected an argon2 hash"),
         ("$argon2id$x", "malformed"),
         (&greedy, "more than 256 MiB"),

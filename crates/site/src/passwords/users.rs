@@ -6,6 +6,7 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordVerifier, Version};
 use sha2::{Digest, Sha256};
 
+use super::older::OlderHash;
 use crate::fault::{Fault, Place};
 use crate::plan::User;
 
@@ -20,6 +21,7 @@ const BCRYPT_COST_MAX: u32 = 16;
 enum Hash {
     Argon2(String),
     Bcrypt(String),
+    Older(OlderHash),
 }
 
 /// A list of users.
@@ -73,6 +75,14 @@ impl Users {
     }
 }
 
+/// Checks the text of a hash.
+///
+/// # Errors
+/// Why it is not supported.
+pub(crate) fn check(hash: &str) -> Result<(), &'static str> {
+    Hash::new(hash).map(drop)
+}
+
 impl Hash {
     fn new(text: &str) -> Result<Hash, &'static str> {
         if text.starts_with("$argon2") {
@@ -82,6 +92,9 @@ impl Hash {
                 return Err("its argon2 hash needs more than 256 MiB of memory");
             }
             return Ok(Hash::Argon2(text.to_owned()));
+        }
+        if let Some(older) = OlderHash::new(text) {
+            return older.map(Hash::Older);
         }
         let parts: bcrypt::HashParts = text
             .parse()
@@ -99,6 +112,7 @@ impl Hash {
                 argon2.verify_password(password, &hash).is_ok()
             }),
             Hash::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
+            Hash::Older(hash) => hash.is_of(password),
         }
     }
 }

@@ -228,7 +228,8 @@ pub struct BasicAuth {
 pub struct User {
     /// The name, without a colon.
     pub name: String,
-    /// The hash: `$argon2id$…` or bcrypt's `$2b$…`, `$2y$…`, `$2a$…`.
+    /// The hash: `$argon2id$…`, bcrypt's `$2b$…`, `$2y$…`, `$2a$…`, or an older one: `$6$…`, `$5$…`, `$1$…`, `$apr1$…`, `{SSHA}…`,
+    /// `{SHA}…`, `{PLAIN}…`.
     pub hash: String,
 }
 

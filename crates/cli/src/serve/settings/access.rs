@@ -120,7 +120,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
         keys: &[Key {
             name: "file",
             value: "FILE",
-            help: "users and password hashes, as written by htpasswd -B (bcrypt, or argon2)",
+            help: "users and password hashes, as written by htpasswd -B; those of other kinds than for auth-user cannot log in, and are reported",
             ..KEY
         }],
         default: "off",
@@ -139,7 +139,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
     ServeSetting {
         name: "auth-user",
         value: "NAME HASH",
-        help: "a user of the preceding basic-auth, and a password hash: bcrypt ($2y$…) or argon2 ($argon2id$…)",
+        help: "a user of the preceding basic-auth, and a password hash: bcrypt ($2y$…) or argon2 ($argon2id$…); older ones are accepted but weak: $6$, $5$, $1$, $apr1$, {SSHA}, {SHA}, {PLAIN}",
         set: |options, given| {
             let begins = options.begins("auth-user");
             let Some(auth) = &mut options.rules.basic_auth else {

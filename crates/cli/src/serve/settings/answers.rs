@@ -178,7 +178,7 @@ pub(in crate::serve) const ANSWERS: &[ServeSetting] = &[
             },
             Key {
                 name: "status",
-                value: "STATUS",
+                value: "CODE",
                 help: "send the page with this status instead; for to= own: the status of that route",
                 ..KEY
             },

@@ -1,0 +1,176 @@
+//! Conditions, variables, tables and named locations, and what they become.
+
+use super::tests::{imported, of_server};
+
+#[test]
+fn conditions_variables_and_tables() {
+    for (text, expected) in [
+        ("root /r; if ($http_x) { return 403; }", "when \"!($http_x in ['', '0'])\" { | respond 403 | }"),
+        (
+            "root /r; if ($request_method !~ ^(GET|HEAD)$ ) { return 405; }",
+            "when \"!$request_method.matches(r'^(GET|HEAD)$')\" { | respond 405 | }",
+        ),
+        (
+            "root /r; if ($http_user_agent ~* \"bad bot\") { return 444; }",
+            "when \"$http_user_agent.matches(r'(?i)bad bot')\" { | close | }",
+        ),
+        ("root /r; set $backend \"a-$host\"; add_header X $backend;", "set backend \"a-$host\""),
+        (
+            "root /r; error_page 404 = /e; location = /e { internal; return 204; }",
+            "error-page 404 to=\"/e\" status=own",
+        ),
+        (
+            "root /r; error_page 404 /e; location = /e { internal; return 204; }",
+            "route \"/e\" match=exact entry=internal { | respond 204 | }",
+        ),
+        (
+            "root /r; add_header A b; if ($request_method = OPTIONS) { add_header C d; add_header C e; return 204; }",
+            "when \"$request_method == 'OPTIONS'\" { | response-header remove \"A\" | response-header set \"C\" \"d\" when=success | \
+             response-header add \"C\" \"e\" when=success | respond 204 | }",
+        ),
+        (
+            "root /r; if ($http_x) { rewrite ^/a(.*)$ /b$1 last; }",
+            "when \"!($http_x in ['', '0'])\" { | rewrite \"^/a(.*)$\" \"/b$1\" then=stop | }",
+        ),
+        (
+            "root /r; if ($http_x) { rewrite ^ https://$host$request_uri? permanent; }",
+            "when \"!($http_x in ['', '0'])\" { | redirect \"https://$host$request_uri\" status=301 | }",
+        ),
+        (
+            "root /r; set $m 0; if ($http_x) { set $m 1; } if ($m) { return 503; }",
+            "set m \"0\" | when \"!($http_x in ['', '0'])\" { | set m \"1\" | } | when \"!($m in ['', '0'])\" { | respond 503 | }",
+        ),
+        (
+            "location / { root /r; limit_except GET { allow 10.0.0.0/8; deny all; } }",
+            "when \"!(method in ['GET', 'HEAD'])\" { | allow \"10.0.0.0/8\" | deny all | } | files \"/r\"",
+        ),
+        (
+            "server_name .a.test; return 301 https://$server_name:$server_port/;",
+            "redirect \"https://a.test:80/\" status=301",
+        ),
+        (
+            "location / { set $app 10.0.0.1; set $port 81; proxy_pass http://$app:$port; proxy_set_header Host $host; }",
+            "proxy \"http://10.0.0.1:81\"",
+        ),
+        (
+            "location /a/ { proxy_pass http://b/c/; proxy_cookie_path /c/ /a/; proxy_cookie_domain .b b.test; proxy_cookie_flags x secure; }",
+            "proxy-redirect \"http://b/c/\" \"/a/\" | proxy-cookie-domain \"b\" \"b.test\" | proxy-cookie-path \"/c/\" \"/a/\" | \
+             proxy-cookie-flags x secure",
+        ),
+        (
+            "root /r; server_name a.test; valid_referers none blocked server_names *.b.test c.test/x ~d; if ($invalid_referer) { return 403; }",
+            "set invalid_referer expr=\"!has(header.referer) || (has(header.referer) && \
+             !header.referer.matches(r'^(?i)(http://.{4}|https://.{3})')) || header.referer.matches(r'^(?i:https?)://(?:(?i:a\\\\.test)(?:[/:]|$)|\
+             (?i:[^/:]+\\\\.b\\\\.test)(?:[/:]|$)|(?i:c\\\\.test)(?::[^/]*)?/x|(?i:.*(?:d)))') ? '' : '1'\" | \
+             when \"!($invalid_referer in ['', '0'])\" { | respond 403 | }",
+        ),
+        (
+            "root /r; location /a { auth_request /no; } location = /no { return 403; }",
+            "route \"/a\" match=starts-with { | respond 403 | }",
+        ),
+        (
+            "root /r; location /a { auth_request /yes; } location = /yes { return 204; }",
+            "route \"/a\" match=starts-with { | files \"/r\" | }",
+        ),
+        (
+            "root /r; add_header ETag x; add_header Last-Modified \"\";",
+            "response-header set \"ETag\" \"x\" when=success | response-header remove \"Last-Modified\"",
+        ),
+        ("listen 8080; location /a { return 301 /b; }", "redirect \"$scheme://$http_host/b\" status=301"),
+        ("port_in_redirect off; location /a { return 301 /b; }", "redirect \"$scheme://$host/b\" status=301"),
+        ("absolute_redirect off; location /a { return 301 /b; }", "redirect \"/b\" status=301"),
+        ("root /r; if ( $http_x = \"\" ) { return 403; }", "when \"$http_x == ''\" { | respond 403 | }"),
+        (
+            "root /r; satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file u;",
+            "satisfy any | ",
+        ),
+    ] {
+        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
+    }
+    let text = "geo $a { default 0; 10.0.0.0/8 1; } geo $http_x $b { ranges; 1.1.1.1-1.1.1.2 1; } \
+                split_clients \"$remote_addr\" $c { 10% x; * y; } map $host $d { hostnames; .a.test 1; default 0; } \
+                map $host $e { *.a.test 1; } server { listen 80; set $v 1; return 204; }";
+    let text = imported(&format!("http {{ {text} }}")).text;
+    for expected in [
+        "map a \"$remote_addr\" by=address {\n    default \"0\"\n    case \"10.0.0.0/8\" \"1\"\n}\n",
+        "map b \"$http_x\" by=address {\n    case \"1.1.1.1\" \"1\"\n    case \"1.1.1.2\" \"1\"\n}\n",
+        "map c \"$remote_addr\" by=share {\n    case \"10%\" x\n    default y\n}\n",
+        "map d \"$host\" {\n    case \"a.test\" \"1\"\n    case \"*.a.test\" \"1\"\n    default \"0\"\n}\n",
+        "map e \"$host\" {\n    case \"~^\\\\*\\\\.a\\\\.test$\" \"1\"\n}\n",
+        "\nset v \"\"\n",
+        "    set v \"1\"\n    respond 204\n",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+}
+
+#[test]
+fn named_locations_become_routes() {
+    for (text, expected) in [
+        (
+            "root /r; error_page 404 = @app; location / { } location @app { proxy_pass http://a; proxy_set_header Host $host; }",
+            "error-page 404 to=\"@app\" status=own | route \"/\" { | files \"/r\" | } | route \"@app\" { | proxy \"http://a\" | x-forwarded off | }",
+        ),
+        (
+            "root /r; location / { try_files $uri @old; } location @old { rewrite ^/(.*)$ /new/$1 last; } location /new/ { return 204; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"@old\" | }",
+        ),
+        (
+            "root /r; location / { try_files $uri /app?$args; } location = /app { proxy_pass http://a; proxy_set_header Host $host; }",
+            "route \"/\" { | index off | try-files \"/r\" | reroute \"/app?$args\" | }",
+        ),
+        (
+            "root /r; location / { try_files $uri @app; } location @app { add_header A $upstream_status; proxy_pass http://a; proxy_set_header Host $host; }",
+            "route \"@app\" { | response-header add \"A\" \"$upstream_status\" when=success | proxy \"http://a\" | x-forwarded off | }",
+        ),
+        (
+            "root /r; error_page 404 @lost; location / { } location @lost { fastcgi_pass a:1; }",
+            "route \"@lost\" { | respond 501 \"not converted\"",
+        ),
+    ] {
+        assert!(of_server(text).contains(expected), "{text}\n{}", of_server(text));
+    }
+}
+
+#[test]
+fn variables_choose_among_upstreams() {
+    let text = imported(
+        "http { upstream a { server 10.0.0.1; } upstream b { server 10.0.0.2; } map $host $u { default a; x b; } \
+         server { listen 80; location / { proxy_pass http://$u; proxy_set_header Host $host; } location /a/ { proxy_pass http://$u/x; } } }",
+    )
+    .text;
+    assert!(text.contains("upstream a {\n") && text.contains("upstream b {\n"), "{text}");
+    assert!(
+        text.contains("    route \"/\" {\n        proxy \"http://$u\"\n        x-forwarded off\n    }\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("    route \"/a/\" {\n        // not converted: proxy_pass http://$u/x;"),
+        "{text}"
+    );
+}
+
+/// A later range replaces a part of an earlier one; one that is deleted must be the same.
+#[test]
+fn ranges_of_addresses_become_networks() {
+    let text = "geo $a { ranges; 10.0.0.0-10.0.0.255 x; 10.0.0.4-10.0.0.6 y; 10.1.0.0-10.1.0.9 z; delete 10.1.0.0-10.1.0.9; } \
+                geo $b { 10.0.0.0/8 x; 10.1.0.0/16 y; delete 10.1.0.0/16; } server { listen 80; return 204; }";
+    let text = imported(&format!("http {{ {text} }}")).text;
+    let expected = "map a \"$remote_addr\" by=address {
+    case \"10.0.0.0/30\" x
+    case \"10.0.0.7\" x
+    case \"10.0.0.8/29\" x
+    case \"10.0.0.16/28\" x
+    case \"10.0.0.32/27\" x
+    case \"10.0.0.64/26\" x
+    case \"10.0.0.128/25\" x
+    case \"10.0.0.4/31\" y
+    case \"10.0.0.6\" y
+}
+
+map b \"$remote_addr\" by=address {
+    case \"10.0.0.0/8\" x
+}
+";
+    assert!(text.contains(expected), "{text}");
+}

@@ -1,0 +1,149 @@
+//! Variables with one value in their place: they are replaced by it, so that the site file has texts in place of variables.
+//!
+//! These are `$server_name`, `$server_port` and `$server_addr` of a server, `$document_root` of a block, and in places where
+//! upstreams and folders are named, what `set` gave to a variable.
+
+use crate::nginx::Directive;
+
+use super::values;
+
+/// Directives in which the variables of `set` are replaced.
+const PLACES: [&str; 4] = ["proxy_pass", "grpc_pass", "root", "alias"];
+
+/// Names and values. The last one of a name applies.
+type Known = Vec<(String, String)>;
+
+/// The same configuration with these variables replaced.
+pub(super) fn replaced(main: &[Directive]) -> Vec<Directive> {
+    let mut main = main.to_vec();
+    for http in main.iter_mut().filter(|directive| directive.name == "http") {
+        let Some(block) = &mut http.block else { continue };
+        let root = root_of(block);
+        for server in block.iter_mut().filter(|directive| directive.name == "server") {
+            if let Some(inner) = &mut server.block {
+                let mut fixed = of_server(inner);
+                fixed.extend(root.clone());
+                let once: Vec<String> = sets(inner, true).into_iter().map(|(name, _)| name).collect();
+                let outer: Known =
+                    constants(inner).into_iter().filter(|(name, _)| is_single(&once, name)).collect();
+                replace(inner, &fixed, &outer);
+            }
+        }
+    }
+    main
+}
+
+fn is_single(names: &[String], name: &str) -> bool {
+    names.iter().filter(|other| *other == name).count() == 1
+}
+
+/// The name, the port and the address of a server, where there is one of each.
+fn of_server(server: &[Directive]) -> Known {
+    let mut known = Known::new();
+    let name = server.iter().find(|directive| directive.name == "server_name").map_or("", |it| it.word(0));
+    if !name.contains('$') {
+        known.push(("server_name".to_owned(), name.strip_prefix('.').unwrap_or(name).to_owned()));
+    }
+    let listens: Vec<&str> =
+        server.iter().filter(|directive| directive.name == "listen").map(|listen| listen.word(0)).collect();
+    if listens.iter().any(|text| text.starts_with("unix:")) {
+        return known;
+    }
+    let parts = |text: &str| match text.rsplit_once(':') {
+        Some((address, port)) if !port.ends_with(']') => (address.to_owned(), port.to_owned()),
+        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => (String::new(), text.to_owned()),
+        _ => (text.to_owned(), "80".to_owned()),
+    };
+    let parts: Vec<(String, String)> = listens.into_iter().map(parts).collect();
+    let Some((address, port)) = parts.first() else { return known };
+    if parts.iter().all(|(_, other)| other == port) && port.parse::<u16>().is_ok() {
+        known.push(("server_port".to_owned(), port.clone()));
+    }
+    let ip = address.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    if let Ok(ip) = ip
+        && !ip.is_unspecified()
+        && parts.iter().all(|(other, _)| other == address)
+    {
+        known.push(("server_addr".to_owned(), ip.to_string()));
+    }
+    known
+}
+
+/// The port of a server, if it has one.
+pub(super) fn port(server: &[Directive]) -> Option<String> {
+    of_server(server).into_iter().find(|(name, _)| name == "server_port").map(|(_, port)| port)
+}
+
+/// `$document_root` where `root` is a plain folder.
+fn root_of(block: &[Directive]) -> Option<(String, String)> {
+    let root = block.iter().rev().find(|directive| directive.name == "root")?;
+    Some(("document_root".to_owned(), root.word(0).to_owned())).filter(|(_, value)| !value.contains('$'))
+}
+
+/// The variables that `set` makes in a block; with inner blocks if `is_deep`.
+fn sets(block: &[Directive], is_deep: bool) -> Known {
+    let mut found = Known::new();
+    for directive in block {
+        if directive.name == "set" {
+            found.push((directive.word(0).trim_start_matches('$').to_owned(), directive.word(1).to_owned()));
+        }
+        if is_deep || directive.name == "if" {
+            found.extend(sets(directive.inner(), is_deep));
+        }
+    }
+    found
+}
+
+/// Those of the block's own that are set once, to a text without variables.
+fn constants(block: &[Directive]) -> Known {
+    let all: Vec<String> = sets(block, false).into_iter().map(|(name, _)| name).collect();
+    let own = block
+        .iter()
+        .filter(|directive| directive.name == "set")
+        .map(|set| (set.word(0).trim_start_matches('$').to_owned(), set.word(1).to_owned()));
+    own.filter(|(name, value)| is_single(&all, name) && !value.contains('$')).collect()
+}
+
+/// Replaces in a block: `fixed` everywhere, `outer` and the block's own constants in [`PLACES`].
+fn replace(block: &mut [Directive], fixed: &Known, outer: &Known) {
+    let mut fixed = fixed.clone();
+    if block.iter().any(|directive| directive.name == "alias" || directive.name == "root") {
+        fixed.retain(|(name, _)| name != "document_root");
+        fixed.extend(root_of(block).filter(|_| !block.iter().any(|directive| directive.name == "alias")));
+    }
+    let shadowed = sets(block, false);
+    let mut here: Known =
+        outer.iter().filter(|(name, _)| shadowed.iter().all(|(other, _)| other != name)).cloned().collect();
+    here.extend(constants(block));
+    for directive in block {
+        // An `if` needs a variable, and keys are the same for all servers.
+        if directive.name != "if" && directive.name != "set" {
+            for word in &mut directive.words {
+                word.text = substituted(&word.text, &fixed);
+                if PLACES.contains(&directive.name.as_str()) {
+                    word.text = substituted(&word.text, &here);
+                }
+            }
+        }
+        if let Some(inner) = &mut directive.block {
+            replace(inner, &fixed, outer);
+        }
+    }
+}
+
+/// A text with the values of these variables.
+fn substituted(text: &str, known: &Known) -> String {
+    if !text.contains('$') {
+        return text.to_owned();
+    }
+    let mut out = text.to_owned();
+    let mut names = values::variables(text);
+    // The longest first: a name may be the beginning of another.
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    for name in names {
+        if let Some((_, value)) = known.iter().rev().find(|(other, _)| other == name) {
+            out = out.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
+        }
+    }
+    out
+}

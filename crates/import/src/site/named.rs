@@ -1,0 +1,83 @@
+//! Named locations. One that is simple stands where `try_files` leads to it; others become routes.
+
+use crate::nginx::Directive;
+
+use super::Import;
+use super::chain::Chain;
+use super::location::Path;
+use super::out::Lines;
+
+impl<'d> Import<'d> {
+    /// Finds the named locations that become routes.
+    pub(super) fn find_named(
+        &mut self,
+        server: &'d [Directive],
+        outer: &[&'d [Directive]],
+        named: &[&'d Directive],
+    ) {
+        self.named_routes.clear();
+        for location in named {
+            let name = location.word(0);
+            let leads = |directive: &Directive, by: &str| {
+                directive.name == by && directive.texts().last() == Some(&name)
+            };
+            let is_page = any(server, &|it| leads(it, "error_page"))
+                || outer.iter().any(|block| block.iter().any(|it| leads(it, "error_page")));
+            let is_tried = any(server, &|it| leads(it, "try_files"));
+            if is_page || (is_tried && !is_simple(location)) {
+                self.named_routes.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Writes these routes.
+    pub(super) fn named_locations(
+        &mut self,
+        named: &[&'d Directive],
+        levels: &[&Chain<'d>],
+        site: &mut Lines,
+    ) {
+        for location in named {
+            let name = location.word(0).to_owned();
+            if self.named_routes.contains(&name) {
+                self.location(location, &Path::Named(name), levels, named, site);
+            } else if !self.fates.is_known(location) {
+                self.leave(location, "no try_files refers to it", site);
+            }
+        }
+    }
+
+    pub(super) fn is_route(&self, name: &str) -> bool {
+        self.named_routes.iter().any(|known| known == name)
+    }
+}
+
+/// What needs a route of its own: rules that apply to no file of the `try_files`.
+const RULES: [&str; 14] = [
+    "add_header",
+    "allow",
+    "auth_basic",
+    "auth_request",
+    "deny",
+    "error_page",
+    "expires",
+    "if",
+    "limit_conn",
+    "limit_except",
+    "limit_req",
+    "rewrite",
+    "satisfy",
+    "set",
+];
+
+/// Whether all of it can stand in the place of a `try_files`.
+fn is_simple(location: &Directive) -> bool {
+    let has = |names: &[&str]| location.inner().iter().any(|it| names.contains(&it.name.as_str()));
+    has(&["proxy_pass", "return", "root"]) && !has(&RULES)
+}
+
+/// Whether a block, or one in it, has such a directive.
+fn any(block: &[Directive], is_it: &dyn Fn(&Directive) -> bool) -> bool {
+    let is_other = |directive: &Directive| directive.name != "server" && any(directive.inner(), is_it);
+    block.iter().any(|directive| is_it(directive) || is_other(directive))
+}
