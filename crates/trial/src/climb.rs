@@ -21,7 +21,7 @@
 //! at which it was judged last, and that interval decides.
 
 use crate::across::{Block, Resumed, across};
-use crate::compare::{Level, Word, is_first, judge_mean};
+use crate::compare::{Level, Word, judge_mean};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
@@ -61,6 +61,8 @@ enum Halt<E> {
 enum Compared<T> {
     Done(T),
     Refused(String),
+    /// The subject died with this set.
+    Died(Vec<bool>, String),
 }
 
 /// Runs with one set and with the other.
@@ -87,6 +89,8 @@ struct Climber<'s, S: Subject> {
     family: usize,
     /// The A/A difference, if it is significant: an error that the variance does not show.
     bias: f64,
+    /// The order within pairs. A fixed order can coincide with a period of the machine.
+    order: Random,
 }
 
 /// Runs a climb. However it ends, everything is undone, except what helped if the plan says so and nothing failed.
@@ -112,7 +116,7 @@ pub fn resume<S: Subject>(
     let mut climber = Climber::new(subject, &same);
     let (found, end, refused) = match climber.block(&with(kept, rung, true)) {
         Ok(Compared::Done(after)) => (Some(across(before, &after, plan.objective, level)), End::Done, None),
-        Ok(Compared::Refused(why)) => (None, End::Done, Some(why)),
+        Ok(Compared::Refused(why) | Compared::Died(_, why)) => (None, End::Done, Some(why)),
         Err(halt) => (None, halt.end(), None),
     };
     let is_kept = found.as_ref().is_some_and(|found| found.status == Status::Kept);
@@ -135,7 +139,16 @@ impl<'s, S: Subject> Climber<'s, S> {
     fn new(subject: &'s mut S, plan: &'s Plan) -> Climber<'s, S> {
         let tried = vec![Tried::default(); plan.rungs];
         let climbed = Climbed::begin(plan.rungs);
-        Climber { subject, plan, climbed, tried, waiting: None, family: plan.rungs, bias: 0.0 }
+        Climber {
+            subject,
+            plan,
+            climbed,
+            tried,
+            waiting: None,
+            family: plan.rungs,
+            bias: 0.0,
+            order: Random::new(plan.seed),
+        }
     }
 
     fn stages(&mut self) -> Result<(), Halt<S::Error>> {
@@ -207,6 +220,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
             Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
+            Compared::Died(set, why) => Compared::Died(set, why),
         })
     }
 
@@ -236,6 +250,13 @@ impl<'s, S: Subject> Climber<'s, S> {
                 found.reason = reason;
                 self.subject.found(rung, found);
             }
+            Compared::Died(set, why) => {
+                (found.status, found.reason) = match set[rung] {
+                    true => (Status::Worse, format!("the server died: {why}")),
+                    false => (found.status, format!("the server died without it: {why}")),
+                };
+                self.subject.found(rung, found);
+            }
             Compared::Done(pairs) => {
                 self.tried[rung] = Tried { base, pairs, is_significant: false };
                 self.judge(rung);
@@ -255,7 +276,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             found.how = How::FromTheOtherSide;
             (found.status, found.reason) = as_burden(found, &effect, objective);
         }
-        self.tried[rung].is_significant = effect.word != Word::NoDifference;
+        self.tried[rung].is_significant = effect.word != Word::NoDifference || effect.errors_rose.is_some();
         let was = (found.status, found.forward.replace(effect));
         // Holm's steps judge all rungs again: most results are unchanged.
         if was != (found.status, found.forward.clone()) {
@@ -365,6 +386,9 @@ impl<'s, S: Subject> Climber<'s, S> {
                 return Ok(None);
             }
             let sample = self.subject.measure().map_err(Halt::Failed)?;
+            if self.subject.death().is_some() {
+                return Ok(None);
+            }
             figures[at] *= self.plan.objective.figure(&sample).unwrap_or(0.0);
         }
         if figures.iter().any(|figure| *figure <= 0.0) {
@@ -389,6 +413,7 @@ impl<'s, S: Subject> Climber<'s, S> {
                 Compared::Done(effect.widened(self.bias, self.plan.objective))
             }
             Compared::Refused(why) => Compared::Refused(why),
+            Compared::Died(set, why) => Compared::Died(set, why),
         })
     }
 
@@ -408,16 +433,20 @@ impl<'s, S: Subject> Climber<'s, S> {
         let mut estimate = Effect::of(&pairs, objective, level).on(objective);
         loop {
             let mut samples = [Sample::default(); 2];
-            for run in [2 * pairs.len(), 2 * pairs.len() + 1] {
+            let first = self.order.below(2) as usize;
+            for place in [first, 1 - first] {
                 if self.look(stage, pairs.len(), estimate)? == Go::Over {
                     return early(pairs, least);
                 }
-                let (set, place) = if is_first(run) { (changed, 0) } else { (base, 1) };
+                let set = [changed, base][place];
                 match self.set(set)? {
                     Set::Done => {}
                     Set::Refused(reason) => return Ok(Compared::Refused(reason)),
                 }
                 samples[place] = self.subject.measure().map_err(Halt::Failed)?;
+                if let Some(why) = self.subject.death() {
+                    return Ok(Compared::Died(set.to_vec(), why));
+                }
             }
             pairs.push((samples[0], samples[1]));
             estimate = Effect::of(&pairs, objective, level).on(objective);

@@ -66,6 +66,9 @@ const TRIMMED_PAIRS_MIN: usize = 15;
 /// narrower and later ones wider; with this one, those of 5 to 40 pairs are within a tenth of the narrowest possible.
 const MIXTURE: f64 = 0.3;
 
+/// The error probability of the test for errors, as a share of that of the interval.
+const ERRORS_SHARE: f64 = 0.1;
+
 impl Level {
     /// One comparison: an error probability of 1 in 20.
     pub const ONE: Level = Level { alpha: 0.05 };
@@ -78,6 +81,12 @@ impl Level {
     /// The probability that an interval contains the truth, as a share.
     pub fn confidence(self) -> f64 {
         1.0 - self.alpha
+    }
+
+    /// The error probability of the test for errors beside the interval: a tenth on top of it. Several rungs that share
+    /// a level of 5 % err with at most 5.5 % in all.
+    pub(crate) fn of_errors(self) -> f64 {
+        self.alpha * ERRORS_SHARE
     }
 
     /// Fewest pairs for a finite interval.

@@ -28,6 +28,7 @@ mod across;
 mod climb;
 pub mod compare;
 mod effect;
+mod errors;
 mod found;
 mod judged;
 mod random;
