@@ -25,6 +25,7 @@ use crate::compare::{Level, Word, judge_mean};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
+use crate::looks::{INTERIM_PAIRS, Look};
 use crate::random::Random;
 use crate::sample::{Objective, Sample};
 use crate::subject::{Go, Progress, Set, Stage, Subject};
@@ -68,11 +69,19 @@ enum Compared<T> {
 /// Runs with one set and with the other.
 type Pairs = Vec<(Sample, Sample)>;
 
+/// The runs of a comparison, and the look that ended it.
+struct Runs {
+    pairs: Pairs,
+    look: Look,
+}
+
 /// Runs with and without a rung, and the rungs below it.
 #[derive(Clone, Default)]
 struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
+    /// The look at which these runs are judged.
+    look: Option<Look>,
     /// Whether it has shown a significant effect, positive or negative.
     is_significant: bool,
 }
@@ -218,7 +227,7 @@ impl<'s, S: Subject> Climber<'s, S> {
     /// The block of this boot with these rungs.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
         Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
-            Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
+            Compared::Done(runs) => Compared::Done(Block::of(&runs.pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
             Compared::Died(set, why) => Compared::Died(set, why),
         })
@@ -257,8 +266,8 @@ impl<'s, S: Subject> Climber<'s, S> {
                 };
                 self.subject.found(rung, found);
             }
-            Compared::Done(pairs) => {
-                self.tried[rung] = Tried { base, pairs, is_significant: false };
+            Compared::Done(Runs { pairs, look }) => {
+                self.tried[rung] = Tried { base, pairs, look: Some(look), is_significant: false };
                 self.judge(rung);
             }
         }
@@ -268,7 +277,9 @@ impl<'s, S: Subject> Climber<'s, S> {
     /// Judges a rung by the existing runs, at its current level.
     fn judge(&mut self, rung: usize) {
         let objective = self.plan.objective;
-        let effect = Effect::of(&self.tried[rung].pairs, objective, self.level(rung));
+        let tried = &self.tried[rung];
+        let effect =
+            Effect::at_look(&tried.pairs, objective, self.level(rung), tried.look.unwrap_or(Look::Last));
         let effect = effect.widened(self.bias, objective);
         let found = &mut self.climbed.rungs[rung];
         (found.status, found.reason) = judged(&effect, objective);
@@ -408,8 +419,8 @@ impl<'s, S: Subject> Climber<'s, S> {
         base: &[bool],
     ) -> Result<Compared<Effect>, Halt<S::Error>> {
         Ok(match self.pairs(stage, changed, base, Pairs::new(), Level::ONE)? {
-            Compared::Done(pairs) => {
-                let effect = Effect::of(&pairs, self.plan.objective, Level::ONE);
+            Compared::Done(Runs { pairs, look }) => {
+                let effect = Effect::at_look(&pairs, self.plan.objective, Level::ONE, look);
                 Compared::Done(effect.widened(self.bias, self.plan.objective))
             }
             Compared::Refused(why) => Compared::Refused(why),
@@ -426,8 +437,9 @@ impl<'s, S: Subject> Climber<'s, S> {
         base: &[bool],
         mut pairs: Pairs,
         level: Level,
-    ) -> Result<Compared<Pairs>, Halt<S::Error>> {
+    ) -> Result<Compared<Runs>, Halt<S::Error>> {
         self.subject.compare(stage, changed, base);
+        let last = if matches!(stage, Stage::SecondLook(_)) { Look::Again } else { Look::Last };
         let least = level.pairs_min();
         let objective = self.plan.objective;
         let mut estimate = Effect::of(&pairs, objective, level).on(objective);
@@ -436,7 +448,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             let first = self.order.below(2) as usize;
             for place in [first, 1 - first] {
                 if self.look(stage, pairs.len(), estimate)? == Go::Over {
-                    return early(pairs, least);
+                    return early(Runs { pairs, look: last }, least);
                 }
                 let set = [changed, base][place];
                 match self.set(set)? {
@@ -451,12 +463,17 @@ impl<'s, S: Subject> Climber<'s, S> {
             pairs.push((samples[0], samples[1]));
             estimate = Effect::of(&pairs, objective, level).on(objective);
             let go = self.look(stage, pairs.len(), estimate)?;
-            let is_exact = estimate.is_some_and(|estimate| estimate.width() <= self.plan.width_max);
-            if pairs.len() >= self.plan.pairs_max.max(least)
-                || pairs.len() >= self.plan.pairs_min.max(least) && (is_exact || go == Go::Next)
-                || go == Go::Over && pairs.len() >= least
+            let (count, is_last) = (pairs.len(), go != Go::On);
+            if count >= self.plan.pairs_max.max(least)
+                || is_last && count >= least && (go == Go::Over || count >= self.plan.pairs_min)
             {
-                return Ok(Compared::Done(pairs));
+                return Ok(Compared::Done(Runs { pairs, look: last }));
+            }
+            if count >= self.plan.pairs_min.max(least) && INTERIM_PAIRS.contains(&count) {
+                let interim = Effect::at_look(&pairs, objective, level, Look::Interim).on(objective);
+                if interim.is_some_and(|estimate| estimate.width() <= self.plan.width_max) {
+                    return Ok(Compared::Done(Runs { pairs, look: Look::Interim }));
+                }
             }
         }
     }
@@ -532,8 +549,8 @@ const WAITING: &str = "it needs a reboot: the runs before it are done, those aft
 const NOT_WAITING: &str = "it needs a reboot: the climb ended before the runs that precede it";
 
 /// The result of a comparison whose budget ended within a pair.
-fn early<E>(pairs: Pairs, least: usize) -> Result<Compared<Pairs>, Halt<E>> {
-    if pairs.len() >= least { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
+fn early<E>(runs: Runs, least: usize) -> Result<Compared<Runs>, Halt<E>> {
+    if runs.pairs.len() >= least { Ok(Compared::Done(runs)) } else { Err(Halt::Over) }
 }
 
 fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {

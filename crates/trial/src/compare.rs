@@ -23,6 +23,8 @@
 //! The interval that is shown is the one that decides: a candidate is faster if its whole interval is above 1.
 //! Several comparisons of which none may err divide α among them ([`Level::shared`]).
 
+use crate::looks::Look;
+
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
@@ -122,6 +124,11 @@ pub fn judge_planned(pairs: &[(f64, f64)], level: Level) -> Verdict {
     }
     let Trimmed { mean, error, count } = trimmed(&mut logs);
     verdict_within(mean, error * student(level.alpha, count - 1))
+}
+
+/// The same at one of several planned looks, which together have the error probability of the level.
+pub fn judge_look(pairs: &[(f64, f64)], level: Level, look: Look) -> Verdict {
+    judge_planned(pairs, Level { alpha: level.alpha * look.part() })
 }
 
 /// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large

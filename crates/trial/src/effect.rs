@@ -1,7 +1,8 @@
 //! The effect of a change, from pairs of runs with and without it.
 
-use crate::compare::{Level, Verdict, Word, judge, judge_apart, levels, levels_apart};
+use crate::compare::{Level, Verdict, Word, judge, judge_apart, judge_look, levels, levels_apart};
 use crate::errors::errors_rose;
+use crate::looks::Look;
 use crate::sample::{Objective, Sample};
 
 /// A gain with its interval, as shares: 0.05 is 5 % better. For latency and CPU it is before ÷ after − 1.
@@ -30,7 +31,7 @@ pub struct Effect {
     pub pairs: usize,
     /// Errors per request with the change and without, if they rose.
     pub errors_rose: Option<(f64, f64)>,
-    /// The probability that each interval contains the truth, as a share, whenever the comparison stops.
+    /// The probability that each interval contains the truth, as a share, at all looks together.
     pub confidence: f64,
     /// The figures.
     pub levels: Levels,
@@ -108,14 +109,29 @@ impl Estimate {
 
 impl Effect {
     /// Judges pairs of runs with and without a change, by the objective's figure.
+    /// The intervals hold at all numbers of pairs at once.
     pub fn of(pairs: &[(Sample, Sample)], objective: Objective, level: Level) -> Effect {
+        Effect::judged(pairs, objective, level, |figures| judge(figures, level))
+    }
+
+    /// The same at a planned look; the intervals are narrower, and hold at all planned looks.
+    pub fn at_look(pairs: &[(Sample, Sample)], objective: Objective, level: Level, look: Look) -> Effect {
+        Effect::judged(pairs, objective, level, |figures| judge_look(figures, level, look))
+    }
+
+    fn judged(
+        pairs: &[(Sample, Sample)],
+        objective: Objective,
+        level: Level,
+        judge: impl Fn(&[(f64, f64)]) -> Verdict,
+    ) -> Effect {
         let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
         Effect {
             pairs: pairs.len(),
             errors_rose: errors_rose(&with, &without, level),
             ..Effect::by(objective, level, |objective| {
                 let figures = figures(pairs, objective);
-                let verdict = judge(&figures, level);
+                let verdict = judge(&figures);
                 (verdict, levels(&figures, verdict.ratio))
             })
         }
