@@ -77,6 +77,32 @@ fn the_engine_is_measured() {
     );
 }
 
+/// Thresholds decide about the exit status, and are reported to a CI system.
+#[test]
+fn requirements_decide_the_exit_status() {
+    let server = Server::json();
+    let (url, folder) = (url(&server, "/json"), Folder::new());
+    let (xml, summary) = (folder.0.join("a.xml"), folder.0.join("a.md"));
+    let files = ["--junit", xml.to_str().unwrap(), "--markdown", summary.to_str().unwrap()];
+    let run = |requirements: &[&str]| bench(&[&[url.as_str(), "-n", "200"], requirements, &files].concat());
+    let output = run(&["--require", "p99<60s", "--require", "errors<0.1%"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = std::fs::read_to_string(&xml).unwrap();
+    assert!(report.contains("tests=\"2\" failures=\"0\""), "{report}");
+    let output = run(&["--require", "p99<1ns", "--require", "rps>1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("requirement not met: p99<1ns (measured "), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&xml).unwrap().contains("failures=\"1\""));
+    assert!(std::fs::read_to_string(&summary).unwrap().contains("**not met**"));
+
+    let missing = url.replace("/json", "/missing");
+    let with_errors = |requirement| bench(&[&missing, "-n", "10", "--require", requirement]).status.code();
+    assert_eq!((with_errors("errors<=100%"), with_errors("errors<50%")), (Some(0), Some(1)));
+    for wrong in [&["--require", "p99"][..], &["--junit", "a.xml"], &["--require", "rps>1", "--vs", &url]] {
+        assert_eq!(bench(&[&[url.as_str()], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
 /// Programs read these names: none may be removed or change its meaning.
 #[test]
 fn json_has_its_fields() {

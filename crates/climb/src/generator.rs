@@ -51,10 +51,11 @@ impl Load<'_> {
         }
     }
 
-    /// From now on, our own generator sends requests at this rate, in an open loop.
+    /// From now on, our own generator sends requests at this rate, in an open loop with random arrivals, like those of
+    /// many clients: bursts or equal intervals let the kernel handle packets together that would arrive apart.
     pub(crate) fn at_rate(&mut self, per_s: f64) {
         if let Generator::Own(plan) = &mut self.generator {
-            plan.pacing = Pacing::Open { per_s, arrival: Arrival::Constant };
+            plan.pacing = Pacing::Open { per_s, arrival: Arrival::Poisson };
         }
     }
 

@@ -10,7 +10,7 @@ use flatout_tune::quote;
 
 use crate::changes::Changes;
 use crate::gathered::Gathered;
-use crate::generator::Load;
+use crate::generator::{Load, Run};
 use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
 use crate::run::{ClimbProgress, Finished};
 use crate::server::{Start, UnderTest, is_here};
@@ -45,6 +45,8 @@ pub(crate) struct Machine<'p, 'h> {
     /// Whether the two compared sets differ in one of these: then every run starts a new server, so that all runs are
     /// alike. Otherwise the server keeps running, so that its warm-up is not measured.
     is_starting: bool,
+    /// Why our server died in the last run, if it did.
+    death: Option<String>,
 }
 
 impl<'p, 'h> Machine<'p, 'h> {
@@ -67,6 +69,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             copies: Copies::default(),
             restarting: restarting.collect(),
             is_starting: false,
+            death: None,
             plan,
             changes: Changes::new(&plan.rungs, tunings),
             noise: Gathered::default(),
@@ -227,6 +230,20 @@ impl<'p, 'h> Machine<'p, 'h> {
         budget.saturating_sub(self.begun.elapsed())
     }
 
+    /// One run after which the server is still running. `None` if it was interrupted.
+    fn run_alive(&mut self) -> Result<Option<Run>, Error> {
+        let run = self.load.run(self.served.pids())?;
+        if run.is_some() {
+            self.served.look_after()?;
+        }
+        Ok(run)
+    }
+
+    /// Whether the climb started the server.
+    fn is_ours(&self) -> bool {
+        matches!(self.plan.server, ServerPlan::Command(_))
+    }
+
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -255,8 +272,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn obstacle(&self, rung: usize) -> Option<String> {
-        let is_ours = matches!(self.plan.server, ServerPlan::Command(_));
-        if !is_ours && self.restarting[rung] {
+        if !self.is_ours() && self.restarting[rung] {
             return Some(
                 "it takes effect when the server restarts, and this climb did not start the server: give its command"
                     .to_owned(),
@@ -298,8 +314,17 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn measure(&mut self) -> Result<Sample, Error> {
-        let Some(run) = self.load.run(self.served.pids())? else { return Ok(Sample::default()) };
-        self.served.look_after()?;
+        let run = match self.run_alive() {
+            Ok(Some(run)) => run,
+            Ok(None) => return Ok(Sample::default()),
+            // It lived without the changes, so they are to blame. We can start it again.
+            Err(Error::Server(why)) if self.is_ours() && !self.changes.are_none() => {
+                self.served.end();
+                self.death = Some(why);
+                return Ok(Sample::default());
+            }
+            Err(error) => return Err(error),
+        };
         let Sample { requests, errors, .. } = run.sample;
         if self.changes.are_none() && errors * 2 > requests {
             return Err(Error::Server(format!(
@@ -322,6 +347,10 @@ impl Subject for Machine<'_, '_> {
             _ => {}
         }
         Ok(run.sample)
+    }
+
+    fn death(&mut self) -> Option<String> {
+        self.death.take()
     }
 
     fn is_same(&self, one: &[bool], other: &[bool]) -> bool {

@@ -22,6 +22,7 @@ pub mod json;
 mod machine;
 mod page;
 mod plot;
+pub mod require;
 pub mod secret;
 pub mod text;
 pub mod unit;

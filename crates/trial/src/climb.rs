@@ -21,10 +21,11 @@
 //! at which it was judged last, and that interval decides.
 
 use crate::across::{Block, Resumed, across};
-use crate::compare::{Level, Word, is_first, judge_mean};
+use crate::compare::{Level, Word, judge_mean};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
+use crate::looks::{INTERIM_PAIRS, Look};
 use crate::random::Random;
 use crate::sample::{Objective, Sample};
 use crate::subject::{Go, Progress, Set, Stage, Subject};
@@ -61,16 +62,26 @@ enum Halt<E> {
 enum Compared<T> {
     Done(T),
     Refused(String),
+    /// The subject died with this set.
+    Died(Vec<bool>, String),
 }
 
 /// Runs with one set and with the other.
 type Pairs = Vec<(Sample, Sample)>;
+
+/// The runs of a comparison, and the look that ended it.
+struct Runs {
+    pairs: Pairs,
+    look: Look,
+}
 
 /// Runs with and without a rung, and the rungs below it.
 #[derive(Clone, Default)]
 struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
+    /// The look at which these runs are judged.
+    look: Option<Look>,
     /// Whether it has shown a significant effect, positive or negative.
     is_significant: bool,
 }
@@ -87,6 +98,8 @@ struct Climber<'s, S: Subject> {
     family: usize,
     /// The A/A difference, if it is significant: an error that the variance does not show.
     bias: f64,
+    /// The order within pairs. A fixed order can coincide with a period of the machine.
+    order: Random,
 }
 
 /// Runs a climb. However it ends, everything is undone, except what helped if the plan says so and nothing failed.
@@ -112,7 +125,7 @@ pub fn resume<S: Subject>(
     let mut climber = Climber::new(subject, &same);
     let (found, end, refused) = match climber.block(&with(kept, rung, true)) {
         Ok(Compared::Done(after)) => (Some(across(before, &after, plan.objective, level)), End::Done, None),
-        Ok(Compared::Refused(why)) => (None, End::Done, Some(why)),
+        Ok(Compared::Refused(why) | Compared::Died(_, why)) => (None, End::Done, Some(why)),
         Err(halt) => (None, halt.end(), None),
     };
     let is_kept = found.as_ref().is_some_and(|found| found.status == Status::Kept);
@@ -135,7 +148,16 @@ impl<'s, S: Subject> Climber<'s, S> {
     fn new(subject: &'s mut S, plan: &'s Plan) -> Climber<'s, S> {
         let tried = vec![Tried::default(); plan.rungs];
         let climbed = Climbed::begin(plan.rungs);
-        Climber { subject, plan, climbed, tried, waiting: None, family: plan.rungs, bias: 0.0 }
+        Climber {
+            subject,
+            plan,
+            climbed,
+            tried,
+            waiting: None,
+            family: plan.rungs,
+            bias: 0.0,
+            order: Random::new(plan.seed),
+        }
     }
 
     fn stages(&mut self) -> Result<(), Halt<S::Error>> {
@@ -205,8 +227,9 @@ impl<'s, S: Subject> Climber<'s, S> {
     /// The block of this boot with these rungs.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
         Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
-            Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
+            Compared::Done(runs) => Compared::Done(Block::of(&runs.pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
+            Compared::Died(set, why) => Compared::Died(set, why),
         })
     }
 
@@ -236,8 +259,15 @@ impl<'s, S: Subject> Climber<'s, S> {
                 found.reason = reason;
                 self.subject.found(rung, found);
             }
-            Compared::Done(pairs) => {
-                self.tried[rung] = Tried { base, pairs, is_significant: false };
+            Compared::Died(set, why) => {
+                (found.status, found.reason) = match set[rung] {
+                    true => (Status::Worse, format!("the server died: {why}")),
+                    false => (found.status, format!("the server died without it: {why}")),
+                };
+                self.subject.found(rung, found);
+            }
+            Compared::Done(Runs { pairs, look }) => {
+                self.tried[rung] = Tried { base, pairs, look: Some(look), is_significant: false };
                 self.judge(rung);
             }
         }
@@ -247,7 +277,9 @@ impl<'s, S: Subject> Climber<'s, S> {
     /// Judges a rung by the existing runs, at its current level.
     fn judge(&mut self, rung: usize) {
         let objective = self.plan.objective;
-        let effect = Effect::of(&self.tried[rung].pairs, objective, self.level(rung));
+        let tried = &self.tried[rung];
+        let effect =
+            Effect::at_look(&tried.pairs, objective, self.level(rung), tried.look.unwrap_or(Look::Last));
         let effect = effect.widened(self.bias, objective);
         let found = &mut self.climbed.rungs[rung];
         (found.status, found.reason) = judged(&effect, objective);
@@ -255,7 +287,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             found.how = How::FromTheOtherSide;
             (found.status, found.reason) = as_burden(found, &effect, objective);
         }
-        self.tried[rung].is_significant = effect.word != Word::NoDifference;
+        self.tried[rung].is_significant = effect.word != Word::NoDifference || effect.errors_rose.is_some();
         let was = (found.status, found.forward.replace(effect));
         // Holm's steps judge all rungs again: most results are unchanged.
         if was != (found.status, found.forward.clone()) {
@@ -365,6 +397,9 @@ impl<'s, S: Subject> Climber<'s, S> {
                 return Ok(None);
             }
             let sample = self.subject.measure().map_err(Halt::Failed)?;
+            if self.subject.death().is_some() {
+                return Ok(None);
+            }
             figures[at] *= self.plan.objective.figure(&sample).unwrap_or(0.0);
         }
         if figures.iter().any(|figure| *figure <= 0.0) {
@@ -384,11 +419,12 @@ impl<'s, S: Subject> Climber<'s, S> {
         base: &[bool],
     ) -> Result<Compared<Effect>, Halt<S::Error>> {
         Ok(match self.pairs(stage, changed, base, Pairs::new(), Level::ONE)? {
-            Compared::Done(pairs) => {
-                let effect = Effect::of(&pairs, self.plan.objective, Level::ONE);
+            Compared::Done(Runs { pairs, look }) => {
+                let effect = Effect::at_look(&pairs, self.plan.objective, Level::ONE, look);
                 Compared::Done(effect.widened(self.bias, self.plan.objective))
             }
             Compared::Refused(why) => Compared::Refused(why),
+            Compared::Died(set, why) => Compared::Died(set, why),
         })
     }
 
@@ -401,33 +437,43 @@ impl<'s, S: Subject> Climber<'s, S> {
         base: &[bool],
         mut pairs: Pairs,
         level: Level,
-    ) -> Result<Compared<Pairs>, Halt<S::Error>> {
+    ) -> Result<Compared<Runs>, Halt<S::Error>> {
         self.subject.compare(stage, changed, base);
+        let last = if matches!(stage, Stage::SecondLook(_)) { Look::Again } else { Look::Last };
         let least = level.pairs_min();
         let objective = self.plan.objective;
         let mut estimate = Effect::of(&pairs, objective, level).on(objective);
         loop {
             let mut samples = [Sample::default(); 2];
-            for run in [2 * pairs.len(), 2 * pairs.len() + 1] {
+            let first = self.order.below(2) as usize;
+            for place in [first, 1 - first] {
                 if self.look(stage, pairs.len(), estimate)? == Go::Over {
-                    return early(pairs, least);
+                    return early(Runs { pairs, look: last }, least);
                 }
-                let (set, place) = if is_first(run) { (changed, 0) } else { (base, 1) };
+                let set = [changed, base][place];
                 match self.set(set)? {
                     Set::Done => {}
                     Set::Refused(reason) => return Ok(Compared::Refused(reason)),
                 }
                 samples[place] = self.subject.measure().map_err(Halt::Failed)?;
+                if let Some(why) = self.subject.death() {
+                    return Ok(Compared::Died(set.to_vec(), why));
+                }
             }
             pairs.push((samples[0], samples[1]));
             estimate = Effect::of(&pairs, objective, level).on(objective);
             let go = self.look(stage, pairs.len(), estimate)?;
-            let is_exact = estimate.is_some_and(|estimate| estimate.width() <= self.plan.width_max);
-            if pairs.len() >= self.plan.pairs_max.max(least)
-                || pairs.len() >= self.plan.pairs_min.max(least) && (is_exact || go == Go::Next)
-                || go == Go::Over && pairs.len() >= least
+            let (count, is_last) = (pairs.len(), go != Go::On);
+            if count >= self.plan.pairs_max.max(least)
+                || is_last && count >= least && (go == Go::Over || count >= self.plan.pairs_min)
             {
-                return Ok(Compared::Done(pairs));
+                return Ok(Compared::Done(Runs { pairs, look: last }));
+            }
+            if count >= self.plan.pairs_min.max(least) && INTERIM_PAIRS.contains(&count) {
+                let interim = Effect::at_look(&pairs, objective, level, Look::Interim).on(objective);
+                if interim.is_some_and(|estimate| estimate.width() <= self.plan.width_max) {
+                    return Ok(Compared::Done(Runs { pairs, look: Look::Interim }));
+                }
             }
         }
     }
@@ -503,8 +549,8 @@ const WAITING: &str = "it needs a reboot: the runs before it are done, those aft
 const NOT_WAITING: &str = "it needs a reboot: the climb ended before the runs that precede it";
 
 /// The result of a comparison whose budget ended within a pair.
-fn early<E>(pairs: Pairs, least: usize) -> Result<Compared<Pairs>, Halt<E>> {
-    if pairs.len() >= least { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
+fn early<E>(runs: Runs, least: usize) -> Result<Compared<Runs>, Halt<E>> {
+    if runs.pairs.len() >= least { Ok(Compared::Done(runs)) } else { Err(Halt::Over) }
 }
 
 fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {

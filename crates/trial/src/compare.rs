@@ -23,6 +23,8 @@
 //! The interval that is shown is the one that decides: a candidate is faster if its whole interval is above 1.
 //! Several comparisons of which none may err divide α among them ([`Level::shared`]).
 
+use crate::looks::Look;
+
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
@@ -66,6 +68,9 @@ const TRIMMED_PAIRS_MIN: usize = 15;
 /// narrower and later ones wider; with this one, those of 5 to 40 pairs are within a tenth of the narrowest possible.
 const MIXTURE: f64 = 0.3;
 
+/// The error probability of the test for errors, as a share of that of the interval.
+const ERRORS_SHARE: f64 = 0.1;
+
 impl Level {
     /// One comparison: an error probability of 1 in 20.
     pub const ONE: Level = Level { alpha: 0.05 };
@@ -78,6 +83,12 @@ impl Level {
     /// The probability that an interval contains the truth, as a share.
     pub fn confidence(self) -> f64 {
         1.0 - self.alpha
+    }
+
+    /// The error probability of the test for errors beside the interval: a tenth on top of it. Several rungs that share
+    /// a level of 5 % err with at most 5.5 % in all.
+    pub(crate) fn of_errors(self) -> f64 {
+        self.alpha * ERRORS_SHARE
     }
 
     /// Fewest pairs for a finite interval.
@@ -113,6 +124,11 @@ pub fn judge_planned(pairs: &[(f64, f64)], level: Level) -> Verdict {
     }
     let Trimmed { mean, error, count } = trimmed(&mut logs);
     verdict_within(mean, error * student(level.alpha, count - 1))
+}
+
+/// The same at one of several planned looks, which together have the error probability of the level.
+pub fn judge_look(pairs: &[(f64, f64)], level: Level, look: Look) -> Verdict {
+    judge_planned(pairs, Level { alpha: level.alpha * look.part() })
 }
 
 /// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large

@@ -1,6 +1,8 @@
 //! The effect of a change, from pairs of runs with and without it.
 
-use crate::compare::{Level, Verdict, Word, judge, judge_apart, levels, levels_apart};
+use crate::compare::{Level, Verdict, Word, judge, judge_apart, judge_look, levels, levels_apart};
+use crate::errors::errors_rose;
+use crate::looks::Look;
 use crate::sample::{Objective, Sample};
 
 /// A gain with its interval, as shares: 0.05 is 5 % better. For latency and CPU it is before ÷ after − 1.
@@ -29,7 +31,7 @@ pub struct Effect {
     pub pairs: usize,
     /// Errors per request with the change and without, if they rose.
     pub errors_rose: Option<(f64, f64)>,
-    /// The probability that each interval contains the truth, as a share, whenever the comparison stops.
+    /// The probability that each interval contains the truth, as a share, at all looks together.
     pub confidence: f64,
     /// The figures.
     pub levels: Levels,
@@ -46,9 +48,6 @@ pub struct Levels {
     /// CPU time per request.
     pub cpu: Option<(f64, f64)>,
 }
-
-/// The standard deviation of an error count is its root; a rise must be larger than this many of them.
-const ERRORS_DEVIATIONS: f64 = 2.0;
 
 impl Estimate {
     /// From a ratio and its interval; `None` without a number.
@@ -110,14 +109,29 @@ impl Estimate {
 
 impl Effect {
     /// Judges pairs of runs with and without a change, by the objective's figure.
+    /// The intervals hold at all numbers of pairs at once.
     pub fn of(pairs: &[(Sample, Sample)], objective: Objective, level: Level) -> Effect {
+        Effect::judged(pairs, objective, level, |figures| judge(figures, level))
+    }
+
+    /// The same at a planned look; the intervals are narrower, and hold at all planned looks.
+    pub fn at_look(pairs: &[(Sample, Sample)], objective: Objective, level: Level, look: Look) -> Effect {
+        Effect::judged(pairs, objective, level, |figures| judge_look(figures, level, look))
+    }
+
+    fn judged(
+        pairs: &[(Sample, Sample)],
+        objective: Objective,
+        level: Level,
+        judge: impl Fn(&[(f64, f64)]) -> Verdict,
+    ) -> Effect {
         let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
         Effect {
             pairs: pairs.len(),
-            errors_rose: errors_rose(&with, &without),
+            errors_rose: errors_rose(&with, &without, level),
             ..Effect::by(objective, level, |objective| {
                 let figures = figures(pairs, objective);
-                let verdict = judge(&figures, level);
+                let verdict = judge(&figures);
                 (verdict, levels(&figures, verdict.ratio))
             })
         }
@@ -130,7 +144,7 @@ impl Effect {
         };
         Effect {
             pairs: with.len().min(without.len()),
-            errors_rose: errors_rose(with, without),
+            errors_rose: errors_rose(with, without, level),
             ..Effect::by(objective, level, |objective| {
                 let (with, without) = (figures(with, objective), figures(without, objective));
                 (judge_apart(&with, &without, level), levels_apart(&with, &without))
@@ -227,25 +241,6 @@ fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> 
         .collect()
 }
 
-/// Errors per request with and without the change, if there are more with it: any if there were none, otherwise more
-/// than by chance.
-fn errors_rose(with: &[Sample], without: &[Sample]) -> Option<(f64, f64)> {
-    let errors = |samples: &[Sample]| samples.iter().map(|sample| sample.errors).sum::<u64>() as f64;
-    let requests = |samples: &[Sample]| samples.iter().map(|sample| sample.requests).sum::<u64>() as f64;
-    let (errors_with, errors_without) = (errors(with), errors(without));
-    let all_with = requests(with).max(errors_with).max(1.0);
-    let all_without = requests(without).max(errors_without).max(1.0);
-    // The expected count at the rate without the change.
-    let expected = errors_without * all_with / all_without;
-    let scatter = (errors_with + expected * all_with / all_without).sqrt();
-    let rose = if errors_without == 0.0 {
-        errors_with > 0.0
-    } else {
-        errors_with - expected > ERRORS_DEVIATIONS * scatter
-    };
-    rose.then_some((errors_with / all_with, errors_without / all_without))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,16 +274,6 @@ mod tests {
         let twice = effect.and(&effect);
         let (with, _) = twice.levels(Objective::Cpu).unwrap();
         assert!((with - 3.2).abs() < 1e-9, "5 µs, 4 µs, 3.2 µs: {with}");
-    }
-
-    #[test]
-    fn errors_rise_by_more_than_chance() {
-        let rose = |with: u64, without: u64| {
-            errors_rose(&[sample(1.0, with); 2], &[sample(1.0, without); 2]).is_some()
-        };
-        assert!(!rose(0, 0) && rose(1, 0), "the first errors are a rise");
-        assert!(!rose(52, 50) && rose(90, 50), "more of them are one beyond chance");
-        assert!(!rose(0, 50));
     }
 
     /// 1000 requests per second become 800, 5 µs become 6.25: a fifth of the requests is missing, a quarter of the

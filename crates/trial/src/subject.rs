@@ -52,6 +52,12 @@ pub trait Subject {
     /// An error that ends the climb.
     fn measure(&mut self) -> Result<Sample, Self::Error>;
 
+    /// Why the subject died in the last run, if it did. The run does not count, and the next [`Subject::set`] starts
+    /// it again.
+    fn death(&mut self) -> Option<String> {
+        None
+    }
+
     /// Whether two sets are equivalent, for example because a later rung replaces an earlier one.
     fn is_same(&self, one: &[bool], other: &[bool]) -> bool {
         one == other

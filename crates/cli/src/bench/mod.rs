@@ -11,6 +11,7 @@ use std::fs;
 
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_load::{Candidate, Control, Error, duel, search, trials};
+use flatout_report::require::{Check, junit, markdown};
 use flatout_report::secret::masked;
 use flatout_report::{Machine, Measured, Opponent, csv, hdr, html, json, text};
 
@@ -25,11 +26,15 @@ pub(crate) const COMMAND: Command = Command {
     name: "bench",
     about: "Load a server and measure it",
     more: "On a terminal the run is shown live; q or Ctrl-C ends it early and prints the result so far. HTTP/1.1, \
-           or HTTP/2 with --http2.\nExit status: 0 measured, 1 more errors than --max-errors or no response, 2 wrong usage.",
+           or HTTP/2 with --http2.\nExit status: 0 measured, 1 more errors than --max-errors, no response or a --require not met, 2 wrong usage.",
     examples: &[
         ("flatout bench http://127.0.0.1:8080/ -c 64", "as fast as 64 connections are served, for 10 s"),
         ("flatout bench URL -c 64 -R 50000 --report out.html", "50,000 requests/s, whatever the server does"),
         ("flatout bench URL --find-max --slo p99=5ms", "the highest rate at which p99 stays below 5 ms"),
+        (
+            "flatout bench URL --require 'p99<20ms' --require 'errors<0.1%' --junit out.xml",
+            "fail a CI job that is too slow",
+        ),
         ("flatout bench URL --vs OTHER-URL", "is one faster than the other?"),
         ("flatout bench https://HOST/ --close", "how many handshakes a second, resuming sessions"),
         (
@@ -53,16 +58,19 @@ const URL: &str = "url";
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = BenchOptions::default();
     fill(matches, GROUPS, &mut options)?;
+    options.check_requirements()?;
     let url = matches.get_one::<String>(URL).map_or("", String::as_str);
     flatout_load::raise_descriptor_limit();
     let measured = measure(url, &options)?.without_secrets();
-    write_files(&measured, &options)?;
+    let outcome = &measured.outcome;
+    let checks: Vec<Check> = options.requirements.iter().map(|one| one.check(outcome)).collect();
+    write_files(&measured, &checks, &options)?;
     print(&match options.json {
         true => json::json(&measured),
         false if options.csv => csv::csv(&measured),
         false => text::text(&measured, options.latency),
     })?;
-    judge(&measured, options.errors_max)
+    judge(&measured, &checks, options.errors_max())
 }
 
 /// Runs the requested measurement.
@@ -121,12 +129,18 @@ fn candidates(
     }
 }
 
-fn write_files(measured: &Measured, options: &BenchOptions) -> Result<(), Failure> {
+fn write_files(measured: &Measured, checks: &[Check], options: &BenchOptions) -> Result<(), Failure> {
     let write = |path: &str, content: &str| {
         fs::write(path, content).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
     };
     if let Some(path) = &options.hdr {
         write(path, &hdr::hdr(measured).map_err(Failure::Run)?)?;
+    }
+    if let Some(path) = &options.junit {
+        write(path, &junit(measured, checks))?;
+    }
+    if let Some(path) = &options.markdown {
+        write(path, &markdown(measured, checks))?;
     }
     if let Some(path) = &options.showing.report {
         write(path, &html::html(measured))?;
@@ -134,8 +148,14 @@ fn write_files(measured: &Measured, options: &BenchOptions) -> Result<(), Failur
     Ok(())
 }
 
-fn judge(measured: &Measured, errors_max: u64) -> Result<(), Failure> {
+fn judge(measured: &Measured, checks: &[Check], errors_max: u64) -> Result<(), Failure> {
     let outcome = &measured.outcome;
+    let broken = checks.iter().filter(|check| !check.is_met);
+    let broken: Vec<String> =
+        broken.map(|check| format!("{} (measured {})", check.requirement, check.measured)).collect();
+    if !broken.is_empty() {
+        return Err(Failure::Run(format!("requirement not met: {}", broken.join(", "))));
+    }
     let errors = outcome.errors.sum();
     if errors > errors_max {
         return Err(Failure::Run(format!("{errors} errors, more than --max-errors {errors_max}")));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flatout_load::find_max::Slo;
 use flatout_load::{Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security, Target, Transport, list};
+use flatout_report::require::Requirement;
 
 use crate::Failure;
 use crate::shared::{Loading, Showing};
@@ -54,7 +55,11 @@ pub(crate) struct BenchOptions {
     pub(crate) answer_time_max: Duration,
     pub(crate) connect_time_max: Duration,
     pub(crate) head_bytes_max: usize,
-    pub(crate) errors_max: u64,
+    /// By default 0, or no limit if a requirement limits errors.
+    pub(crate) errors_max: Option<u64>,
+    pub(crate) requirements: Vec<Requirement>,
+    pub(crate) junit: Option<String>,
+    pub(crate) markdown: Option<String>,
     pub(crate) vs: Option<String>,
     pub(crate) vs_commands: Vec<String>,
     pub(crate) pairs: usize,
@@ -95,7 +100,10 @@ impl Default for BenchOptions {
             answer_time_max: Duration::from_secs(10),
             connect_time_max: Duration::from_secs(5),
             head_bytes_max: 16 << 10,
-            errors_max: 0,
+            errors_max: None,
+            requirements: Vec::new(),
+            junit: None,
+            markdown: None,
             vs: None,
             vs_commands: Vec::new(),
             pairs: 10,
@@ -116,6 +124,29 @@ impl BenchOptions {
             (false, Some(_)) => Err(Failure::Usage("--slo is for --find-max; give both".to_owned())),
             (_, objective) => Ok(objective),
         }
+    }
+
+    /// Checks that requirements are those of plain runs, and that a file of their results has some.
+    pub(crate) fn check_requirements(&self) -> Result<(), Failure> {
+        let wrong = |message: &str| Err(Failure::Usage(message.to_owned()));
+        if self.junit.is_some() && self.requirements.is_empty() {
+            return wrong("--junit reports requirements; give at least one, such as --require p99<20ms");
+        }
+        match (self.requirements.is_empty(), self.is_of_many()) {
+            (false, true) => wrong("--require is for plain runs; leave out --find-max, --vs and --vs-cmd"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Most errors of a good run.
+    pub(crate) fn errors_max(&self) -> u64 {
+        let is_limited = self.requirements.iter().any(Requirement::is_on_errors);
+        self.errors_max.unwrap_or(if is_limited { u64::MAX } else { 0 })
+    }
+
+    /// Whether it consists of several runs that are compared.
+    fn is_of_many(&self) -> bool {
+        self.find_max || self.vs.is_some() || !self.vs_commands.is_empty()
     }
 
     /// The checked plan of a run against `url`.
@@ -179,10 +210,9 @@ impl BenchOptions {
     }
 
     fn duration(&self) -> Duration {
-        let is_one_of_many = self.find_max || self.vs.is_some() || !self.vs_commands.is_empty();
         self.duration.unwrap_or(match self.requests_max {
             Some(_) => DURATION_BY_COUNT,
-            None if is_one_of_many => DURATION_OF_MANY,
+            None if self.is_of_many() => DURATION_OF_MANY,
             None => DURATION,
         })
     }

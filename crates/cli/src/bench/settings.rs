@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use flatout_load::find_max::Slo;
 use flatout_load::{Arrival, Transport};
+use flatout_report::require::Requirement;
 use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::BenchOptions;
@@ -308,10 +309,21 @@ const LIMITS: &[Setting<BenchOptions>] = &[
     Setting {
         name: "max-errors",
         value: "N",
-        default: "0",
+        default: "0, or no limit with --require errors",
         help: "exit with status 1 if there are more errors",
         set: |options, text| {
-            options.errors_max = value::number(text)?;
+            options.errors_max = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "require",
+        value: "LIMIT",
+        default: "",
+        help: "exit with status 1 if a figure is not within its limit, such as p99<20ms, mean<5ms, max<1s, errors<0.1%, \
+               errors<=5 or rps>1000; may be repeated; quote it for the shell",
+        set: |options, text| {
+            options.requirements.push(Requirement::parse(text)?);
             Ok(())
         },
     },
@@ -388,6 +400,26 @@ const OUTPUT: &[Setting<BenchOptions>] = &[
         help: "write the latencies as an HdrHistogram log",
         set: |options, text| {
             options.hdr = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "junit",
+        value: "FILE",
+        default: "",
+        help: "write the result of each --require as a JUnit report",
+        set: |options, text| {
+            options.junit = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "markdown",
+        value: "FILE",
+        default: "",
+        help: "write figures and requirements as Markdown, for the summary of a CI job",
+        set: |options, text| {
+            options.markdown = Some(text.to_owned());
             Ok(())
         },
     },
