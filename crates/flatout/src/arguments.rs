@@ -7,10 +7,21 @@ use lexopt::{Arg, Parser, ValueExt};
 
 use crate::Error;
 
-const USAGE: &str = "flags: --listen ADDR (repeatable; IP:PORT or unix:PATH), --workers N";
+const USAGE: &str = "flags: --listen ADDR (repeatable; IP:PORT or unix:PATH), --workers N, --help";
 
-/// Reads `--listen ADDR` and `--workers N`.
-pub(crate) fn read(arguments: impl IntoIterator<Item = OsString>, plan: &mut Plan) -> Result<(), Error> {
+/// Whether to go on with the command line's settings.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arguments {
+    Run,
+    /// `--help` was given: this text is wanted, and nothing else.
+    Help(String),
+}
+
+/// Reads `--listen ADDR`, `--workers N` and `--help`.
+pub(crate) fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+    plan: &mut Plan,
+) -> Result<Arguments, Error> {
     let mut parser = Parser::from_iter(arguments);
     let mut listen = Vec::new();
     let usage = |error: lexopt::Error| Error::Usage(format!("{error}; {USAGE}"));
@@ -22,13 +33,34 @@ pub(crate) fn read(arguments: impl IntoIterator<Item = OsString>, plan: &mut Pla
             Arg::Long("workers") => {
                 plan.workers = Some(parser.value().and_then(|value| value.parse()).map_err(usage)?);
             }
+            Arg::Long("help") | Arg::Short('h') => {
+                return Ok(Arguments::Help(help(parser.bin_name().unwrap_or("program"), plan)));
+            }
             other => return Err(usage(other.unexpected())),
         }
     }
     if !listen.is_empty() {
         plan.listen = listen;
     }
-    Ok(())
+    Ok(Arguments::Run)
+}
+
+/// `program` is a path or a name.
+fn help(program: &str, plan: &Plan) -> String {
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let listen: Vec<String> = plan.listen.iter().map(|listen| listen.address.to_string()).collect();
+    // As the flag takes them.
+    let listen: Vec<&str> = listen.iter().map(|address| address.trim_start_matches("http://")).collect();
+    let listen = if listen.is_empty() { String::new() } else { format!(" [{}]", listen.join(", ")) };
+    let workers = plan.workers.map_or("one for each CPU".to_owned(), |count| count.to_string());
+    format!(
+        "usage: {program} [--listen ADDR]… [--workers N]
+
+  --listen ADDR   where to listen, IP:PORT or unix:PATH; may be repeated{listen}
+  --workers N     threads that serve [{workers}]
+  -h, --help      print this
+"
+    )
 }
 
 #[cfg(test)]
@@ -55,6 +87,17 @@ mod tests {
         {
             let message = read_all(arguments).unwrap_err().to_string();
             assert!(message.contains("--listen ADDR"), "{message}");
+        }
+    }
+
+    #[test]
+    fn help_shows_the_flags_and_what_applies_without_them() {
+        for flag in ["--help", "-h"] {
+            let mut plan = Plan { listen: vec!["1.1.1.1:1".parse().unwrap()], ..Plan::default() };
+            let arguments = ["/usr/bin/shop", flag].map(OsString::from);
+            let Ok(Arguments::Help(text)) = read(arguments, &mut plan) else { panic!("{flag}") };
+            assert!(text.starts_with("usage: shop [--listen ADDR]"), "{text}");
+            assert!(text.contains("[1.1.1.1:1]") && text.contains("[one for each CPU]"), "{text}");
         }
     }
 }

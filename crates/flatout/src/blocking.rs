@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::extract::{BodyUse, Extract};
 use crate::handler::{Endpoint, Plain, Shape, most};
 use crate::ready::{SpareId, later_unless_ready};
-use crate::{Context, Problem, Respond};
+use crate::{Context, Problem, Respond, RouteCheck};
 
 /// Threads of the process that run blocking handlers at the same time.
 const THREADS_MAX: usize = 64;
@@ -71,6 +71,13 @@ pub trait Blocking<Arguments>: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use() -> BodyUse;
 
+    /// Checks its arguments against its route, when the application starts.
+    ///
+    /// # Errors
+    /// Why every request would fail.
+    #[doc(hidden)]
+    fn check(route: &RouteCheck<'_>) -> Result<(), String>;
+
     /// Makes its arguments.
     ///
     /// # Errors
@@ -94,6 +101,10 @@ where
 {
     fn body_use(&self) -> BodyUse {
         F::body_use()
+    }
+
+    fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+        F::check(route)
     }
 
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
@@ -160,6 +171,11 @@ macro_rules! blocking {
 
             fn body_use() -> BodyUse {
                 most([$($argument::BODY),*])
+            }
+
+            fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+                $($argument::check(route)?;)*
+                Ok(())
             }
 
             fn arguments(context: &mut Context<'_>) -> Result<($($argument,)*), Problem> {

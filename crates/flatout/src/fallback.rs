@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use flatout_engine::{Reply, Response};
+use flatout_wire::target::PathForm;
 use flatout_wire::{Method, Status};
 use matchit::{Params, Router};
 
 use crate::app::Fallback;
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
+use crate::route_check::{RouteCheck, reachable};
 use crate::routes::{RouteEntry, outermost_first, twice};
 use crate::scope::{Scope, ScopeList};
 use crate::{Context, Error, Problem, Respond};
@@ -24,19 +26,25 @@ pub(crate) struct Fallbacks {
 
 impl Fallbacks {
     /// # Errors
-    /// A malformed prefix, or one with two fallbacks.
+    /// A malformed prefix, one that no path can have, or one with two fallbacks; arguments that no request can fill.
     pub(crate) fn of(
         all: Vec<Fallback>,
         root: &Arc<Scope>,
         places: &mut ScopeList,
+        form: PathForm,
     ) -> Result<Fallbacks, Error> {
         let mut nested = Router::new();
         let mut prefixes: Vec<String> = Vec::new();
         let mut outermost: Option<(bool, RouteEntry)> = None;
         for Fallback { prefix, endpoint, scopes } in all {
             let is_own = scopes.is_empty();
+            let chain = places.of(outermost_first(root, scopes));
+            let form_checked = if prefix.is_empty() { Ok(()) } else { reachable(&prefix, form) };
+            form_checked
+                .and_then(|()| endpoint.check(&RouteCheck::new(&prefix, &chain)))
+                .map_err(|fault| Error::Route(format!("the fallback of `{prefix}/`: {fault}")))?;
             endpoint.placed(&prefix);
-            let entry = RouteEntry::new(endpoint, places.of(outermost_first(root, scopes)), None);
+            let entry = RouteEntry::new(endpoint, chain, None);
             if prefix.is_empty() {
                 match &outermost {
                     // The application's own fallback takes precedence over that of one nested at `/`.

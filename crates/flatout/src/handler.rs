@@ -11,7 +11,7 @@ use flatout_wire::Head;
 
 use crate::extract::{BodyUse, Extract, ExtractAsync};
 use crate::ready::{SpareId, later_unless_ready};
-use crate::{Context, Problem, Respond};
+use crate::{Context, Problem, Respond, RouteCheck};
 
 /// The handler of a route.
 ///
@@ -64,6 +64,16 @@ pub trait Endpoint: Send + Sync + 'static {
     #[doc(hidden)]
     fn takes_connections(&self) -> bool {
         false
+    }
+
+    /// Checks its arguments against its route, when the application starts.
+    ///
+    /// # Errors
+    /// Why every request would fail.
+    #[doc(hidden)]
+    fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+        let _ = route;
+        Ok(())
     }
 
     /// Handles one request.
@@ -194,6 +204,11 @@ macro_rules! handlers {
                 most([$($argument::BODY),*])
             }
 
+            fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+                $($argument::check(route)?;)*
+                Ok(())
+            }
+
             #[inline]
             fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
                 $(let $argument = match $argument::extract(context) {
@@ -213,6 +228,11 @@ macro_rules! handlers {
         {
             fn body_use(&self) -> BodyUse {
                 most([$($argument::BODY),*])
+            }
+
+            fn check(&self, route: &RouteCheck<'_>) -> Result<(), String> {
+                $($argument::check(route)?;)*
+                Ok(())
             }
 
             fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {

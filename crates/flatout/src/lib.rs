@@ -52,6 +52,7 @@ mod ready;
 mod respond;
 #[cfg(feature = "proxy")]
 mod reverse_proxy;
+mod route_check;
 mod routes;
 mod scope;
 mod server;
@@ -113,6 +114,7 @@ pub use respond::{
 };
 #[cfg(feature = "proxy")]
 pub use reverse_proxy::Proxy;
+pub use route_check::RouteCheck;
 pub use server::Server;
 #[cfg(feature = "openapi")]
 pub use utoipa;

@@ -14,6 +14,7 @@ use crate::chain::Chain;
 use crate::extract::BodyUse;
 use crate::fallback::Fallbacks;
 use crate::handler::Endpoint;
+use crate::route_check::{RouteCheck, reachable, route_name};
 use crate::scope::{NestedScope, Scope, ScopeList, WorkerLocal};
 use crate::{Context, Error, Problem, Respond};
 
@@ -84,7 +85,8 @@ impl Routes {
     /// Sorts an application's routes.
     ///
     /// # Errors
-    /// A malformed pattern, one that conflicts with another, or one that has a method twice.
+    /// A pattern that is malformed, that no path can match, that conflicts with another or has a method twice, and
+    /// arguments that no request can fill. All of the latter are reported together.
     pub(crate) fn of(app: App) -> Result<Routes, Error> {
         #[cfg(feature = "openapi")]
         for document in &app.documents {
@@ -97,9 +99,14 @@ impl Routes {
         let root = Arc::new(app.scope);
         let mut places = ScopeList::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
+        let mut faults = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
+            let chain = places.of(outermost_first(&root, scopes));
+            let checked = reachable(&pattern, path_form)
+                .and_then(|()| endpoint.check(&RouteCheck::new(&pattern, &chain)));
+            faults.extend(checked.err().map(|fault| format!("{}: {fault}", route_name(method, &pattern))));
             endpoint.placed(&pattern);
-            let entry = RouteEntry::new(endpoint, places.of(outermost_first(&root, scopes)), Some(&pattern));
+            let entry = RouteEntry::new(endpoint, chain, Some(&pattern));
             // In that form, a percent sign in a path is kept escaped.
             let pattern = if path_form == PathForm::Forward { pattern.replace('%', "%25") } else { pattern };
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
@@ -108,6 +115,9 @@ impl Routes {
             }
             let (pattern, methods) = &mut patterns[at];
             methods.add(method, entry).map_err(|what| twice(pattern, what))?;
+        }
+        if !faults.is_empty() {
+            return Err(Error::Route(faults.join("\n")));
         }
         let mut router = Router::new();
         let mut fixed = FixedPaths::default();
@@ -118,7 +128,7 @@ impl Routes {
             fixed.insert(&pattern, &methods);
             router.insert(pattern.as_str(), methods).map_err(refused)?;
         }
-        let fallbacks = Fallbacks::of(app.fallbacks, &root, &mut places)?;
+        let fallbacks = Fallbacks::of(app.fallbacks, &root, &mut places, path_form)?;
         Ok(Routes { fixed, router, fallbacks, places, path_form, body_bytes_max })
     }
 

@@ -77,8 +77,7 @@ fn path_parameters_are_parsed_into_types() {
         .get("/two/{a}/{b}", |Path((a, b)): Path<(i64, String)>| format!("{a} {b}"))
         .get("/named/{b}/{a}", |Path(Named { a, b }): Path<Named>| format!("{a} {b}"))
         .get("/side/{side}", |Path(side): Path<Side>| format!("{side:?}"))
-        .get("/rest/{*rest}", |Path(rest): Path<String>| rest)
-        .get("/wrong/{a}", |Path((a, b)): Path<(u8, u8)>| format!("{a}{b}"));
+        .get("/rest/{*rest}", |Path(rest): Path<String>| rest);
     let client = client(app);
     for (path, expected) in [
         ("/one/7", "7"),
@@ -93,7 +92,6 @@ fn path_parameters_are_parsed_into_types() {
     assert_eq!(fault["detail"], "the path: `a`: got `seven`, expected u32");
     problem(&client.get("/named/x/300").send(), 400);
     problem(&client.get("/side/right").send(), 400);
-    problem(&client.get("/wrong/1").send(), 400);
     problem(&client.get("/one/%ff").send(), 400);
 }
 
@@ -154,7 +152,6 @@ fn other_arguments() {
         .state(String::from("shared"))
         .local(|| Cell::new(0_u32))
         .get("/state", |State(text): State<String>| text.to_string())
-        .get("/missing", |_: State<u8>| "never")
         .get("/local", |Local(count): Local<Cell<u32>>| {
             count.set(count.get() + 1);
             count.get().to_string()
@@ -169,7 +166,6 @@ fn other_arguments() {
         });
     let client = client(app);
     assert_eq!(client.get("/state").send().text(), "shared");
-    problem(&client.get("/missing").send(), 500);
     assert_eq!(client.get("/local").send().text(), "1");
     assert_eq!(client.get("/local").send().text(), "2");
     assert_eq!(client.get("/header").header("X-A", "b").send().text(), "b");

@@ -49,6 +49,8 @@ mod responses;
 mod server;
 #[path = "slashes.rs"]
 mod slashes;
+#[path = "start_errors.rs"]
+mod start_errors;
 #[cfg(all(feature = "proxy", feature = "push", feature = "upgrade"))]
 #[path = "surrounded.rs"]
 mod surrounded;

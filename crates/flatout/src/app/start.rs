@@ -5,6 +5,7 @@ use std::sync::Arc;
 use flatout_engine::{Address, BoxError, Limits, Plan, Service};
 
 use super::App;
+use crate::arguments::Arguments;
 use crate::routes::Routes;
 use crate::{Error, Result, Server, Shutdown};
 
@@ -163,7 +164,8 @@ impl App {
         self
     }
 
-    /// Reads `--listen ADDR` (repeatable, replaces earlier addresses) and `--workers N` from the command line.
+    /// Reads `--listen ADDR` (repeatable, replaces earlier addresses) and `--workers N` from the command line. `--help`
+    /// prints them and ends the program.
     ///
     /// ```no_run
     /// // `program --listen 127.0.0.1:9000 --workers 2` listens there instead.
@@ -171,8 +173,15 @@ impl App {
     /// # Ok::<(), flatout::Error>(())
     /// ```
     pub fn arguments(mut self) -> App {
-        if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
-            self.fault = self.fault.or(Some(error));
+        match crate::arguments::read(std::env::args_os(), &mut self.plan) {
+            Ok(Arguments::Run) => {}
+            Ok(Arguments::Help(text)) => {
+                use std::io::Write;
+                // A reader that has gone does not want the rest.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                std::process::exit(0);
+            }
+            Err(error) => self.fault = self.fault.or(Some(error)),
         }
         self
     }

@@ -1,5 +1,7 @@
 //! What is wrong with a value that serde refused, in words that a client may read.
 
+use serde::de::DeserializeOwned;
+
 /// The message without the value itself, which may be a password and would appear in the logs of everybody who reads
 /// the response. Messages of an author's own `Deserialize` are unchanged.
 ///
@@ -15,6 +17,19 @@ pub(super) fn without_value(error: &impl std::fmt::Display) -> String {
         Some(format!("{prefix}{kind}{}", &rest[end..]))
     });
     stripped.unwrap_or(message)
+}
+
+/// Reads the fields of a query or form.
+///
+/// # Errors
+/// The name of the first invalid field and what is wrong with it: `` `page`: invalid digit found in string ``.
+pub(super) fn fields<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let pairs = serde_html_form::Deserializer::from_bytes(bytes);
+    serde_path_to_error::deserialize(pairs).map_err(|error| {
+        let (path, message) = (error.path().to_string(), without_value(error.inner()));
+        // A missing field is named by the message alone.
+        if path == "." { message } else { format!("`{path}`: {message}") }
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::body::{essence, whole};
-use super::fault::without_value;
+use super::fault::fields;
 use super::{BodyUse, Extract};
 use crate::{Context, Problem, Respond};
 
@@ -61,8 +61,8 @@ impl<T: DeserializeOwned> Extract for Form<T> {
             let detail = format!("the form has more than {FIELDS_MAX} fields");
             return Err(Problem::new(Status::CONTENT_TOO_LARGE).detail(detail));
         }
-        serde_html_form::from_bytes(bytes).map(Form).map_err(|error| {
-            Problem::new(Status::UNPROCESSABLE_CONTENT).detail(format!("the form: {}", without_value(&error)))
+        fields(bytes).map(Form).map_err(|message| {
+            Problem::new(Status::UNPROCESSABLE_CONTENT).detail(format!("the form: {message}"))
         })
     }
 }

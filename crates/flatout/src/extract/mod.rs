@@ -11,13 +11,14 @@ mod hints;
 #[cfg(feature = "multipart")]
 mod multipart;
 mod param;
+mod param_check;
 mod parts;
 mod query;
 mod target;
 #[cfg(feature = "garde")]
 mod validated;
 
-use crate::{Context, Problem};
+use crate::{Context, Problem, RouteCheck};
 
 pub use body::{Json, Streamed};
 pub use client::ClientIp;
@@ -72,6 +73,16 @@ pub trait Extract: Sized {
     /// # Errors
     /// The problem that the client gets instead.
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem>;
+
+    /// Checks a route whose handler has this argument, when the application starts. By default, nothing is checked. An
+    /// extractor that uses another may call its check.
+    ///
+    /// # Errors
+    /// Why every request would fail, with the names of the types.
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        let _ = route;
+        Ok(())
+    }
 }
 
 /// An argument of an async handler that may wait while it is made, such as a user from a database. Every [`Extract`]
@@ -121,6 +132,16 @@ pub trait ExtractAsync: Sized + 'static {
     fn extract_async(
         context: &mut Context<'_>,
     ) -> impl Future<Output = Result<Self, Problem>> + 'static + use<Self>;
+
+    /// Checks a route whose handler has this argument, when the application starts. By default, nothing is checked. An
+    /// extractor that uses another may call its check.
+    ///
+    /// # Errors
+    /// Why every request would fail, with the names of the types.
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        let _ = route;
+        Ok(())
+    }
 }
 
 impl<T: Extract + 'static> ExtractAsync for T {
@@ -130,6 +151,10 @@ impl<T: Extract + 'static> ExtractAsync for T {
         context: &mut Context<'_>,
     ) -> impl Future<Output = Result<Self, Problem>> + 'static + use<T> {
         std::future::ready(T::extract(context))
+    }
+
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        T::check(route)
     }
 }
 

@@ -10,13 +10,14 @@ use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::Extract;
-use crate::{Context, Problem};
+use super::{Extract, param_check};
+use crate::{Context, Problem, RouteCheck};
 
 /// The `{names}` of the route, decoded: one value for one name, a tuple in their order, or a struct by name.
 ///
 /// # Errors
-/// 400 if a value cannot be parsed as its type.
+/// 400 if a value cannot be parsed as its type. A number of parameters, or a name, that the type does not have is an error
+/// when the application starts.
 ///
 /// ```
 /// use flatout::{App, Path, Status, test::Client};
@@ -61,6 +62,16 @@ impl<T: DeserializeOwned> Extract for Path<T> {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, &**value)).collect();
         T::deserialize(Params(&pairs)).map(Path).map_err(|Fault(message)| {
             Problem::new(Status::BAD_REQUEST).detail(format!("the path: {message}"))
+        })
+    }
+
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        param_check::fits::<T>(route.params()).map_err(|message| {
+            let there = match route.params() {
+                [] => "none".to_owned(),
+                names => format!("`{}`", names.join("`, `")),
+            };
+            format!("`Path<{}>` {message}, but the route has {there}", std::any::type_name::<T>())
         })
     }
 }

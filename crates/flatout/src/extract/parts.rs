@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::watch;
 
 use super::Extract;
-use crate::{Context, Problem};
+use crate::{Context, Problem, RouteCheck};
 
 /// A value given to [`App::state`](crate::App::state), shared by all workers.
 ///
@@ -131,11 +131,19 @@ impl<T: Send + Sync + 'static> Extract for State<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         context.state().map(State).ok_or_else(|| missing::<T>("state"))
     }
+
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        if route.has_state::<T>() { Ok(()) } else { Err(not_given::<T>("State", "state(value)")) }
+    }
 }
 
 impl<T: 'static> Extract for Local<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         context.local().map(Local).ok_or_else(|| missing::<T>("local"))
+    }
+
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        if route.has_local::<T>() { Ok(()) } else { Err(not_given::<T>("Local", "local(|| value)")) }
     }
 }
 
@@ -198,9 +206,16 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
     map
 }
 
-/// A bug in the application: reported on stderr and not to the client.
+/// A bug in the application that the check at the start cannot see, in an extractor that uses this one: reported on stderr
+/// and not to the client.
 fn missing<T>(what: &str) -> Problem {
     let name = std::any::type_name::<T>();
     say(format_args!("a handler needs {what} `{name}`, which was not given to App::{what}"));
     Problem::new(Status::INTERNAL_SERVER_ERROR)
+}
+
+/// The message at the start.
+fn not_given<T>(what: &str, call: &str) -> String {
+    let name = std::any::type_name::<T>();
+    format!("`{what}<{name}>` is missing: add `.{call}` with a `{name}` to the application or one around it")
 }

@@ -6,7 +6,7 @@ use flatout_wire::Status;
 use serde::de::DeserializeOwned;
 
 use super::Extract;
-use super::fault::without_value;
+use super::fault::fields;
 use crate::{Context, Problem};
 
 /// The query string, read into a struct by name; a name that occurs several times fills a `Vec`.
@@ -46,8 +46,8 @@ impl<T> Deref for Query<T> {
 
 impl<T: DeserializeOwned> Extract for Query<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        serde_html_form::from_str(context.query().unwrap_or_default()).map(Query).map_err(|error| {
-            Problem::new(Status::BAD_REQUEST).detail(format!("the query: {}", without_value(&error)))
-        })
+        fields(context.query().unwrap_or_default().as_bytes())
+            .map(Query)
+            .map_err(|message| Problem::new(Status::BAD_REQUEST).detail(format!("the query: {message}")))
     }
 }

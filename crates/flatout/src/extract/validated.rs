@@ -7,7 +7,7 @@ use garde::Validate;
 use serde_json::{Value, json};
 
 use super::{BodyUse, Extract};
-use crate::{Context, Problem};
+use crate::{Context, Problem, RouteCheck};
 
 /// Another argument, such as [`Json`](crate::Json), [`Form`](crate::Form) or [`Query`](crate::Query), whose value is
 /// checked by the `garde` rules of its type.
@@ -60,5 +60,9 @@ where
             .collect();
         let detail = "some fields are invalid";
         Err(Problem::new(Status::UNPROCESSABLE_CONTENT).detail(detail).member("errors", errors))
+    }
+
+    fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+        E::check(route)
     }
 }
