@@ -50,6 +50,9 @@ impl From<flatout_server::Failure> for Failure {
         match failure {
             flatout_server::Failure::Usage(message) => Failure::Usage(message),
             flatout_server::Failure::Run(message) => Failure::Run(message),
+            flatout_server::Failure::Listen(message, address, kind) => {
+                Failure::Run(serve::refused::explained(&message, &address, kind))
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_admin::Action;
 use flatout_cache::Purge;
-use flatout_engine::{Address, Error, Handle, say};
+use flatout_engine::{Address, Handle, say};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addresses::Numbers;
@@ -210,10 +210,7 @@ impl Running {
         let former = self.live.opened();
         let opened = start::open(checked, &former.hub, Some(&former))?;
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
-        let change = self.handle.prepare(checked.listening(acceptor)).map_err(|error| match error {
-            Error::Plan(message) => Failure::Usage(message),
-            error => Failure::Run(error.to_string()),
-        })?;
+        let change = self.handle.prepare(checked.listening(acceptor)).map_err(Failure::from)?;
         // From here on nothing fails. In this order, so that a new listener never serves the old plan.
         if let Some(secure) = secure {
             secure.commit();

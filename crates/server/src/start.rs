@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use flatout_cache::Cache;
 use flatout_engine::tls::Acceptor;
-use flatout_engine::{Address, Error, Handle, Server};
+use flatout_engine::{Address, Handle, Server};
 use flatout_observe::metrics::{self, TlsSource};
 use flatout_observe::observed;
 use flatout_proxy::{Figures, Proxy, Resolver, Watch};
@@ -150,10 +150,10 @@ impl Bound {
             |whose| successor.as_mut().map(|successor| successor.listeners(whose)).unwrap_or_default();
         let observing = observing.bind(inherited(ListenerOwner::Admin))?;
         let listening = checked.listening(acceptor);
-        let server =
-            flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server)).map_err(failure)?;
+        let server = flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server))
+            .map_err(Failure::from)?;
         // Before anything is served: a signal that arrives now drains what was accepted.
-        let server = server.catch_signals().map_err(failure)?;
+        let server = server.catch_signals().map_err(Failure::from)?;
         Ok(Bound { checked, control, numbers, secure, observing, server })
     }
 
@@ -248,7 +248,7 @@ impl Joined {
         };
         let (make, has_push) = (open.make(before), open.has_push());
         let Open { checked, control, secure, mut observing, server, hub, live, .. } = open;
-        let server = server.start(make).map_err(failure)?;
+        let server = server.start(make).map_err(Failure::from)?;
         if let Some(secure) = &secure {
             let following = secure.clone().follow();
             following.map_err(|error| Failure::Run(format!("cannot start the TLS thread: {error}")))?;
@@ -308,7 +308,7 @@ impl Started {
         }
         drop(closing);
         observing.close();
-        ended.map_err(failure)
+        ended.map_err(Failure::from)
     }
 }
 
@@ -374,12 +374,5 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
         }
         (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
         (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
-    }
-}
-
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Plan(message) => Failure::Usage(message),
-        error => Failure::Run(error.to_string()),
     }
 }

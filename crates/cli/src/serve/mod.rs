@@ -14,6 +14,7 @@ mod manual;
 mod options;
 mod parse;
 pub(crate) mod purge;
+pub(crate) mod refused;
 pub(crate) mod reload;
 mod routes;
 mod schema;
@@ -70,10 +71,12 @@ pub(crate) const COMMAND: Command = Command {
 const FOLDER: &str = "folder";
 const CONFIG: &str = "config";
 const TO: &str = "to";
+const PORT: &str = "port";
 const PUSH: &str = "push";
 
 fn arguments(command: clap::Command) -> clap::Command {
-    let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
+    let folder =
+        Arg::new(FOLDER).value_name("DIR").help("The folder to serve, or a site file (*.kdl) [default: .]");
     let config = Arg::new(CONFIG)
         .short('c')
         .long(CONFIG)
@@ -89,7 +92,14 @@ fn arguments(command: clap::Command) -> clap::Command {
     let push = Arg::new(PUSH).long(PUSH).value_name("PATH").help(
         "Serve channels below PATH: subscribe with GET PATH/CHANNEL, publish with POST (see --push-token)",
     );
-    let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to).arg(push);
+    let port = Arg::new(PORT)
+        .short('p')
+        .long(PORT)
+        .value_name("PORT")
+        .value_parser(clap::value_parser!(u16))
+        .help("Listen on this port of this machine: short for --listen 127.0.0.1:PORT");
+    let mut command =
+        command.arg(folder.value_hint(ValueHint::AnyPath)).arg(config).arg(port).arg(to).arg(push);
     for (heading, settings) in GROUPS {
         for setting in *settings {
             command = command.arg(argument(setting).help_heading(*heading));
@@ -157,6 +167,15 @@ fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
             let given = given.map_err(|message| Failure::Usage(format!("--{}: {message}", setting.name)))?;
             found.push((index, (setting, given)));
         }
+    }
+    if let (Some(port), Some(index)) = (matches.get_one::<u16>(PORT), matches.index_of(PORT))
+        && let Some(listen) = settings::find("listen")
+    {
+        let values = Values::of_flag(listen, &port.to_string());
+        found.push((
+            index,
+            (listen, values.map_err(|message| Failure::Usage(format!("--{PORT}: {message}")))?),
+        ));
     }
     found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().map(|(_, flag)| flag).collect())

@@ -28,10 +28,13 @@ pub(super) struct Origin {
 /// The source given on a command line.
 pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let flags = given(matches)?;
-    let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
+    let mut file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
     // A service's unit may pass an empty folder.
-    let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
+    let mut folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
+    if file.is_none() && folder.as_deref().is_some_and(is_site_file) {
+        file = folder.take().map(PathBuf::from);
+    }
     let push = matches.get_one::<String>(PUSH);
     if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some()) {
         return Err(Failure::Usage(
@@ -60,6 +63,12 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         text.push_str(&format!("route {} {{\n  push\n}}\n", quoted(path.trim_end_matches('/'))));
     }
     Ok(Origin { file, text, flags })
+}
+
+/// Whether this is a site file rather than a folder.
+fn is_site_file(name: &str) -> bool {
+    let path = Path::new(name);
+    path.extension().is_some_and(|extension| extension == "kdl") && !path.is_dir()
 }
 
 impl flatout_server::Source for Origin {
