@@ -12,7 +12,7 @@ use flatout_compress::Compress;
 use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan};
 use flatout_files as files;
-use flatout_observe::log::{self, Format};
+use flatout_observe::log::{self, Format, StandardStream};
 use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
@@ -126,15 +126,30 @@ pub(super) struct AccessLog {
     pub(super) sample: Option<u32>,
 }
 
+/// The longest time before a line appears in a standard stream, unless the log says otherwise.
+const STREAM_FLUSH: Duration = Duration::from_millis(200);
+
 impl AccessLog {
     /// Its plan, for the site with this index or for all.
     pub(super) fn plan(self, usual: &log::Plan, site: Option<u16>) -> log::Plan {
         let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
+        let stream = StandardStream::of(&path);
+        let is_for_people =
+            usual.format == Format::combined() && stream.is_some_and(StandardStream::is_terminal);
+        let of_stream = || match is_for_people {
+            true => Format::short(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())),
+            false => usual.format.clone(),
+        };
         log::Plan {
             path,
-            format: format.unwrap_or_else(|| usual.format.clone()),
+            format: format.unwrap_or_else(of_stream),
             buffer_bytes: buffer_bytes.unwrap_or(usual.buffer_bytes),
-            flush: flush.unwrap_or(usual.flush),
+            // Somebody may be watching.
+            flush: flush.unwrap_or(if stream.is_some() {
+                usual.flush.min(STREAM_FLUSH)
+            } else {
+                usual.flush
+            }),
             only: usual.only.iter().cloned().chain(only).collect(),
             sample: sample.unwrap_or(usual.sample),
             site,
