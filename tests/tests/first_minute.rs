@@ -1,9 +1,12 @@
 //! What an operator meets first: the command line, refused addresses, the first lines.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
-use flatout_tests::{Folder, Server, Signal, program};
+use flatout_tests::terminal::Terminal;
+use flatout_tests::{Folder, Server, Signal, program, until};
+use rustix::process::{Pid, kill_process};
 
 fn folder() -> Folder {
     let folder = Folder::new();
@@ -53,7 +56,7 @@ fn a_site_file_is_served_without_a_flag() {
     assert_eq!(server.get("/a.txt", "").text(), "hello");
     folder.write("site.kdl", "listen \"127.0.0.1:0\"\nrespond 200 new\n");
     server.signal(Signal::HUP);
-    flatout_tests::until("a reload", || server.get("/a.txt", "").text() == "new");
+    until("a reload", || server.get("/a.txt", "").text() == "new");
     server.signal(Signal::TERM);
     assert!(server.wait().success());
     assert!(fails(&folder, &["none.kdl"]).contains("none.kdl"));
@@ -86,4 +89,172 @@ fn a_port_in_use_names_its_process_and_the_next_command() {
 fn an_address_of_another_machine_is_explained() {
     let refused = fails(&folder(), &["public", "--listen", "192.0.2.1:8080"]);
     assert!(refused.contains("no network interface of this machine has 192.0.2.1"), "{refused}");
+}
+
+#[test]
+fn the_first_lines_tell_what_is_served_and_the_last_why_it_ended() {
+    let folder = folder();
+    let mut server = Server::start(command(
+        &folder,
+        &[
+            "public",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--tls",
+            "local",
+            "--listen-plain",
+            "127.0.0.1:0",
+            "--state",
+            "state",
+        ],
+    ));
+    let path = folder.0.join("public").display().to_string();
+    let has = |server: &Server, parts: &[&str]| {
+        let lines = server.said();
+        lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    for parts in [
+        &["info: serves: folder ", &path, "(1 file, "][..],
+        &["admin: http://127.0.0.1:"],
+        &["state: ", "state"],
+        &["requests: not logged; --access-log - shows them"],
+    ] {
+        assert!(has(&server, parts), "{parts:?}: {:?}", server.said());
+    }
+    assert!(server.said().len() <= 6, "{:?}", server.said());
+    assert!(server.secure_port.is_some());
+    assert_eq!(server.get("/a.txt", "").text(), "hello");
+    assert_eq!(server.get("/b.txt", "").status, 404);
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    until("the last line", || has(&server, &["info: ended by SIGTERM after ", ": 2 requests served"]));
+    let lines = server.said();
+    let time = lines[0].strip_prefix("flatout: ").unwrap();
+    assert!(
+        time.starts_with("20") && time.get(10..11) == Some("T") && time.get(23..24) == Some("Z"),
+        "{time}"
+    );
+}
+
+#[test]
+fn messages_are_json_with_the_logs_and_follow_their_level() {
+    let folder = folder();
+    let log = folder.0.join("access.log").display().to_string();
+    let mut server = Server::start(command(
+        &folder,
+        &["public", "--listen", "127.0.0.1:0", "--log-format", "json", "--access-log", &log],
+    ));
+    server.signal(Signal::INT);
+    assert!(server.wait().success());
+    until("the last line", || server.said().iter().any(|line| line.contains("ended by SIGINT")));
+    for line in server.said() {
+        let found: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(found["level"], "info");
+        assert!(found["message"].is_string() && found["time"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+    let refused = fails(&folder, &["public", "--log-level", "loud"]);
+    assert!(refused.contains("loud") && refused.contains("warning"), "{refused}");
+}
+
+#[test]
+fn a_reload_logs_what_has_changed() {
+    let folder = folder();
+    let text = |more: &str| {
+        format!(
+            "listen \"127.0.0.1:0\"\nsite a.test {{\n    route \"/a\" {{\n        respond 200 {more}\n    }}\n}}\n"
+        )
+    };
+    folder.write("site.kdl", text("one"));
+    let server = Server::start(command(&folder, &["-c", "site.kdl"]));
+    let reload = |content: String, expected: &str| {
+        folder.write("site.kdl", content);
+        server.signal(Signal::HUP);
+        until(expected, || {
+            server.said().iter().any(|line| line.contains("info: reloaded ") && line.contains(expected))
+        });
+    };
+    reload(text("one"), "no setting has changed");
+    reload(text("two"), "changed route /a of a.test");
+    reload(format!("{}site b.test {{\n    respond 200 b\n}}\n", text("two")), "added route");
+    reload(text("two"), "removed route");
+    folder.write("site.kdl", "site {");
+    server.signal(Signal::HUP);
+    until("the refusal", || server.said().iter().any(|line| line.contains("error: not reloaded")));
+}
+
+/// The output of a server whose stdout is a file.
+fn with_stdout(folder: &Folder, flags: &[&str]) -> (Server, std::path::PathBuf) {
+    let path = folder.0.join("stdout");
+    let mut child = Command::new("sh");
+    let program = program("flatout").display().to_string();
+    let script = format!("exec {program} serve public --listen 127.0.0.1:0 \"$@\" > {}", path.display());
+    child.current_dir(&folder.0).args(["-c", &script, "sh"]).args(flags);
+    (Server::start(child), path)
+}
+
+#[test]
+fn requests_are_printed_to_a_standard_stream() {
+    let folder = folder();
+    for name in ["-", "stdout"] {
+        let (server, path) = with_stdout(&folder, &["--access-log", name]);
+        server.get("/a.txt", "");
+        until("a line", || {
+            std::fs::read_to_string(&path).is_ok_and(|text| text.contains("\"GET /a.txt HTTP/1.1\" 200 5"))
+        });
+    }
+    let server =
+        Server::start(command(&folder, &["public", "--listen", "127.0.0.1:0", "--access-log", "stderr"]));
+    server.get("/a.txt", "");
+    until("a line", || server.said().iter().any(|line| line.contains("\"GET /a.txt HTTP/1.1\" 200 5")));
+}
+
+#[test]
+fn a_terminal_gets_short_coloured_lines() {
+    let folder = folder();
+    let port = free_port();
+    let mut command = command(&folder, &["public", "-p", &port.to_string(), "--access-log", "-"]);
+    command.env_remove("NO_COLOR");
+    let terminal = Terminal::start(command);
+    terminal.wait_for("Ctrl-C");
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"GET /none HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").unwrap();
+    terminal.wait_for("\x1b[33m404\x1b[0m GET a.test/none");
+    kill_process(Pid::from_raw(terminal.pid() as i32).unwrap(), Signal::TERM).unwrap();
+    let (status, shown) = terminal.end();
+    assert!(status.success() && shown.contains("ended by SIGTERM"), "{shown}");
+}
+
+#[test]
+fn logs_name_the_cache_the_tls_session_and_times() {
+    let folder = folder();
+    let (origin, _) = flatout_tests::cached::origin();
+    let log = folder.0.join("access.log");
+    let format = "$upstream_cache_status $upstream_addr $ssl_protocol $ssl_cipher $scheme $time_iso8601_ms $request_time_us $upstream_response_time $request_uri";
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nlisten-plain \"127.0.0.1:0\"\ntls local\nstate state\naccess-log \"{}\" flush=\"20ms\"\nlog-format {format:?}\ncache-time \"60s\"\n\
+             upstream api {{\n    server \"{origin}\"\n}}\nproxy api\n",
+            log.display()
+        ),
+    );
+    let server = Server::start(command(&folder, &["-c", "site.kdl"]));
+    for _ in 0..3 {
+        server.get("/a", "");
+    }
+    let url = format!("https://127.0.0.1:{}/tls", server.secure_port.unwrap());
+    let fetched = Command::new("curl").args(["-sk", "--http2", "-o", "/dev/null", &url]).status().unwrap();
+    assert!(fetched.success());
+    let lines =
+        || std::fs::read_to_string(&log).unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
+    until("four lines", || lines().len() == 4);
+    let lines = lines();
+    assert!(lines[0].starts_with(&format!("MISS {origin} - - http 20")), "{lines:?}");
+    assert!(lines[1].starts_with("HIT - - - http 20") && lines[2].starts_with("HIT - "), "{lines:?}");
+    assert!(lines[3].contains(" TLSv1.3 TLS") && lines[3].contains(" https 20"), "{lines:?}");
+    let words: Vec<&str> = lines[0].split(' ').collect();
+    assert_eq!(words[5].len(), "2026-11-21T17:34:07.123+00:00".len(), "{lines:?}");
+    assert!(words[6].parse::<u64>().unwrap() > 0, "{lines:?}");
 }

@@ -22,6 +22,7 @@ use flatout_site::{self as site, Sites};
 use crate::addresses::Numbers;
 use crate::bus::{BusRuntime, Closing};
 use crate::certificates::Secure;
+use crate::changes::Parts;
 use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
 use crate::observe::{self, Observing};
@@ -50,6 +51,7 @@ fn start_as(
     successor: &mut Option<Successor>,
 ) -> Result<Started, Failure> {
     let checked = source.checked().map_err(Failure::Usage)?;
+    checked.plan().messages.apply();
     let bound = Bound::bind(source, checked, successor)?;
     let joined = bound.open()?.join(successor)?;
     joined.start(successor.take(), version)
@@ -258,7 +260,8 @@ impl Joined {
         }
         let (restart, handle) = (checked.plan().restart.clone(), server.handle());
         let relay = sharing.as_ref().map(|sharing| sharing.relay.clone());
-        control.set(Running { restart, secure, secure_port, live: live.clone(), handle, sharing });
+        let parts = Parts::of(checked.plan());
+        control.set(Running { restart, parts, secure, secure_port, live: live.clone(), handle, sharing });
         let admin = observing.start(&server, version)?;
         let former = Predecessor {
             server: server.handle(),

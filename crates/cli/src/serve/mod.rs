@@ -30,8 +30,6 @@ mod welcome;
 mod when;
 mod words;
 
-use std::io::IsTerminal;
-
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
 use setting::ServeSetting;
@@ -110,8 +108,7 @@ fn arguments(command: clap::Command) -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let started = flatout_server::start(Box::new(source::of(matches)?), VERSION)?;
-    let is_terminal = std::io::stderr().is_terminal();
-    Ok(started.run(is_terminal.then_some(&welcome::welcome))?)
+    Ok(started.run(Some(&welcome::welcome))?)
 }
 
 /// A setting as a flag.

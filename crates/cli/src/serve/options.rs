@@ -10,7 +10,7 @@ use flatout_bus as bus;
 use flatout_cache as cache;
 use flatout_compress::Compress;
 use flatout_engine::tls::{Profile, ServerPlan};
-use flatout_engine::{Address as ListenAddress, Listen, Plan};
+use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
 use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
@@ -60,6 +60,8 @@ pub(super) struct ServeOptions {
     pub(super) pages_here: usize,
     /// Access logs of the server or of a site.
     pub(super) logs: Vec<AccessLog>,
+    /// The least urgent messages of the server itself that are written.
+    pub(super) message_level: Severity,
     /// Defaults of logs; its path is unused.
     pub(super) log: log::Plan,
     /// Addresses of the admin listener.
@@ -200,6 +202,7 @@ impl ServeOptions {
             rewrites: Vec::new(),
             pages_here: 0,
             logs: Vec::new(),
+            message_level: Severity::Info,
             log: log::Plan::new(""),
             admin: Vec::new(),
             admin_public: false,

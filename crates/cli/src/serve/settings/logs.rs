@@ -108,6 +108,17 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
         ..SITES
     },
     ServeSetting {
+        name: "log-level",
+        value: "error|warning|info",
+        default: "info",
+        help: "the server's own messages on stderr that are written; they are JSON if log-format is json",
+        set: |options, given| {
+            options.message_level = given.text().parse()?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
         name: "admin",
         value: "ADDR",
         help: "where to serve metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
