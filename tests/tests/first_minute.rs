@@ -258,3 +258,152 @@ fn logs_name_the_cache_the_tls_session_and_times() {
     assert_eq!(words[5].len(), "2026-11-21T17:34:07.123+00:00".len(), "{lines:?}");
     assert!(words[6].parse::<u64>().unwrap() > 0, "{lines:?}");
 }
+
+#[test]
+fn error_pages_follow_accept_and_name_the_request() {
+    let folder = folder();
+    folder.write(
+        "site.kdl",
+        "listen \"127.0.0.1:0\"\nupstream dead {\n    server \"127.0.0.1:1\"\n}\nsite a.test {\n    files public\n    \
+         route \"/dead\" {\n        proxy dead\n    }\n    route \"/own\" {\n        respond 404 mine\n    }\n}\n",
+    );
+    let sites = Server::start(command(&folder, &["-c", "site.kdl"]));
+    let one = |server: &Server, method: &str, path: &str, host: &str, fields: &str| {
+        server.one(&format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n"))
+    };
+    let single = Server::site(&folder.0.join("public"), &[]);
+    for (server, path, status) in [(&sites, "/none", 404), (&sites, "/dead", 502), (&single, "/none", 404)] {
+        let json = one(server, "GET", path, "a.test", "Accept: application/json\r\nX-Request-Id: id-7\r\n");
+        let found: serde_json::Value = serde_json::from_slice(&json.body).expect("JSON");
+        assert_eq!(
+            (json.status, &found["status"], &found["request_id"]),
+            (status, &status.into(), &"id-7".into())
+        );
+        assert_eq!(json.field("content-type"), Some("application/problem+json"));
+        let html = one(server, "GET", path, "a.test", "Accept: text/html,*/*;q=0.8\r\nX-Request-Id: <b>\r\n");
+        assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
+        assert!(html.text().contains("light dark") && !html.text().contains("<b>"), "{}", html.text());
+        let head = one(server, "HEAD", path, "a.test", "Accept: application/json\r\n");
+        assert_eq!((head.status, head.field("content-type")), (status, Some("application/problem+json")));
+        assert!(head.body.is_empty());
+        let text = one(server, "GET", path, "a.test", "Accept: */*\r\n");
+        assert_eq!(text.field("content-type"), Some("text/plain; charset=utf-8"));
+    }
+    assert_eq!(one(&sites, "GET", "/own", "a.test", "Accept: text/html\r\n").text(), "mine");
+    let unknown = one(&sites, "GET", "/", "x.test:80", "Accept: text/html\r\n");
+    assert!(
+        unknown.status == 421 && unknown.text().contains("no site for host `x.test:80`"),
+        "{}",
+        unknown.text()
+    );
+}
+
+#[test]
+fn plain_http_on_a_port_with_tls_gets_a_readable_response() {
+    let folder = folder();
+    let secure =
+        command(&folder, &["public", "--tls", "local", "--state", "state", "--listen", "127.0.0.1:0"]);
+    let server = Server::start(secure);
+    let port = server.secure_port.unwrap();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(flatout_tests::PATIENCE)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n").unwrap();
+    let found = flatout_tests::answers(&flatout_tests::read_to_close(&mut stream), false);
+    assert!(found[0].status == 400 && found[0].text().contains("use https://"), "{found:?}");
+    let url = format!("https://127.0.0.1:{port}/a.txt");
+    let served = Command::new("curl").args(["-sk", &url]).output().unwrap();
+    assert_eq!(served.stdout, b"hello");
+}
+
+#[test]
+fn a_hashed_password_opens_a_route() {
+    let folder = folder();
+    let hash = |password: &str| {
+        let mut child = Command::new(program("flatout"))
+            .arg("hash-password")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let output = hash("secret");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("$2b$11$") && !text.contains("secret"), "{text}");
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nbasic-auth \"inner\"\nauth-user ann {:?}\nfiles public\n",
+            text.trim()
+        ),
+    );
+    let server = Server::start(command(&folder, &["site.kdl"]));
+    assert_eq!(server.get("/a.txt", "").status, 401);
+    assert_eq!(server.get("/a.txt", "Authorization: Basic YW5uOnNlY3JldA==\r\n").text(), "hello");
+    for refused in [String::new(), "a".repeat(73)] {
+        let output = hash(&refused);
+        assert_eq!(output.status.code(), Some(2), "{refused}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("allowed 1 to 72"));
+    }
+    folder.write("bad.kdl", "basic-auth \"inner\"\nauth-user ann secret\nfiles public\n");
+    assert!(fails(&folder, &["bad.kdl"]).contains("flatout hash-password"));
+}
+
+#[test]
+fn commands_find_the_admin_listener_by_the_site_file() {
+    let folder = folder();
+    let (origin, count) = flatout_tests::cached::origin();
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nadmin \"unix:{}\"\ncache-time \"60s\"\nupstream api {{\n    server \"{origin}\"\n}}\nproxy api\n",
+            folder.0.join("admin.sock").display()
+        ),
+    );
+    let server = Server::start(command(&folder, &["site.kdl"]));
+    let run = |arguments: &[&str]| {
+        let output =
+            Command::new(program("flatout")).current_dir(&folder.0).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, text) = run(&["top", "-c", "site.kdl", "--json", "--count", "1"]);
+    assert!(code == Some(0) && serde_json::from_str::<serde_json::Value>(text.trim()).is_ok(), "{text}");
+    let asked = |host: &str| {
+        assert_eq!(
+            server.one(&format!("GET /p HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).status,
+            200
+        );
+        count.load(std::sync::atomic::Ordering::SeqCst)
+    };
+    assert_eq!([asked("a.test"), asked("b.test"), asked("a.test")], [1, 2, 2]);
+    let (code, text) = run(&["purge", "-c", "site.kdl", "--host", "A.test"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!([asked("b.test"), asked("a.test")], [2, 3], "only one host was purged");
+    let (code, text) = run(&["purge", "-c", "site.kdl", "--host", "a/b"]);
+    assert!(code == Some(2) && text.contains("need a host name"), "{text}");
+    folder.write("plain.kdl", "files public\n");
+    let (code, text) = run(&["top", "-c", "plain.kdl"]);
+    assert!(code == Some(2) && text.contains("has no admin listener"), "{text}");
+}
+
+#[test]
+fn files_of_other_servers_are_recognised() {
+    let folder = folder();
+    folder.write(
+        "nginx.conf",
+        "server {\n    listen 80;\n    location / { proxy_pass http://127.0.0.1:1; }\n}\n",
+    );
+    folder.write("Caddyfile", "example.org {\n    root * /srv\n    reverse_proxy localhost:9000\n}\n");
+    folder.write("ours.kdl", "filse public\n");
+    let check = |name: &str| {
+        let mut command = Command::new(program("flatout"));
+        let output = command.current_dir(&folder.0).args(["check", name]).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(check("nginx.conf").contains("this looks like nginx; convert it: flatout import nginx.conf"));
+    assert!(check("Caddyfile").contains("this looks like a Caddyfile"));
+    assert!(!check("ours.kdl").contains("looks like"));
+}

@@ -5,6 +5,7 @@ mod bench;
 mod climb;
 mod command;
 mod completions;
+mod hash_password;
 mod import;
 mod json_api;
 mod man;
@@ -67,6 +68,7 @@ const COMMANDS: &[Command] = &[
     serve::upgrade::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
+    hash_password::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,
