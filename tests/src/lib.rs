@@ -98,7 +98,7 @@ impl Server {
         let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut first = String::new();
         // It may print messages about its files before.
-        while !first.starts_with("flatout: listening on ") {
+        while !first.contains("listening on ") {
             first.clear();
             let read = stderr.read_line(&mut first).expect("a line");
             assert!(read > 0, "it ended: {:?}", said.lock().unwrap());
@@ -111,8 +111,9 @@ impl Server {
                 keep.lock().unwrap().push(line);
             }
         });
-        let address = first.split_whitespace().find_map(|word| word.strip_prefix("http://")?.parse().ok());
-        let secure = first.split_whitespace().find_map(|word| word.strip_prefix("https://")?.parse().ok());
+        let words = || first.split_whitespace().map(|word| word.trim_end_matches(['"', '}']));
+        let address = words().find_map(|word| word.strip_prefix("http://")?.parse().ok());
+        let secure = words().find_map(|word| word.strip_prefix("https://")?.parse().ok());
         let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
         Server { child, address, secure_port: secure.map(|address: SocketAddr| address.port()), said }
     }

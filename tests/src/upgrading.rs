@@ -47,7 +47,8 @@ pub fn upgrade(admin: &Path) -> Result<String, String> {
 
 /// The process that has taken over, from the output of the upgrade.
 pub fn orphan(said: &str) -> Orphan {
-    let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    let said = said.split_once("process ").map_or(said, |(_, said)| said);
+    let pid = said.split_whitespace().next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
     Orphan(pid.unwrap_or_else(|| panic!("{said}")))
 }
 

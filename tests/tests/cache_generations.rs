@@ -82,7 +82,7 @@ fn wait_until_read(server: &Server) {
 fn successor(server: &Server) -> Orphan {
     until("the upgrade", || has_said(server, "has taken over"));
     let said = server.said().into_iter().find(|line| line.contains("has taken over")).unwrap();
-    orphan(said.trim_start_matches("flatout: "))
+    orphan(&said)
 }
 
 /// A new server that has read the folder.

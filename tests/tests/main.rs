@@ -25,6 +25,8 @@ mod differential;
 mod ending;
 #[path = "files.rs"]
 mod files;
+#[path = "first_minute.rs"]
+mod first_minute;
 #[path = "grpc.rs"]
 mod grpc;
 #[path = "help.rs"]

@@ -347,6 +347,7 @@ log-buffer "1KiB"
 log-flush "3s"
 log-only "status>=500"
 log-sample 3
+log-level warning
 admin "unix:{F}/other.sock"
 admin-public
 head-bytes "1KiB"

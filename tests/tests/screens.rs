@@ -53,7 +53,14 @@ fn serve_prints_a_useful_summary() {
     kill_process(Pid::from_raw(terminal.pid() as i32).unwrap(), Signal::TERM).unwrap();
     let (status, shown) = terminal.end();
     assert!(status.success(), "{shown}");
-    for expected in ["http://127.0.0.1:", path, "files    1, ", "workers  1", "stop     Ctrl-C"] {
+    for expected in [
+        "http://127.0.0.1:",
+        path,
+        "(1 file, ",
+        "1 workers",
+        "stop     Ctrl-C",
+        "requests not logged; --access-log - shows them",
+    ] {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
 }

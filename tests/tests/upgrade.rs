@@ -264,7 +264,7 @@ fn a_signal_is_enough_and_the_new_process_reads_the_file() {
     until("the new process", || server.said().iter().any(|said| said.contains("has taken over")));
     assert!(server.wait().success());
     let said = server.said().into_iter().find(|said| said.contains("has taken over")).unwrap();
-    let orphan = orphan(said.trim_start_matches("flatout: "));
+    let orphan = orphan(&said);
     assert_eq!(server.get("/", "").text(), "new");
     // A connection without a request was closed cleanly.
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);

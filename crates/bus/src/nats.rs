@@ -19,7 +19,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use flatout_engine::say;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -195,7 +194,10 @@ impl Shared {
             standing.state = BusState::Away;
             drop(standing);
             self.news.notify_all();
-            say(format_args!("the thread of the bus has failed: {why}; trying again"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("the thread of the bus has failed: {why}; trying again"),
+            );
             thread::sleep(pause);
         }
     }
@@ -227,10 +229,16 @@ async fn run(shared: &Shared, member: &Weak<Relay>) {
         shared.news.notify_all();
         if was_joined {
             shared.lock().lost += 1;
-            say(format_args!("the bus at {server} was lost: {why}; trying again"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("the bus at {server} was lost: {why}; trying again"),
+            );
             away_since = Some(Instant::now());
         } else if away_since.is_none() {
-            say(format_args!("the bus at {server} cannot be joined: {why}; trying again"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("the bus at {server} cannot be joined: {why}; trying again"),
+            );
             away_since = Some(began);
         }
         let dropped = shared.lock().dropped;
@@ -239,7 +247,10 @@ async fn run(shared: &Shared, member: &Weak<Relay>) {
         } else if dropped > told_dropped {
             // Reported once, until the bus is joined again.
             told_dropped = u64::MAX;
-            say(format_args!("the queue of the bus is full: the oldest messages are dropped"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("the queue of the bus is full: the oldest messages are dropped"),
+            );
         }
         // If the server accepts the connection but soon closes it, the pause still grows.
         if was_joined && began.elapsed() >= PAUSE_MAX {

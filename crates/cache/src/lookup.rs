@@ -105,6 +105,6 @@ impl CacheWorker {
             cache_status.as_ref(),
             response,
         );
-        self.counters.count(label);
+        self.counters.count_response(label, response);
     }
 }

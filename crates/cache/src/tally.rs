@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use flatout_engine::Response;
+use flatout_observe::observed::Notes;
+
 use crate::status::CacheOutcome;
 use crate::store::Store;
 use flatout_observe::metrics::{Family, Kind, Value};
@@ -34,6 +37,13 @@ impl Counters {
         add_one(&self.labels[label as usize]);
     }
 
+    /// Counts a response, and notes its origin for the log.
+    #[inline]
+    pub(crate) fn count_response(&self, label: CacheOutcome, response: &mut Response) {
+        self.count(label);
+        note_outcome(label, response);
+    }
+
     /// Counts a request that shares another's response.
     pub(crate) fn collapsed(&self) {
         add_one(&self.collapsed);
@@ -57,6 +67,12 @@ pub(crate) struct Totals {
     inactive: u64,
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
+}
+
+/// Notes the origin of a response for the log.
+#[inline]
+pub(crate) fn note_outcome(label: CacheOutcome, response: &mut Response) {
+    response.set_note(Notes::cached(response.note(), label as u8));
 }
 
 impl Tally {

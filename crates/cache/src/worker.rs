@@ -131,7 +131,7 @@ impl CacheWorker {
             };
             match self.hit(&head, &forwarded, &lookup, response) {
                 Some(slot) => {
-                    self.counters.count(CacheOutcome::Hit);
+                    self.counters.count_response(CacheOutcome::Hit, response);
                     forwarded
                         .finish
                         .finish_stored(response, &ServedEntry { worker: self, slot, hash: key.hash });

@@ -5,6 +5,7 @@ mod bench;
 mod climb;
 mod command;
 mod completions;
+mod hash_password;
 mod import;
 mod json_api;
 mod man;
@@ -50,6 +51,9 @@ impl From<flatout_server::Failure> for Failure {
         match failure {
             flatout_server::Failure::Usage(message) => Failure::Usage(message),
             flatout_server::Failure::Run(message) => Failure::Run(message),
+            flatout_server::Failure::Listen(message, address, kind) => {
+                Failure::Run(serve::refused::explained(&message, &address, kind))
+            }
         }
     }
 }
@@ -64,6 +68,7 @@ const COMMANDS: &[Command] = &[
     serve::upgrade::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
+    hash_password::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,

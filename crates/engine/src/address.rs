@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where to listen: `127.0.0.1:8080`, `[::]:8080`, `:8080`, `8080` or `unix:/run/site.sock`.
+/// Where to listen: `127.0.0.1:8080`, `[::]:8080`, `:8080`, `8080` (loopback only) or `unix:/run/site.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TCP; port 0 lets the kernel choose.
@@ -25,8 +25,11 @@ impl FromStr for Address {
             }
             return Ok(Address::Unix(path.into()));
         }
-        let any_v4 =
-            |port: &str| port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+        let at = |ip: Ipv4Addr, port: &str| port.parse().ok().map(|port| SocketAddr::from((ip, port)));
+        let of_port = || match text.strip_prefix(':') {
+            Some(port) => at(Ipv4Addr::UNSPECIFIED, port),
+            None => at(Ipv4Addr::LOCALHOST, text),
+        };
         let named = || {
             let (host, port) = text.rsplit_once(':')?;
             let port = port.parse().ok()?;
@@ -38,12 +41,22 @@ impl FromStr for Address {
         };
         text.parse()
             .ok()
-            .or_else(|| any_v4(text.strip_prefix(':').unwrap_or(text)))
+            .or_else(of_port)
             .or_else(named)
             .map(Address::Tcp)
             .ok_or_else(|| {
-                format!("listen address: got `{text}`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH")
+                format!("listen address: got `{text}`, need IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH")
             })
+    }
+}
+
+impl Address {
+    /// It as a URL: `http://127.0.0.1:80`, `https://…` with TLS, or `unix:/run/site.sock`.
+    pub fn url(&self, is_secure: bool) -> String {
+        match self {
+            Address::Tcp(address) if is_secure => format!("https://{address}"),
+            address => address.to_string(),
+        }
     }
 }
 
@@ -66,7 +79,7 @@ mod tests {
             ("127.0.0.1:80", "http://127.0.0.1:80"),
             ("[::1]:80", "http://[::1]:80"),
             (":80", "http://0.0.0.0:80"),
-            ("80", "http://0.0.0.0:80"),
+            ("80", "http://127.0.0.1:80"),
             ("*:80", "http://[::]:80"),
             ("localhost:0", "http://127.0.0.1:0"),
             ("unix:/a/b", "unix:/a/b"),

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatout_lane::clock;
 
-use crate::say::say;
-
 /// The bugs of this process.
 static BUGS: Bugs = Bugs::new();
 
@@ -56,7 +54,7 @@ pub fn report_bug(message: fmt::Arguments<'_>) {
     // A second panic in a destructor would end the process, and hide the first one.
     assert!(!panics() || std::thread::panicking(), "bug at {place}: {message}");
     if let Some(line) = BUGS.count(place, message, clock::nanoseconds() / 1_000_000_000) {
-        say(format_args!("{line}"));
+        crate::say::report(crate::say::Severity::Error, format_args!("{line}"));
     }
 }
 

@@ -12,7 +12,7 @@ use flatout_wire::h1;
 use crate::h2::Session;
 use crate::output::Queue;
 use crate::record::Record;
-use crate::service::Takeover;
+use crate::service::{Takeover, Tls};
 use crate::transport::Transport;
 
 /// A connection in the lane.
@@ -113,6 +113,12 @@ impl Connection {
             work: None,
             peer: Peer::of(peer),
         }
+    }
+
+    /// Its client, and facts about its TLS.
+    #[inline]
+    pub(crate) fn origin(&self) -> (Peer, Option<Tls<'_>>) {
+        (self.peer, self.transport.secured().map(Tls::of))
     }
 
     /// Whether the client is not known yet: nothing may be parsed as a request.

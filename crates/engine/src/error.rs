@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::Address;
+
 /// Why a server did not start, or ended.
 #[derive(Debug)]
 pub enum Error {
@@ -10,6 +12,8 @@ pub enum Error {
     Plan(String),
     /// A system error: what was tried, and the error.
     System(String, io::Error),
+    /// An address cannot be bound: its URL, the address, and the error.
+    Listen(String, Address, io::Error),
     /// A worker's thread panicked outside a handler.
     Worker(usize),
 }
@@ -19,6 +23,7 @@ impl fmt::Display for Error {
         match self {
             Error::Plan(message) => f.write_str(message),
             Error::System(what, source) => write!(f, "{what}: {source}"),
+            Error::Listen(url, _, source) => write!(f, "cannot listen on {url}: {source}"),
             Error::Worker(index) => {
                 write!(f, "worker {index} panicked; this is a bug, please report it")
             }
@@ -29,7 +34,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::System(_, source) => Some(source),
+            Error::System(_, source) | Error::Listen(_, _, source) => Some(source),
             _ => None,
         }
     }

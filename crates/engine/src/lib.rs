@@ -31,6 +31,7 @@ mod address;
 mod bug;
 mod connection;
 mod error;
+mod error_page;
 mod exchange;
 mod h1;
 mod h2;
@@ -51,6 +52,7 @@ mod worker;
 
 pub use bug::{bugs_total, report_bug};
 pub use error::Error;
+pub use error_page::{adapt_error_page, write_error_page, write_error_page_of};
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
     Tunnel, TunnelEnd, TunnelProgress, Worker,
@@ -64,7 +66,7 @@ pub use plan::{
     Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Listen, Locality, PROXY_HEADER_TIME_MAX,
     Plan, SocketPlan,
 };
-pub use say::say;
+pub use say::{MessagePlan, Severity, report, say};
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,

@@ -10,7 +10,7 @@ use flatout_lane::clock::Moment;
 use flatout_wire::Head;
 
 use crate::connection::Peer;
-use crate::service::{Begun, Ended, Outcome, Service};
+use crate::service::{Begun, Ended, Outcome, Service, Tls};
 
 /// A request so far: the value that will be reported, in place. Until then its outcome is the one for the case that
 /// all is sent.
@@ -42,9 +42,16 @@ impl Record {
 
     /// For a request whose head was parsed. `recorder` is the service that wants records, if any.
     #[inline]
-    pub(crate) fn of(recorder: Option<&dyn Service>, head: &Head<'_>, peer: Peer, began_ns: u64) -> Record {
+    pub(crate) fn of(
+        recorder: Option<&dyn Service>,
+        head: &Head<'_>,
+        (peer, tls): (Peer, Option<Tls<'_>>),
+        began_ns: u64,
+    ) -> Record {
         let mark = match recorder {
-            Some(service) => begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address() }),
+            Some(service) => {
+                begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address(), tls })
+            }
             None => 0,
         };
         Record::new(head.len(), began_ns, mark, Outcome::Sent)
@@ -54,11 +61,11 @@ impl Record {
     pub(crate) fn refused(
         recorder: Option<&dyn Service>,
         refused: &[u8],
-        peer: Peer,
+        (peer, tls): (Peer, Option<Tls<'_>>),
         began_ns: u64,
     ) -> Record {
         let mark = match recorder {
-            Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address() }),
+            Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address(), tls }),
             None => 0,
         };
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)

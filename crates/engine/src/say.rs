@@ -1,15 +1,143 @@
 //! Messages to the operator.
+//!
+//! ```text
+//! flatout: 2026-11-21T17:34:07.123Z info: listening on http://127.0.0.1:8080
+//! {"time":"2026-11-21T17:34:07.123Z","level":"info","message":"listening on http://127.0.0.1:8080"}
+//! ```
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::Write;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use flatout_lane::clock;
+
+/// How urgent a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Severity {
+    /// Something failed: somebody has to act.
+    Error,
+    /// Something is wrong, and the server has a way around it.
+    Warning,
+    /// Something has happened.
+    #[default]
+    Info,
+}
+
+impl Severity {
+    const ALL: [Severity; 3] = [Severity::Error, Severity::Warning, Severity::Info];
+
+    /// Its name in messages and settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        }
+    }
+}
+
+impl FromStr for Severity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Severity, String> {
+        let known = Severity::ALL.into_iter().find(|level| level.name() == text);
+        known.ok_or_else(|| format!("got `{text}`, need error, warning or info"))
+    }
+}
+
+/// Which messages are written, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MessagePlan {
+    /// The least urgent ones that are written.
+    pub level: Severity,
+    /// As a JSON object for each line, instead of text.
+    pub is_json: bool,
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(Severity::Info as u8);
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+impl MessagePlan {
+    /// Applies to all messages of this process from now on.
+    pub fn apply(self) {
+        LEVEL.store(self.level as u8, Ordering::Relaxed);
+        IS_JSON.store(self.is_json, Ordering::Relaxed);
+    }
+}
+
+/// Writes an informational line to stderr.
+pub fn say(message: fmt::Arguments<'_>) {
+    report(Severity::Info, message);
+}
 
 /// Writes a line to stderr, with one write. If stderr is closed, only the line is lost: `eprintln!` would panic, and
 /// end a worker because of a message.
-pub fn say(message: fmt::Arguments<'_>) {
+#[cold]
+pub fn report(severity: Severity, message: fmt::Arguments<'_>) {
     // The simulator looks for its own findings.
     #[cfg(feature = "simulation")]
     if flatout_lane::clock::simulated::is_set() {
         return;
     }
-    let _ = std::io::stderr().write_all(format!("flatout: {message}\n").as_bytes());
+    if severity as u8 > LEVEL.load(Ordering::Relaxed) {
+        return;
+    }
+    let time = iso_milliseconds(clock::unix_milliseconds());
+    let level = severity.name();
+    let line = match IS_JSON.load(Ordering::Relaxed) {
+        true => format!(
+            "{{\"time\":\"{time}\",\"level\":\"{level}\",\"message\":{}}}\n",
+            Quoted(&message.to_string())
+        ),
+        false => format!("flatout: {time} {level}: {message}\n"),
+    };
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// A time as in `2026-11-21T17:34:07.123Z`.
+fn iso_milliseconds(unix_ms: u64) -> String {
+    // `Sun, 06 Nov 1994 08:49:37 GMT` has all parts.
+    let date = flatout_wire::date::format(unix_ms / 1000);
+    let text = String::from_utf8_lossy(&date);
+    let mut words = text.split_ascii_whitespace().skip(1);
+    let mut word = || words.next().unwrap_or_default();
+    let (day, month, year, time) = (word(), word(), word(), word());
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let number = 1 + MONTHS.iter().position(|name| *name == month).unwrap_or_default();
+    format!("{year}-{number:02}-{day}T{time}.{:03}Z", unix_ms % 1000)
+}
+
+/// A JSON string.
+struct Quoted<'t>(&'t str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for char in self.0.chars() {
+            match char {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                '\n' => f.write_str("\\n")?,
+                char if char.is_control() => write!(f, "\\u{:04x}", char as u32)?,
+                char => f.write_char(char)?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_json_strings_are_written() {
+        assert_eq!(iso_milliseconds(784_111_777_007), "1994-11-06T08:49:37.007Z");
+        assert_eq!(Quoted("a\"\\\n\u{1}ü").to_string(), "\"a\\\"\\\\\\n\\u0001ü\"");
+        assert_eq!("warning".parse(), Ok(Severity::Warning));
+        assert!("loud".parse::<Severity>().unwrap_err().contains("error, warning or info"));
+        assert!(Severity::Error < Severity::Info);
+    }
 }

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use crate::bug;
 use crate::readers::Readers;
-use crate::say::say;
 
 /// Connections of the whole server.
 pub(crate) struct Shared {
@@ -123,9 +122,12 @@ impl Shared {
     pub(crate) fn complain(&self, error: &io::Error) {
         if self.is_new_second(&self.complained_at_s) {
             let served = self.connections.load(Ordering::Relaxed);
-            say(format_args!(
-                "cannot accept new connections: {error}; the {served} open ones are still served"
-            ));
+            crate::say::report(
+                crate::say::Severity::Warning,
+                format_args!(
+                    "cannot accept new connections: {error}; the {served} open ones are still served"
+                ),
+            );
         }
     }
 
@@ -133,7 +135,10 @@ impl Shared {
     pub(crate) fn complain_of_proxy(&self, peer: Option<SocketAddr>, reason: &str) {
         if self.is_new_second(&self.proxy_complained_at_s) {
             let peer = peer.map_or_else(|| "a Unix socket".to_owned(), |peer| peer.to_string());
-            say(format_args!("a connection from {peer} was closed: {reason}"));
+            crate::say::report(
+                crate::say::Severity::Warning,
+                format_args!("a connection from {peer} was closed: {reason}"),
+            );
         }
     }
 

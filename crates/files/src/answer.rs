@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service};
+use flatout_engine::{Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service, adapt_error_page};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
@@ -271,6 +271,7 @@ impl Files {
             return self.file(head, index, response);
         }
         self.answer_404(response);
+        adapt_error_page(head, response);
         // The site's own page, if it is in memory.
         if let Some(Node::File(page)) = tree.get(b"/404.html")
             && let Some(bytes) = page.contents().plain()

@@ -51,8 +51,17 @@ impl Sites {
 /// log line has `-` for the upstream.
 const NOTES_MAX: usize = 16 << 10;
 
-/// Bits of a note for the site's number; the others are the key of the kept entry.
+/// Bits of a note for the site's number. Above them are those for the cache, and the others are the key of the kept entry.
 const SITE_BITS: u32 = 16;
+
+/// Bits of a note for the outcome of a cache.
+const CACHE_BITS: u32 = 4;
+
+/// Bits below the key of the kept entry.
+const KEY_AT: u32 = SITE_BITS + CACHE_BITS;
+
+/// Names of a cache's outcomes, as nginx logs them. The first one is for requests that no cache has seen.
+const CACHE_NAMES: [&str; 8] = ["", "HIT", "MISS", "STALE", "UPDATING", "REVALIDATED", "BYPASS", "EXPIRED"];
 
 /// What one worker's services note of their requests.
 #[derive(Default)]
@@ -102,6 +111,19 @@ impl Notes {
         u64::from(site)
     }
 
+    /// A note with the outcome of a cache, by its number: hit, miss, stale, updating, revalidated, bypass, expired.
+    #[inline]
+    pub fn cached(note: u64, outcome: u8) -> u64 {
+        let bits = (u64::from(outcome) + 1) & ((1 << CACHE_BITS) - 1);
+        note & !(((1 << CACHE_BITS) - 1) << SITE_BITS) | bits << SITE_BITS
+    }
+
+    /// The name of a cache's outcome in a note; `None` if no cache has seen the request.
+    pub(crate) fn cache_name(note: u64) -> Option<&'static str> {
+        let at = (note >> SITE_BITS) as usize & ((1 << CACHE_BITS) - 1);
+        CACHE_NAMES.get(at).copied().filter(|name| !name.is_empty())
+    }
+
     /// The note of a response that came from an upstream.
     pub fn upstream(&self, site: u16, upstream: Upstream) -> u64 {
         let count = self.count.get() + 1;
@@ -117,12 +139,12 @@ impl Notes {
                 kept.push((count, upstream));
             }
         }
-        count << SITE_BITS | u64::from(site)
+        count << KEY_AT | u64::from(site)
     }
 
     /// Changes a note, if it is still kept.
     pub fn update(&self, note: u64, change: impl FnOnce(&mut Upstream)) {
-        let count = note >> SITE_BITS;
+        let count = note >> KEY_AT;
         if let Some((kept, upstream)) = self.kept.borrow_mut().get_mut(count as usize % NOTES_MAX)
             && *kept == count
             && count != 0
@@ -134,7 +156,7 @@ impl Notes {
     /// Calls `act` with the site and the upstream of a note.
     #[inline]
     pub(crate) fn with<T>(&self, note: u64, act: impl FnOnce(u16, Option<&Upstream>) -> T) -> T {
-        let (site, count) = (note as u16, note >> SITE_BITS);
+        let (site, count) = (note as u16, note >> KEY_AT);
         if count == 0 {
             return act(site, None);
         }
@@ -177,6 +199,10 @@ mod tests {
         assert_eq!((found.0, found.1.unwrap().attempts[0].response_ns), (3, Some(7)));
         assert_eq!(notes.with(Notes::site(9), |site, upstream| (site, upstream.is_none())), (9, true));
         assert_eq!(notes.with(0, |site, upstream| (site, upstream.is_none())), (0, true));
+        assert_eq!((Notes::cache_name(first), Notes::cache_name(0)), (None, None));
+        let (hit, expired) = (Notes::cached(first, 0), Notes::cached(Notes::cached(7, 1), 6));
+        assert_eq!((Notes::cache_name(hit), Notes::cache_name(expired)), (Some("HIT"), Some("EXPIRED")));
+        assert_eq!(notes.with(hit, |site, upstream| (site, upstream.is_some())), (3, true));
         for status in 0..NOTES_MAX as u16 {
             let note = notes.upstream(1, upstream(status));
             assert_eq!(

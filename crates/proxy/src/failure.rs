@@ -7,10 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use flatout_engine::{BodyFault, say};
+use flatout_engine::{BodyFault, Severity, report};
 use flatout_wire::Status;
-
-use flatout_observe::log::iso_time;
 
 /// Lines about failures that a process logs in a second. Further ones are counted.
 const LINES_PER_S_MAX: u32 = 5;
@@ -158,11 +156,10 @@ impl Failure {
         let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let Some(left_out) = THROTTLE.admit(unix_seconds) else { return };
         let line = Line { failure: self, upstream, server, request, detail };
-        let time = iso_time(unix_seconds);
-        let level = if self.is_warning() { "warning" } else { "error" };
+        let severity = if self.is_warning() { Severity::Warning } else { Severity::Error };
         match left_out {
-            0 => say(format_args!("{time} {level}: {line}")),
-            more => say(format_args!("{time} {level}: {line} ({more} lines before it were left out)")),
+            0 => report(severity, format_args!("{line}")),
+            more => report(severity, format_args!("{line} ({more} lines before it were left out)")),
         }
     }
 }

@@ -129,7 +129,10 @@ impl AcmeRuntime {
         let Some(names) = self.local.as_ref().filter(|_| self.looked.elapsed() > LOCAL_LOOK) else { return };
         self.looked = Instant::now();
         if let Err(why) = local::ensure(&self.state, names, SystemTime::now(), say) {
-            say(format_args!("the local certificate is not renewed: {why}"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("the local certificate is not renewed: {why}"),
+            );
         }
     }
 

@@ -115,7 +115,10 @@ fn look(acceptor: &Acceptor) {
     match acceptor.follow() {
         Ok(false) => {}
         Ok(true) => say(format_args!("certificates have changed; new connections get the new ones")),
-        Err(why) => say(format_args!("certificates were not changed, the old ones stay in use: {why}")),
+        Err(why) => flatout_engine::report(
+            flatout_engine::Severity::Warning,
+            format_args!("certificates were not changed, the old ones stay in use: {why}"),
+        ),
     }
 }
 
@@ -124,7 +127,7 @@ fn look(acceptor: &Acceptor) {
 fn warn(acceptor: &Acceptor, said: &[String]) -> Vec<String> {
     let warnings = warnings(acceptor, SystemTime::now());
     for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
-        say(format_args!("{warning}"));
+        flatout_engine::report(flatout_engine::Severity::Warning, format_args!("{warning}"));
     }
     warnings
 }

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_admin::Action;
 use flatout_cache::Purge;
-use flatout_engine::{Address, Error, Handle, say};
+use flatout_engine::{Address, Handle, say};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addresses::Numbers;
 use crate::bus::{self, BusRuntime};
 use crate::certificates::Secure;
+use crate::changes::Parts;
 use crate::live::Live;
 use crate::plan::{Checked, Plan, Source};
 use crate::secure::SecurePort;
@@ -33,6 +34,8 @@ pub(crate) struct Control {
 pub(crate) struct Running {
     /// The settings that need a restart, as they were at the start.
     pub(crate) restart: Vec<(&'static str, String)>,
+    /// What is served, for the differences to the next plan.
+    pub(crate) parts: Parts,
     pub(crate) secure: Option<Secure>,
     pub(crate) secure_port: SecurePort,
     pub(crate) live: Live,
@@ -67,7 +70,13 @@ impl Control {
         vec![
             action("/reload", |control, _| {
                 let _turn = control.turns.take()?;
-                control.reload()
+                // Whoever has asked gets the message; the log of the server has it too.
+                control.reload().inspect(|message| say(format_args!("{message}"))).inspect_err(|why| {
+                    flatout_engine::report(
+                        flatout_engine::Severity::Error,
+                        format_args!("not reloaded, the old configuration stays in use: {why}"),
+                    );
+                })
             }),
             action("/purge", |control, what| {
                 let _turn = control.turns.take()?;
@@ -84,7 +93,7 @@ impl Control {
         let control = self.clone();
         signals::on(signals::SIGUSR2, move || {
             if let Err(why) = control.upgrade() {
-                say(format_args!("not upgraded: {why}"));
+                flatout_engine::report(flatout_engine::Severity::Error, format_args!("not upgraded: {why}"));
             }
         })
     }
@@ -110,7 +119,10 @@ impl Control {
         self.turns.take_by_signal(|turn| match turn {
             Ok(_turn) => match self.reload() {
                 Ok(message) => say(format_args!("{message}")),
-                Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
+                Err(why) => flatout_engine::report(
+                    flatout_engine::Severity::Error,
+                    format_args!("not reloaded, the old configuration stays in use: {why}"),
+                ),
             },
             Err(pid) => pass_on(pid, Signal::HUP, "the reload"),
         });
@@ -149,12 +161,14 @@ impl Control {
                 "there is no file to read again; restart the server to change its settings".to_owned()
             );
         };
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = running.as_ref().ok_or("the server has not started yet")?;
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = running.as_mut().ok_or("the server has not started yet")?;
         let mut checked = self.source.checked()?;
         checked.number(&self.numbers).map_err(|failure| failure.to_string())?;
         let Changed { added, removed } =
             running.change(&mut checked).map_err(|failure| failure.to_string())?;
+        let parts = Parts::of(checked.plan());
+        let differences = std::mem::replace(&mut running.parts, parts).until(&running.parts);
         let sites = &checked.plan().sites;
         let routes: usize = sites.sites.iter().map(|site| site.routes.len()).sum();
         let counted = [
@@ -171,7 +185,7 @@ impl Control {
             }
         };
         let (added, removed) = (listed("now listening on", added), listed("no longer listening on", removed));
-        Ok(format!("reloaded {file}: {counted}{added}{removed}"))
+        Ok(format!("reloaded {file}: {counted}; {differences}{added}{removed}"))
     }
 
     /// Replaces this process by another one. Returns a message with the result, or why this process continues.
@@ -196,7 +210,8 @@ impl Running {
             https_redirect: _, //
             push: _,           //
             bus: _,            //
-            logs: _,           //
+            messages: _,       // applied below
+            logs: _,           // these need a restart too
             admin: _,          //
             admin_public: _,   //
             is_constant: _,    // a file that is read again is not
@@ -210,14 +225,12 @@ impl Running {
         let former = self.live.opened();
         let opened = start::open(checked, &former.hub, Some(&former))?;
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);
-        let change = self.handle.prepare(checked.listening(acceptor)).map_err(|error| match error {
-            Error::Plan(message) => Failure::Usage(message),
-            error => Failure::Run(error.to_string()),
-        })?;
+        let change = self.handle.prepare(checked.listening(acceptor)).map_err(Failure::from)?;
         // From here on nothing fails. In this order, so that a new listener never serves the old plan.
         if let Some(secure) = secure {
             secure.commit();
         }
+        checked.plan().messages.apply();
         self.live.replace(opened);
         let changed = change.commit();
         self.secure_port.set(self.handle.secure_port());
@@ -235,6 +248,9 @@ fn pass_on(pid: u32, signal: Signal, what: &str) {
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
     match id.map(|id| kill_process(id, signal)) {
         Some(Ok(())) => say(format_args!("process {pid} has taken over, and was asked for {what}")),
-        _ => say(format_args!("process {pid} has taken over, but it could not be asked for {what}")),
+        _ => flatout_engine::report(
+            flatout_engine::Severity::Error,
+            format_args!("process {pid} has taken over, but it could not be asked for {what}"),
+        ),
     }
 }

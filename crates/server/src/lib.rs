@@ -16,6 +16,7 @@ mod acme_run;
 mod addresses;
 mod bus;
 mod certificates;
+mod changes;
 mod control;
 mod failure;
 pub mod live;

@@ -156,7 +156,7 @@ impl Observing {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Plan(message) => Failure::Usage(message),
+        error @ (Error::Plan(_) | Error::Listen(..)) => error.into(),
         error => Failure::Run(format!("the admin listener: {error}")),
     }
 }

@@ -13,7 +13,7 @@ use flatout_bus as bus;
 use flatout_certify::State;
 use flatout_certify::acme::Way;
 use flatout_engine::tls::{Acceptor, ClientCertificates, Profile, Selector, ServerPlan};
-use flatout_engine::{Address, Listen};
+use flatout_engine::{Address, Listen, MessagePlan};
 use flatout_observe::log;
 use flatout_push as push;
 use flatout_site::plan::{self as site_plan, PathMatch, Route};
@@ -47,6 +47,8 @@ pub struct Plan {
     pub push: push::Limits,
     /// The bus to other servers.
     pub bus: Option<bus::Plan>,
+    /// Messages of the server itself.
+    pub messages: MessagePlan,
     /// The access logs.
     pub logs: Vec<log::Plan>,
     /// Addresses of the admin listener.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use flatout_cache::Cache;
 use flatout_engine::tls::Acceptor;
-use flatout_engine::{Address, Error, Handle, Server};
+use flatout_engine::{Address, Handle, Server};
 use flatout_observe::metrics::{self, TlsSource};
 use flatout_observe::observed;
 use flatout_proxy::{Figures, Proxy, Resolver, Watch};
@@ -22,6 +22,7 @@ use flatout_site::{self as site, Sites};
 use crate::addresses::Numbers;
 use crate::bus::{BusRuntime, Closing};
 use crate::certificates::Secure;
+use crate::changes::Parts;
 use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
 use crate::observe::{self, Observing};
@@ -51,6 +52,7 @@ fn start_as(
     successor: &mut Option<Successor>,
 ) -> Result<Started, Failure> {
     let checked = source.checked().map_err(Failure::Usage)?;
+    checked.plan().messages.apply();
     let bound = Bound::bind(source, checked, successor)?;
     let joined = bound.open()?.join(successor)?;
     joined.start(successor.take(), version)
@@ -151,10 +153,10 @@ impl Bound {
             |whose| successor.as_mut().map(|successor| successor.listeners(whose)).unwrap_or_default();
         let observing = observing.bind(inherited(ListenerOwner::Admin))?;
         let listening = checked.listening(acceptor);
-        let server =
-            flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server)).map_err(failure)?;
+        let server = flatout_engine::bind_inherited(listening, inherited(ListenerOwner::Server))
+            .map_err(Failure::from)?;
         // Before anything is served: a signal that arrives now drains what was accepted.
-        let server = server.catch_signals().map_err(failure)?;
+        let server = server.catch_signals().map_err(Failure::from)?;
         Ok(Bound { checked, control, numbers, secure, observing, server })
     }
 
@@ -246,7 +248,7 @@ impl Joined {
         };
         let (make, has_push) = (open.make(before), open.has_push());
         let Open { checked, control, secure, mut observing, server, hub, live, .. } = open;
-        let server = server.start(make).map_err(failure)?;
+        let server = server.start(make).map_err(Failure::from)?;
         if let Some(secure) = &secure {
             let following = secure.clone().follow();
             following.map_err(|error| Failure::Run(format!("cannot start the TLS thread: {error}")))?;
@@ -256,7 +258,8 @@ impl Joined {
         }
         let (restart, handle) = (checked.plan().restart.clone(), server.handle());
         let relay = sharing.as_ref().map(|sharing| sharing.relay.clone());
-        control.set(Running { restart, secure, secure_port, live: live.clone(), handle, sharing });
+        let parts = Parts::of(checked.plan());
+        control.set(Running { restart, parts, secure, secure_port, live: live.clone(), handle, sharing });
         let admin = observing.start(&server, version)?;
         let former = Predecessor {
             server: server.handle(),
@@ -306,7 +309,7 @@ impl Started {
         }
         drop(closing);
         observing.close();
-        ended.map_err(failure)
+        ended.map_err(Failure::from)
     }
 }
 
@@ -372,12 +375,5 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
         }
         (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
         (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
-    }
-}
-
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Plan(message) => Failure::Usage(message),
-        error => Failure::Run(error.to_string()),
     }
 }

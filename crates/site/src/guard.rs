@@ -1,6 +1,6 @@
 //! The guards of a route: steps that may refuse a request. Their order is in `steps.rs`.
 
-use flatout_engine::{Response, bug};
+use flatout_engine::{Response, bug, write_error_page};
 use flatout_lane::clock;
 use flatout_wire::Status;
 
@@ -21,12 +21,23 @@ use flatout_gateway::AuthQuery;
 /// The part of an IPv6 address by which password checks are limited: a client usually has a /64.
 const CLIENT_IPV6_BITS: u8 = 64;
 
+/// Characters of a host name that are shown: no DNS name is longer.
+const HOST_CHARS_MAX: usize = 255;
+
 /// 421: no site has this host.
 pub(super) fn host(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     let site = context.resolution.site.and_then(|at| worker.compiled.site(at));
     match site {
         Some(site) if site.tls_rules.is_none_or(|rules| follows(context, rules)) => Next::Continue(()),
-        _ => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
+        Some(_) => Next::Break(Outcome::Refuse(Refusal::Status(Status::MISDIRECTED_REQUEST))),
+        None => {
+            let mut response = Response::with_status(Status::MISDIRECTED_REQUEST);
+            let host = String::from_utf8_lossy(context.request.head.authority());
+            let host: String = host.chars().take(HOST_CHARS_MAX).collect();
+            let detail = format!("no site for host `{host}`");
+            write_error_page(&context.request.head, &detail, &mut response);
+            Next::Break(Outcome::Refuse(Refusal::Response(Box::new(response))))
+        }
     }
 }
 

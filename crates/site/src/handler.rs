@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, bug};
+use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, adapt_error_page, bug};
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Method, Status};
 
@@ -127,6 +127,9 @@ pub(super) fn error_route(worker: &SiteWorker, context: &mut RequestContext<'_>)
 /// Applies the response rules to a response made here.
 pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     gather_needs(worker, context);
+    if context.response.status().code() >= 400 {
+        adapt_error_page(&context.request.head, context.response);
+    }
     if let Some(rerouted) = &context.progress.rerouted {
         rerouted.restore_status(context.response);
     }

@@ -213,3 +213,23 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// The cost of a new password's hash: about a tenth of a second.
+const PASSWORD_COST: u32 = 11;
+
+/// The longest password that bcrypt uses as a whole.
+const PASSWORD_BYTES_MAX: usize = 72;
+
+/// The salted bcrypt hash of a password, as `basic-auth` takes it.
+///
+/// # Errors
+/// The password is empty, longer than 72 bytes, or contains a NUL; or the system has no random numbers.
+pub fn hash_password(password: &str) -> Result<String, String> {
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX || password.contains('\0') {
+        let bytes = password.len();
+        return Err(format!(
+            "the password has {bytes} bytes; allowed 1 to {PASSWORD_BYTES_MAX}, without NUL"
+        ));
+    }
+    bcrypt::hash(password, PASSWORD_COST).map_err(|error| format!("the password cannot be hashed: {error}"))
+}

@@ -96,6 +96,8 @@ pub struct Channel {
     is_shut: bool,
     fault: Option<Box<Fault>>,
     counts: Option<Arc<Counts>>,
+    /// The reply to a peer that does not speak TLS.
+    plaintext_reply: &'static [u8],
 }
 
 /// The progress of a handshake.
@@ -144,7 +146,14 @@ impl Channel {
             is_shut: false,
             fault: None,
             counts,
+            plaintext_reply: b"",
         }
+    }
+
+    /// Sends `reply` as it is, in place of an alert, if the first byte of the peer is a letter: it speaks another protocol, in
+    /// which the reply is readable.
+    pub fn set_plaintext_reply(&mut self, reply: &'static [u8]) {
+        self.plaintext_reply = reply;
     }
 
     /// The socket, for polling.
@@ -380,7 +389,12 @@ impl Channel {
         let mut plain = Plain::new(buffer, &mut left);
         let mut received = Received::default();
         loop {
+            let starts_with_letter =
+                !self.is_open && records[..filled].first().is_some_and(u8::is_ascii_alphabetic);
             let (used, came) = self.session.take(&mut records[..filled], &mut plain, &mut self.outgoing);
+            if starts_with_letter && came.is_err() && !self.plaintext_reply.is_empty() {
+                self.outgoing = self.plaintext_reply.to_vec();
+            }
             records.copy_within(used..filled, 0);
             filled -= used;
             // Handshake messages, and the alert for a fault.

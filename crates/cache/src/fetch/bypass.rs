@@ -10,8 +10,9 @@ use crate::entry::Entry;
 use crate::key::Key;
 use crate::policy::left_out_always;
 use crate::respond::add_cache_status;
-use crate::status::CacheStatus;
+use crate::status::{CacheOutcome, CacheStatus};
 use crate::store::Store;
+use crate::tally::note_outcome;
 use crate::worker::CacheWorker;
 use flatout_gateway::{Finish, Forwarded, Forwarding, ResponseOrigin};
 
@@ -48,6 +49,7 @@ impl StoreEffect {
 /// A route's rules, extended by the cache.
 pub(crate) struct CacheFinish {
     pub(crate) inner: Rc<dyn Finish>,
+    pub(crate) label: CacheOutcome,
     pub(crate) cache_status: Option<CacheStatus>,
     pub(crate) store: Arc<Store>,
     pub(crate) after: StoreEffect,
@@ -68,6 +70,7 @@ impl CacheWorker {
         self.counters.count(cache_status.label);
         forwarded.finish = Rc::new(CacheFinish {
             inner: forwarded.finish,
+            label: cache_status.label,
             cache_status: says.then_some(cache_status),
             store: self.store.clone(),
             after,
@@ -94,6 +97,7 @@ impl Finish for CacheFinish {
                 response.remove_header("x-cache-status");
             }
         }
+        note_outcome(self.label, response);
         let status = (by == ResponseOrigin::Upstream).then_some(code);
         add_cache_status(
             self.cache_status.map(|cache_status| CacheStatus { status, ..cache_status }).as_ref(),

@@ -19,6 +19,7 @@ use crate::key::{Key, KeyBuf};
 use crate::policy::RequestConditions;
 use crate::respond::{self, add_cache_status};
 use crate::status::CacheStatus;
+use crate::tally::note_outcome;
 use crate::worker::CacheWorker;
 use flatout_gateway::{ResponseOrigin, Rules};
 use flatout_proxy::{Disposition, ParkedClient, ResponseSink};
@@ -96,7 +97,7 @@ impl Fill {
 
     /// Counts a response of the upstream, and adds the cache status.
     fn report(&self, cache_status: CacheStatus, response: &mut Response) {
-        self.worker.counters.count(cache_status.label);
+        self.worker.counters.count_response(cache_status.label, response);
         add_cache_status(self.cache_status(cache_status).as_ref(), response);
     }
 
@@ -125,6 +126,7 @@ impl Fill {
             return;
         }
         let mut response = lane.response();
+        note_outcome(cache_status.label, &mut response);
         let cache_status = self.cache_status(cache_status);
         let written = with_head(&self.order.head, |head| {
             let body = body_of(entry);

@@ -159,7 +159,7 @@ impl Follower {
             );
         }
         respond::refuse(status, self.reported(self.fetch.cache_status).as_ref(), response);
-        self.worker.counters.count(self.fetch.cache_status.label);
+        self.worker.counters.count_response(self.fetch.cache_status.label, response);
         Next::Respond(ResponseOrigin::Here)
     }
 
@@ -175,7 +175,7 @@ impl Follower {
         cache_status: CacheStatus,
         response: &mut Response,
     ) -> Next {
-        self.worker.counters.count(cache_status.label);
+        self.worker.counters.count_response(cache_status.label, response);
         let (reported, now_ms) = (self.reported(cache_status), clock::unix_milliseconds());
         let written = with_head(self.waiting.head(), |head| {
             respond::write(entry, body, head, conditions, now_ms, reported.as_ref(), response);

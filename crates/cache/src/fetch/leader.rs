@@ -44,7 +44,7 @@ impl CacheWorker {
             });
             respond::refuse(Status::GATEWAY_TIMEOUT, cache_status.as_ref(), response);
             forwarded.finish.finish(response, ResponseOrigin::Here);
-            self.counters.count(label);
+            self.counters.count_response(label, response);
             return Reply::Now;
         }
         // The upstream may treat it as a possible replay, and others must not get what it sends for that.

@@ -96,7 +96,7 @@ impl CacheWorker {
             self.store.touch(slot_at);
         }
         drop((front, repeats));
-        self.counters.count(CacheOutcome::Hit);
+        self.counters.count_response(CacheOutcome::Hit, response);
         finish.finish_stored(response, &ServedEntry { worker: self, slot: slot_at, hash: slot_at });
         true
     }

@@ -90,6 +90,7 @@ impl CacheWorker {
         let says = lookup.rules.rules.says_status;
         let alone = Rc::new(CacheFinish {
             inner: forwarded.finish.clone(),
+            label: cache_status.label,
             cache_status: says.then_some(cache_status),
             store: self.store.clone(),
             after: StoreEffect::Nothing,

@@ -5,7 +5,6 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::Store;
@@ -35,7 +34,10 @@ impl Store {
         }
         let started = inactive.map(|inactive| Sweeper::start(self, inactive)).transpose();
         *sweeper = started.unwrap_or_else(|error| {
-            say(format_args!("inactive responses are not removed from the cache: {error}"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("inactive responses are not removed from the cache: {error}"),
+            );
             None
         });
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::formatted;
-use flatout_engine::say;
 use flatout_server::Plan;
 use flatout_site::Fault;
 use flatout_site::explain::{Advice, AdviceKind, advice};
@@ -53,7 +52,7 @@ pub(crate) const CHECK: Command = Command {
             }
             // The file may be for another machine, so this is no mistake in it.
             if let Err(why) = flatout_server::examine(&checked) {
-                say(format_args!("{file}: a server would not start here: {why}"));
+                let _ = writeln!(std::io::stderr(), "{file}: warning: a server would not start here: {why}");
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ mod manual;
 mod options;
 mod parse;
 pub(crate) mod purge;
+pub(crate) mod refused;
 pub(crate) mod reload;
 mod routes;
 mod schema;
@@ -28,8 +29,6 @@ mod values;
 mod welcome;
 mod when;
 mod words;
-
-use std::io::IsTerminal;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
@@ -70,10 +69,12 @@ pub(crate) const COMMAND: Command = Command {
 const FOLDER: &str = "folder";
 const CONFIG: &str = "config";
 const TO: &str = "to";
+const PORT: &str = "port";
 const PUSH: &str = "push";
 
 fn arguments(command: clap::Command) -> clap::Command {
-    let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
+    let folder =
+        Arg::new(FOLDER).value_name("DIR").help("The folder to serve, or a site file (*.kdl) [default: .]");
     let config = Arg::new(CONFIG)
         .short('c')
         .long(CONFIG)
@@ -89,7 +90,14 @@ fn arguments(command: clap::Command) -> clap::Command {
     let push = Arg::new(PUSH).long(PUSH).value_name("PATH").help(
         "Serve channels below PATH: subscribe with GET PATH/CHANNEL, publish with POST (see --push-token)",
     );
-    let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to).arg(push);
+    let port = Arg::new(PORT)
+        .short('p')
+        .long(PORT)
+        .value_name("PORT")
+        .value_parser(clap::value_parser!(u16))
+        .help("Listen on this port of this machine: short for --listen 127.0.0.1:PORT");
+    let mut command =
+        command.arg(folder.value_hint(ValueHint::AnyPath)).arg(config).arg(port).arg(to).arg(push);
     for (heading, settings) in GROUPS {
         for setting in *settings {
             command = command.arg(argument(setting).help_heading(*heading));
@@ -100,8 +108,7 @@ fn arguments(command: clap::Command) -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let started = flatout_server::start(Box::new(source::of(matches)?), VERSION)?;
-    let is_terminal = std::io::stderr().is_terminal();
-    Ok(started.run(is_terminal.then_some(&welcome::welcome))?)
+    Ok(started.run(Some(&welcome::welcome))?)
 }
 
 /// A setting as a flag.
@@ -157,6 +164,15 @@ fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
             let given = given.map_err(|message| Failure::Usage(format!("--{}: {message}", setting.name)))?;
             found.push((index, (setting, given)));
         }
+    }
+    if let (Some(port), Some(index)) = (matches.get_one::<u16>(PORT), matches.index_of(PORT))
+        && let Some(listen) = settings::find("listen")
+    {
+        let values = Values::of_flag(listen, &port.to_string());
+        found.push((
+            index,
+            (listen, values.map_err(|message| Failure::Usage(format!("--{PORT}: {message}")))?),
+        ));
     }
     found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().map(|(_, flag)| flag).collect())

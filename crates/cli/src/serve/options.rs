@@ -10,9 +10,9 @@ use flatout_bus as bus;
 use flatout_cache as cache;
 use flatout_compress::Compress;
 use flatout_engine::tls::{Profile, ServerPlan};
-use flatout_engine::{Address as ListenAddress, Listen, Plan};
+use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
-use flatout_observe::log::{self, Format};
+use flatout_observe::log::{self, Format, StandardStream};
 use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
@@ -60,6 +60,8 @@ pub(super) struct ServeOptions {
     pub(super) pages_here: usize,
     /// Access logs of the server or of a site.
     pub(super) logs: Vec<AccessLog>,
+    /// The least urgent messages of the server itself that are written.
+    pub(super) message_level: Severity,
     /// Defaults of logs; its path is unused.
     pub(super) log: log::Plan,
     /// Addresses of the admin listener.
@@ -126,15 +128,30 @@ pub(super) struct AccessLog {
     pub(super) sample: Option<u32>,
 }
 
+/// The longest time before a line appears in a standard stream, unless the log says otherwise.
+const STREAM_FLUSH: Duration = Duration::from_millis(200);
+
 impl AccessLog {
     /// Its plan, for the site with this index or for all.
     pub(super) fn plan(self, usual: &log::Plan, site: Option<u16>) -> log::Plan {
         let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
+        let stream = StandardStream::of(&path);
+        let is_for_people =
+            usual.format == Format::combined() && stream.is_some_and(StandardStream::is_terminal);
+        let of_stream = || match is_for_people {
+            true => Format::short(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())),
+            false => usual.format.clone(),
+        };
         log::Plan {
             path,
-            format: format.unwrap_or_else(|| usual.format.clone()),
+            format: format.unwrap_or_else(of_stream),
             buffer_bytes: buffer_bytes.unwrap_or(usual.buffer_bytes),
-            flush: flush.unwrap_or(usual.flush),
+            // Somebody may be watching.
+            flush: flush.unwrap_or(if stream.is_some() {
+                usual.flush.min(STREAM_FLUSH)
+            } else {
+                usual.flush
+            }),
             only: usual.only.iter().cloned().chain(only).collect(),
             sample: sample.unwrap_or(usual.sample),
             site,
@@ -185,6 +202,7 @@ impl ServeOptions {
             rewrites: Vec::new(),
             pages_here: 0,
             logs: Vec::new(),
+            message_level: Severity::Info,
             log: log::Plan::new(""),
             admin: Vec::new(),
             admin_public: false,

@@ -23,6 +23,7 @@ pub(crate) const COMMAND: Command = Command {
             "flatout purge --admin unix:/run/flatout.sock --prefix https://example.org/img/",
             "all below a path",
         ),
+        ("flatout purge -c site.kdl --host example.org", "all of one host"),
         ("flatout purge -c site.kdl --tag product-7 --soft", "validate before the next use"),
     ],
     arguments: |command| {
@@ -42,8 +43,13 @@ pub(crate) const COMMAND: Command = Command {
             )
             .arg(text("prefix", "URL", "URLs that begin with this one"))
             .arg(text("tag", "TAG", "Responses with this tag in Cache-Tag or Surrogate-Key"))
+            .arg(text(
+                "host",
+                "NAME",
+                "Everything of this host, for https and http; see --prefix for one of them",
+            ))
             .arg(switch("all", "Everything"))
-            .group(ArgGroup::new("what").args(["url", "prefix", "tag", "all"]).required(true))
+            .group(ArgGroup::new("what").args(["url", "prefix", "tag", "host", "all"]).required(true))
             .arg(switch("soft", "Mark the responses stale; they are validated before the next use"))
             .arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin"))
             .arg(text("admin", "ADDR", "The admin listener of the server"))
@@ -53,14 +59,18 @@ pub(crate) const COMMAND: Command = Command {
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let text = |name| matches.get_one::<String>(name).cloned();
-    let scope = match (text("url"), text("prefix"), text("tag")) {
-        (Some(url), _, _) => PurgeScope::Url(url),
-        (_, Some(url), _) => PurgeScope::Prefix(url),
-        (_, _, Some(tag)) => PurgeScope::Tag(tag),
-        _ => PurgeScope::All,
+    let scopes = match (text("url"), text("prefix"), text("tag"), text("host")) {
+        (Some(url), ..) => vec![PurgeScope::Url(url)],
+        (_, Some(url), ..) => vec![PurgeScope::Prefix(url)],
+        (_, _, Some(tag), _) => vec![PurgeScope::Tag(tag)],
+        (_, _, _, Some(host)) => of_host(&host)?,
+        _ => vec![PurgeScope::All],
     };
-    let purge = Purge { scope, is_soft: matches.get_flag("soft") }.to_text();
-    Purge::from_text(&purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let to_text = |scope| Purge { scope, is_soft: matches.get_flag("soft") }.to_text();
+    let purges: Vec<String> = scopes.into_iter().map(to_text).collect();
+    for purge in &purges {
+        Purge::from_text(purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    }
     let given = text("admin").map(|text| text.parse::<Address>()).transpose();
     let mut admin = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
     if let (None, Some(file)) = (&admin, text("config")) {
@@ -72,9 +82,21 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             "the site file has no admin listener; add one, or give --admin".to_owned(),
         ));
     };
-    match admin::ask(&address, "/purge", purge.as_bytes()) {
-        Ok(Ok(said)) => print(&format!("{said}\n")),
-        Ok(Err(why)) => Err(Failure::Run(why)),
-        Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
+    for purge in &purges {
+        match admin::ask(&address, "/purge", purge.as_bytes()) {
+            Ok(Ok(said)) => print(&format!("{said}\n"))?,
+            Ok(Err(why)) => return Err(Failure::Run(why)),
+            Err(error) => return Err(Failure::Run(format!("{address}: {error}"))),
+        }
     }
+    Ok(())
+}
+
+/// All URLs of a host, of both schemes.
+fn of_host(host: &str) -> Result<Vec<PurgeScope>, Failure> {
+    if host.is_empty() || host.contains(['/', ' ', '*']) {
+        return Err(Failure::Usage(format!("--host: got `{host}`, need a host name such as example.org")));
+    }
+    let host = host.to_ascii_lowercase();
+    Ok(["https", "http"].map(|scheme| PurgeScope::Prefix(format!("{scheme}://{host}/"))).into())
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree};
+use flatout_engine::MessagePlan;
 use flatout_observe::log;
 use flatout_server::{AcmePart, Checked, Invalid, Plan, SecurePart};
 use flatout_site::{Fault, Place};
@@ -161,6 +162,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
         sites,
         push: top.push_limits,
         bus: top.bus,
+        messages: MessagePlan { level: top.message_level, is_json: top.log.format == log::Format::json() },
         logs,
         admin: top.admin,
         admin_public: top.admin_public,

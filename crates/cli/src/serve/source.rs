@@ -28,10 +28,13 @@ pub(super) struct Origin {
 /// The source given on a command line.
 pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let flags = given(matches)?;
-    let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
+    let mut file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
     // A service's unit may pass an empty folder.
-    let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
+    let mut folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
+    if file.is_none() && folder.as_deref().is_some_and(is_site_file) {
+        file = folder.take().map(PathBuf::from);
+    }
     let push = matches.get_one::<String>(PUSH);
     if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some()) {
         return Err(Failure::Usage(
@@ -60,6 +63,12 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         text.push_str(&format!("route {} {{\n  push\n}}\n", quoted(path.trim_end_matches('/'))));
     }
     Ok(Origin { file, text, flags })
+}
+
+/// Whether this is a site file rather than a folder.
+fn is_site_file(name: &str) -> bool {
+    let path = Path::new(name);
+    path.extension().is_some_and(|extension| extension == "kdl") && !path.is_dir()
 }
 
 impl flatout_server::Source for Origin {
@@ -96,7 +105,7 @@ impl Origin {
 }
 
 /// The checked plan from the file at `path`, without flags.
-pub(super) fn checked(path: &Path) -> Result<Checked, String> {
+pub(crate) fn checked(path: &Path) -> Result<Checked, String> {
     built(path)?.check()
 }
 
@@ -185,8 +194,41 @@ fn folder_of(file: &Path) -> &Path {
 
 /// A parsed site file.
 fn tree(path: &Path) -> Result<Tree, String> {
-    let source = source(path)?;
-    read_tree(source, &grammar()).map_err(|mistake| mistake.to_string())
+    let name = path.display().to_string();
+    let bytes = value::contents(path, SITE_FILE.bytes_max as u64)?;
+    let hint = foreign(&String::from_utf8_lossy(&bytes), &name);
+    let tree = Source::new(&name, bytes, &SITE_FILE).and_then(|source| read_tree(source, &grammar()));
+    tree.map_err(|mistake| match hint {
+        Some(hint) => format!("{hint}\n{mistake}"),
+        None => mistake.to_string(),
+    })
+}
+
+/// What to do with a file that seems to be the configuration of another server. Only for files with a mistake: ours may have the
+/// same words.
+fn foreign(text: &str, name: &str) -> Option<String> {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let is_nginx = lines().any(|line| {
+        let ends = line.ends_with(';') || line.ends_with('{');
+        ends && ["server {", "location ", "http {", "server_name ", "proxy_pass ", "worker_processes "]
+            .iter()
+            .any(|word| line.starts_with(word))
+    });
+    let is_caddy = lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        matches!(first, "reverse_proxy" | "file_server" | "php_fastcgi" | "handle_path")
+            || (first == "root" && words.next() == Some("*"))
+    });
+    match (is_nginx, is_caddy) {
+        (true, _) => Some(format!("this looks like nginx; convert it: flatout import {name} > site.kdl")),
+        (_, true) => Some(
+            "this looks like a Caddyfile, which is not imported; docs/site-file.md has the settings, such as files, proxy \
+             and tls"
+                .to_owned(),
+        ),
+        _ => None,
+    }
 }
 
 /// The text of a site file.

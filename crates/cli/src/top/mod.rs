@@ -24,18 +24,27 @@ pub(crate) const COMMAND: Command = Command {
            reached or has ended, 2 wrong usage.",
     examples: &[
         ("flatout top", "the server whose admin listener is unix:/run/flatout.sock"),
+        ("flatout top -c site.kdl", "the server of a site file"),
         ("flatout top 127.0.0.1:9100", "a server with another admin listener"),
         ("flatout top --json --count 1", "the figures of one second, for a script"),
     ],
     arguments: |command| {
         let address = Arg::new(ADDRESS).value_name("ADDRESS").value_hint(ValueHint::Other);
         let help = format!("The admin listener: unix:PATH or IP:PORT [default: {ADDRESS_DEFAULT}]");
-        with(command, address.help(help), GROUPS, &[])
+        let config = Arg::new(CONFIG)
+            .short('c')
+            .long(CONFIG)
+            .value_name("FILE")
+            .help("The site file, which names the admin listener")
+            .conflicts_with(ADDRESS)
+            .value_hint(ValueHint::FilePath);
+        with(command, address.help(help), GROUPS, &[]).arg(config)
     },
     run,
 };
 
 const ADDRESS: &str = "address";
+const CONFIG: &str = "config";
 
 /// The admin listener of a packaged server.
 const ADDRESS_DEFAULT: &str = "unix:/run/flatout.sock";
@@ -75,7 +84,9 @@ const OUTPUT: &[Setting<TopOptions>] = &[
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = TopOptions::default();
     fill(matches, GROUPS, &mut options)?;
-    let text = matches.get_one::<String>(ADDRESS).map_or(ADDRESS_DEFAULT, String::as_str);
+    let of_file = matches.get_one::<String>(CONFIG).map(|file| admin_of(file)).transpose()?;
+    let text = matches.get_one::<String>(ADDRESS).or(of_file.as_ref());
+    let text = text.map_or(ADDRESS_DEFAULT, String::as_str);
     let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
     let address: Address = bare.parse().map_err(|_| {
         Failure::Usage(format!(
@@ -95,6 +106,17 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match !options.json && options.count.is_none() && terminal::is_interactive() {
         true => show(watch, text),
         false => list(watch, &options),
+    }
+}
+
+/// The first admin listener that a site file names.
+fn admin_of(file: &str) -> Result<String, Failure> {
+    let checked = crate::serve::source::checked(std::path::Path::new(file)).map_err(Failure::Usage)?;
+    match checked.plan().admin.first() {
+        Some(address) => Ok(address.to_string()),
+        None => Err(Failure::Usage(format!(
+            "`{file}` has no admin listener; add one, such as admin \"unix:/run/flatout.sock\", and restart the server"
+        ))),
     }
 }
 

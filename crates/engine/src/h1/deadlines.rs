@@ -56,7 +56,7 @@ impl Serving {
         if self.wants_ended && connection.work().open.is_none() {
             let (recorder, began_ns) = (self.wants_begun.then_some(&*self.service), self.began_ns());
             let peer = connection.peer;
-            self.records.push(Record::refused(recorder, &connection.work().held, peer, began_ns));
+            self.records.push(Record::refused(recorder, &connection.work().held, (peer, None), began_ns));
             self.has_open = true;
         }
         self.refuse(connection, refusal, 0);

@@ -48,7 +48,7 @@ impl Serving {
                 }
                 if self.wants_ended {
                     let recorder = self.wants_begun.then_some(&*self.service);
-                    self.records.push(Record::refused(recorder, bytes, connection.peer, began_ns));
+                    self.records.push(Record::refused(recorder, bytes, connection.origin(), began_ns));
                     self.has_open = true;
                 }
                 return self.refuse(connection, refusal, end - at);
@@ -56,7 +56,7 @@ impl Serving {
         };
         if self.wants_ended {
             let recorder = self.wants_begun.then_some(&*self.service);
-            self.records.push(Record::of(recorder, head, connection.peer, began_ns));
+            self.records.push(Record::of(recorder, head, connection.origin(), began_ns));
             self.has_open = true;
         }
         let Some(path) = normal_path(head, *path_form, path) else {

@@ -43,7 +43,7 @@ impl Serving {
         }
         let record = self.wants_ended.then(|| {
             let recorder = self.wants_begun.then_some(&*self.service);
-            Record::of(recorder, head, connection.peer, self.began_ns())
+            Record::of(recorder, head, connection.origin(), self.began_ns())
         });
         let mut scratch = std::mem::take(&mut self.path);
         match normal_path(head, self.path_form, &mut scratch) {
@@ -225,7 +225,7 @@ impl Serving {
     pub(super) fn refused_record(&mut self, connection: &Connection) -> Option<Record> {
         self.wants_ended.then(|| {
             let recorder = self.wants_begun.then_some(&*self.service);
-            Record::refused(recorder, b"", connection.peer, self.began_ns())
+            Record::refused(recorder, b"", connection.origin(), self.began_ns())
         })
     }
 

@@ -22,7 +22,7 @@ impl Listeners {
         start: Start,
         plan: &SocketPlan,
     ) -> Result<(Entry, Vec<OwnedFd>), Error> {
-        let refused = |error| Error::System(format!("cannot listen on {asked}"), error);
+        let refused = |error| Error::Listen(asked.url(start.is_secure), asked.clone(), error);
         let began = Instant::now();
         let bound = loop {
             match self.bind_now(asked, plan) {

@@ -211,11 +211,7 @@ impl Listeners {
 
     /// The addresses as URLs, which show where TLS is used.
     pub(crate) fn urls(&self) -> Vec<String> {
-        let url = |entry: &Entry| match &entry.address {
-            Address::Tcp(address) if entry.start.is_secure => format!("https://{address}"),
-            address => address.to_string(),
-        };
-        self.entries.iter().map(url).collect()
+        self.entries.iter().map(|entry| entry.address.url(entry.start.is_secure)).collect()
     }
 
     /// The port of the first TCP address with TLS.

@@ -6,6 +6,7 @@ mod termination;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use flatout_lane::{cpu, process};
 use tokio::sync::watch;
@@ -225,8 +226,13 @@ impl Server {
             Some(termination) => termination,
             None => Termination::catch()?,
         };
-        runtime.block_on(self.until_signal(&mut signals, announce));
-        self.wait()
+        let (began, handle) = (Instant::now(), self.handle.clone());
+        let why = runtime.block_on(self.until_signal(&mut signals, announce));
+        let result = self.wait();
+        let requests = handle.figures().requests;
+        let (time, noun) = (duration(began.elapsed()), if requests == 1 { "request" } else { "requests" });
+        say(format_args!("ended by {why} after {time}: {requests} {noun} served"));
+        result
     }
 
     /// Waits until it has been stopped by a [`Handle`].
@@ -241,22 +247,38 @@ impl Server {
         result
     }
 
-    async fn until_signal(&self, signals: &mut Signals, announce: impl FnOnce(&[Address])) {
+    /// Returns why it has ended.
+    async fn until_signal(&self, signals: &mut Signals, announce: impl FnOnce(&[Address])) -> &'static str {
         let mut ended = self.ended.clone();
         announce(&self.addresses);
         process::notify_ready();
-        tokio::select! {
-            () = signals.next() => {}
+        let why = tokio::select! {
+            name = signals.next() => name,
             // If one worker ends, the server ends: that worker's connections would wait forever.
-            _ = ended.wait_for(|count| *count > 0) => {}
-        }
+            _ = ended.wait_for(|count| *count > 0) => STOPPED,
+        };
         process::notify_stopping();
         self.handle.drain();
         let all = self.threads.len();
         tokio::select! {
-            () = signals.next() => self.handle.stop(),
+            _ = signals.next() => self.handle.stop(),
             _ = ended.wait_for(|count| *count == all) => {}
         }
+        why
+    }
+}
+
+/// Why a server ends without a signal.
+const STOPPED: &str = "a command";
+
+/// A duration for people: `4.2 s`, `3 min 7 s`, `2 d 5 h`.
+fn duration(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
     }
 }
 

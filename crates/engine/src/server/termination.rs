@@ -32,10 +32,11 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) async fn next(&mut self) {
+    /// The name of the next one.
+    pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
         }
     }
 }

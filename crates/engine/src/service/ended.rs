@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use flatout_wire::{Head, Status};
 
+use super::request::Tls;
+
 /// A request whose head has arrived, or bytes that the parser rejected. These borrowed values are no longer available
 /// when the request ends: a service stores what it needs, and returns a number by which it finds it again.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +16,8 @@ pub struct Begun<'a> {
     pub refused: &'a [u8],
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
+    /// Facts about its TLS connection; `None` without TLS.
+    pub tls: Option<Tls<'a>>,
 }
 
 /// A request that has ended. Times are nanoseconds of the monotonic clock; they are read once per stage, so a time

@@ -21,6 +21,11 @@ use crate::transport::Transport;
 /// Connections accepted from one listener before existing ones get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
+/// The response to HTTP without TLS on a port that has TLS, written without a request: its head may be incomplete.
+pub(super) const PLAINTEXT_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 69\r\nConnection: close\r\n\r\n\
+    this port uses TLS: the request was sent as plain HTTP; use https://\n";
+
 /// How long a removed listener still accepts pending connections: started handshakes complete within a round trip,
 /// and established connections must not be reset.
 pub(crate) const LISTENER_CLOSE_TIME: Duration = Duration::from_secs(1);
@@ -75,7 +80,10 @@ impl WorkerLoop {
         let (transport, deadline) = match is_secure && !has_proxy_header {
             false => (Transport::plain(socket), self.serving.idle_deadline()),
             true => match self.acceptor.as_ref().map(|acceptor| acceptor.accept(socket, number)) {
-                Some(Ok(channel)) => (Transport::tls(channel), self.serving.handshake_deadline()),
+                Some(Ok(mut channel)) => {
+                    channel.set_plaintext_reply(PLAINTEXT_REPLY);
+                    (Transport::tls(channel), self.serving.handshake_deadline())
+                }
                 // The plan was checked when it was opened, so this is out of memory or a bug. Never serve it without TLS.
                 Some(Err(_)) | None => return self.shared.release(client.map(Prefix::of)),
             },

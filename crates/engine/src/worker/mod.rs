@@ -217,6 +217,7 @@ impl WorkerLoop {
             self.close(key, Outcome::Stopped);
         }
         self.mailbox.close();
+        self.note_stats();
     }
 
     fn end_if_drained(&mut self) {

@@ -109,7 +109,12 @@ impl WorkerLoop {
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let channel = match (connection.transport, &self.acceptor) {
             // It fails without memory.
-            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket, listener).ok(),
+            (Transport::Plain(socket), Some(acceptor)) => {
+                acceptor.accept(socket, listener).ok().map(|mut channel| {
+                    channel.set_plaintext_reply(super::accept::PLAINTEXT_REPLY);
+                    channel
+                })
+            }
             _ => {
                 bug!("TLS begins on a connection that has it already, or without certificates");
                 None

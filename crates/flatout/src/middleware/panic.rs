@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 
-use flatout_engine::{Reply, Response, say};
+use flatout_engine::{Reply, Response};
 use flatout_wire::Status;
 
 use super::{Inner, Middleware};
@@ -43,7 +43,10 @@ impl PanicPage {
     fn respond(&self, panic: &(dyn Any + Send), response: &mut Response) {
         let message = panic.downcast_ref::<&str>().copied();
         let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?");
-        say(format_args!("a handler panicked: {message}"));
+        flatout_engine::report(
+            flatout_engine::Severity::Error,
+            format_args!("a handler panicked: {message}"),
+        );
         *response = Response::new();
         (self.0)(message, response);
         if response.status().code() < 500 {

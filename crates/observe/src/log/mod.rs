@@ -34,6 +34,7 @@ use std::time::Duration;
 pub use clock::iso_time;
 pub use condition::Condition;
 pub(crate) use lines::Lines;
+pub use sink::StandardStream;
 pub use template::Format;
 
 use writer::Shared;

@@ -1,7 +1,8 @@
 //! The file of a log, which gets complete lines even if the disk fails.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -13,6 +14,8 @@ pub(super) struct Sink {
     file: File,
     /// The file ends with a partial line that could not be removed, because it is not a regular file.
     is_torn: bool,
+    /// It is this log's own file. A standard stream may be shared with other processes.
+    is_own: bool,
 }
 
 /// The result of writing lines.
@@ -26,6 +29,9 @@ pub(super) struct Written {
 
 impl Sink {
     pub(super) fn open(path: &Path) -> io::Result<Sink> {
+        if let Some(stream) = StandardStream::of(path) {
+            return Ok(Sink { file: stream.file()?, is_torn: false, is_own: false });
+        }
         // A pipe without a reader would block the server here; the open fails instead.
         let flags = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
         let file = File::options()
@@ -34,7 +40,7 @@ impl Sink {
             .mode(MODE)
             .custom_flags(flags.bits() as i32)
             .open(path)?;
-        Ok(Sink { file: blocking(file)?, is_torn: false })
+        Ok(Sink { file: blocking(file)?, is_torn: false, is_own: true })
     }
 
     /// Writes this many lines, each ended by a line feed. If the disk does not accept everything, complete lines are
@@ -55,10 +61,55 @@ impl Sink {
 
     /// Removes bytes from the end of the file that were just written.
     fn take_back(&mut self, bytes: u64) -> bool {
-        let found = self.file.metadata().ok().filter(|found| found.is_file());
+        let found = self.file.metadata().ok().filter(|found| found.is_file() && self.is_own);
         let is_cut = found.is_some_and(|found| self.file.set_len(found.len().saturating_sub(bytes)).is_ok());
         self.is_torn = !is_cut;
         is_cut
+    }
+}
+
+/// A stream that this process has from the start. It is not opened by name: the serving user may not be allowed to, and a
+/// socket, as systemd gives, cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandardStream {
+    /// `/dev/stdout`
+    Stdout,
+    /// `/dev/stderr`
+    Stderr,
+}
+
+impl StandardStream {
+    /// The stream that a path names.
+    pub fn of(path: &Path) -> Option<StandardStream> {
+        match path.to_str()? {
+            "/dev/stdout" => Some(StandardStream::Stdout),
+            "/dev/stderr" => Some(StandardStream::Stderr),
+            _ => None,
+        }
+    }
+
+    /// Its path.
+    pub fn path(self) -> &'static Path {
+        Path::new(match self {
+            StandardStream::Stdout => "/dev/stdout",
+            StandardStream::Stderr => "/dev/stderr",
+        })
+    }
+
+    /// Whether it is a terminal.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            StandardStream::Stdout => io::stdout().is_terminal(),
+            StandardStream::Stderr => io::stderr().is_terminal(),
+        }
+    }
+
+    fn file(self) -> io::Result<File> {
+        let copy = match self {
+            StandardStream::Stdout => io::stdout().as_fd().try_clone_to_owned(),
+            StandardStream::Stderr => io::stderr().as_fd().try_clone_to_owned(),
+        };
+        copy.map(File::from)
     }
 }
 

@@ -26,7 +26,11 @@ const COMMON: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $st
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
                         \"$http_referer\" \"$http_user_agent\"";
 
-const JSON: &str = "{\"time\":\"$time_iso8601\",\"remote_addr\":\"$remote_addr\",\"remote_user\":\"$remote_user\",\
+const SHORT: &str = "$time_clock $status $request_method $host$request_uri $took $body_bytes_sent";
+
+const COLOURED: &str = "$time_clock $status_colour $request_method $host$request_uri $took $body_bytes_sent";
+
+const JSON: &str = "{\"time\":\"$time_iso8601_ms\",\"remote_addr\":\"$remote_addr\",\"remote_user\":\"$remote_user\",\
                     \"host\":\"$host\",\"method\":\"$request_method\",\"uri\":\"$request_uri\",\
                     \"protocol\":\"$server_protocol\",\"status\":$status,\"request_length\":$request_length,\
                     \"bytes_sent\":$bytes_sent,\"body_bytes_sent\":$body_bytes_sent,\"request_time\":$request_time,\
@@ -43,6 +47,11 @@ impl Format {
     /// The same with `Referer` and `User-Agent`.
     pub fn combined() -> Format {
         Format::built_in(COMBINED, Escape::Text)
+    }
+
+    /// Short lines for people, with colours for a terminal.
+    pub fn short(is_coloured: bool) -> Format {
+        Format::built_in(if is_coloured { COLOURED } else { SHORT }, Escape::Text)
     }
 
     /// One JSON object a line.
@@ -62,7 +71,7 @@ impl Format {
         read(text, escape).unwrap_or(Format { parts: Vec::new(), escape })
     }
 
-    /// `common`, `combined`, `json`, or a template: text with nginx's variables, `$status` or `${status}`. A template
+    /// `common`, `combined`, `short`, `json`, or a template: text with nginx's variables, `$status` or `${status}`. A template
     /// that starts with `{` is JSON, and its values are escaped for that.
     ///
     /// # Errors
@@ -71,10 +80,11 @@ impl Format {
         match text {
             "common" => Ok(Format::common()),
             "combined" => Ok(Format::combined()),
+            "short" => Ok(Format::short(false)),
             "json" => Ok(Format::json()),
-            _ if !text.contains('$') => {
-                Err(format!("got `{text}`, need common, combined, json, or a template with $variables"))
-            }
+            _ if !text.contains('$') => Err(format!(
+                "got `{text}`, need common, combined, short, json, or a template with $variables"
+            )),
             _ if text.chars().any(char::is_control) => {
                 Err("a log template must not contain control characters; line ends are added automatically"
                     .to_owned())
@@ -118,7 +128,8 @@ mod tests {
 
     #[test]
     fn built_in_formats_can_be_read() {
-        for (text, escape) in [(COMMON, Escape::Text), (COMBINED, Escape::Text), (JSON, Escape::Json)] {
+        let texts = [COMMON, COMBINED, SHORT, COLOURED].map(|text| (text, Escape::Text));
+        for (text, escape) in texts.into_iter().chain([(JSON, Escape::Json)]) {
             assert!(!read(text, escape).unwrap().parts.is_empty());
         }
         assert_eq!(Format::parse("combined"), Ok(Format::combined()));
@@ -137,7 +148,7 @@ mod tests {
     #[test]
     fn mistakes_are_reported() {
         for (text, expected) in [
-            ("combind", "need common, combined, json"),
+            ("combind", "need common, combined, short, json"),
             ("$statos", "unknown log variable `$statos`; did you mean `$status`?"),
             ("${status", "has no `}`"),
             ("costs $", "followed by the name"),

@@ -95,6 +95,56 @@ pub(super) fn seconds(ns: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
+/// Adds a time as in `2026-11-21T17:34:07.123+00:00`; `iso` is that of the second.
+pub(super) fn iso_milliseconds(iso: &Text, unix_ns: u64, out: &mut Vec<u8>) {
+    let at = out.len();
+    iso.write(out);
+    let offset = out.split_off((at + ISO_SECONDS_BYTES).min(out.len()));
+    milliseconds(unix_ns, out);
+    out.extend_from_slice(&offset);
+}
+
+/// Adds a time of day as in `17:34:07.123`.
+pub(super) fn clock_milliseconds(iso: &Text, unix_ns: u64, out: &mut Vec<u8>) {
+    let at = out.len();
+    iso.write(out);
+    out.truncate(at + ISO_SECONDS_BYTES);
+    out.drain(at..(at + ISO_DATE_BYTES).min(out.len()));
+    milliseconds(unix_ns, out);
+}
+
+/// Bytes of `2026-11-21T17:34:07`, and of its date.
+const ISO_SECONDS_BYTES: usize = 19;
+const ISO_DATE_BYTES: usize = 11;
+
+fn milliseconds(unix_ns: u64, out: &mut Vec<u8>) {
+    let ms = unix_ns / 1_000_000;
+    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
+}
+
+/// Adds a duration for people: `85µs`, `1.2ms`, `3.4s`, right-aligned.
+pub(super) fn took(ns: u64, out: &mut Vec<u8>) {
+    let text = match ns {
+        0..1_000_000 => format!("{}µs", ns / 1000),
+        1_000_000..1_000_000_000 => format!("{:.1}ms", ns as f64 / 1e6),
+        _ => format!("{:.1}s", ns as f64 / 1e9),
+    };
+    out.extend_from_slice(format!("{text:>7}").as_bytes());
+}
+
+/// Adds a status with the escape sequences of its colour (ECMA-48): green, cyan, yellow, red.
+pub(super) fn coloured_status(code: u16, out: &mut Vec<u8>) {
+    let colour: &[u8] = match code / 100 {
+        2 => b"\x1b[32m",
+        1 | 3 => b"\x1b[36m",
+        4 => b"\x1b[33m",
+        _ => b"\x1b[31m",
+    };
+    out.extend_from_slice(colour);
+    status(code, Escape::Text, out);
+    out.extend_from_slice(b"\x1b[0m");
+}
+
 /// Adds three digits, like nginx for a status; in JSON a number has no leading zeros.
 #[inline]
 pub(super) fn status(code: u16, escape: Escape, out: &mut Vec<u8>) {

@@ -8,7 +8,7 @@ use super::clock::Clock;
 use super::escape::Escape;
 use super::secret::{MASK, is_secret, masked_query, masked_url};
 use super::text;
-use crate::notes::{Attempt, Upstream};
+use crate::notes::{Attempt, Notes, Upstream};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,9 @@ pub(super) enum Early {
     Url(String),
     Cookie(String),
     Pid,
+    Https,
+    SslProtocol,
+    SslCipher,
 }
 
 /// Values known when it has ended.
@@ -51,6 +54,12 @@ pub(super) enum Late {
     Msec,
     TimeLocal,
     TimeIso,
+    TimeIsoMs,
+    TimeClock,
+    RequestTimeUs,
+    Took,
+    StatusColour,
+    CacheStatus,
     Completion,
     Outcome,
     UpstreamAddr,
@@ -60,7 +69,7 @@ pub(super) enum Late {
     UpstreamResponseTime,
 }
 
-const EARLY: [(&str, Early); 15] = [
+const EARLY: [(&str, Early); 18] = [
     ("remote_addr", Early::RemoteAddr),
     ("remote_port", Early::RemotePort),
     ("remote_user", Early::RemoteUser),
@@ -76,9 +85,12 @@ const EARLY: [(&str, Early); 15] = [
     ("server_protocol", Early::Protocol),
     ("scheme", Early::Scheme),
     ("pid", Early::Pid),
+    ("https", Early::Https),
+    ("ssl_protocol", Early::SslProtocol),
+    ("ssl_cipher", Early::SslCipher),
 ];
 
-const LATE: [(&str, Late); 15] = [
+const LATE: [(&str, Late); 21] = [
     ("status", Late::Status),
     ("body_bytes_sent", Late::BodyBytesSent),
     ("bytes_sent", Late::BytesSent),
@@ -87,6 +99,12 @@ const LATE: [(&str, Late); 15] = [
     ("msec", Late::Msec),
     ("time_local", Late::TimeLocal),
     ("time_iso8601", Late::TimeIso),
+    ("time_iso8601_ms", Late::TimeIsoMs),
+    ("time_clock", Late::TimeClock),
+    ("request_time_us", Late::RequestTimeUs),
+    ("took", Late::Took),
+    ("status_colour", Late::StatusColour),
+    ("upstream_cache_status", Late::CacheStatus),
     ("request_completion", Late::Completion),
     ("outcome", Late::Outcome),
     ("upstream_addr", Late::UpstreamAddr),
@@ -234,7 +252,14 @@ impl Early {
             Early::RemoteAddr => text::address(begun.peer, out),
             Early::RemotePort => text::number(begun.peer.map_or(0, |peer| u64::from(peer.port())), out),
             Early::Pid => text::number(u64::from(std::process::id()), out),
-            Early::Scheme => out.extend_from_slice(b"http"),
+            Early::Scheme => out.extend_from_slice(if begun.tls.is_some() { b"https" } else { b"http" }),
+            Early::Https if begun.tls.is_some() => out.extend_from_slice(b"on"),
+            Early::Https => {}
+            Early::SslProtocol | Early::SslCipher => match (begun.tls.and_then(|tls| tls.cipher()), self) {
+                (Some((protocol, _)), Early::SslProtocol) => out.extend_from_slice(protocol.as_bytes()),
+                (Some((_, cipher)), _) => out.extend_from_slice(cipher.as_bytes()),
+                (None, _) => text::nothing(escape, out),
+            },
             Early::IsArgs => {}
             _ => text::nothing(escape, out),
         }
@@ -344,6 +369,15 @@ impl Late {
             Late::RequestTime => text::seconds(ended.ended_ns.saturating_sub(ended.began_ns), out),
             Late::Msec => text::seconds(ended.unix_ns, out),
             Late::TimeIso => about.clock.iso.write(out),
+            Late::TimeIsoMs => text::iso_milliseconds(&about.clock.iso, ended.unix_ns, out),
+            Late::TimeClock => text::clock_milliseconds(&about.clock.iso, ended.unix_ns, out),
+            Late::RequestTimeUs => text::number(ended.ended_ns.saturating_sub(ended.began_ns) / 1000, out),
+            Late::Took => text::took(ended.ended_ns.saturating_sub(ended.began_ns), out),
+            Late::StatusColour => text::coloured_status(ended.status.map_or(0, |status| status.code()), out),
+            Late::CacheStatus => match Notes::cache_name(ended.note) {
+                Some(name) => out.extend_from_slice(name.as_bytes()),
+                None => text::nothing(escape, out),
+            },
             Late::Completion if ended.outcome == Outcome::Sent => out.extend_from_slice(b"OK"),
             Late::Completion => {}
             Late::Outcome => out.extend_from_slice(ended.outcome.name().as_bytes()),

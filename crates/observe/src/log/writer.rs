@@ -11,8 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use flatout_engine::say;
-
 use super::sink::Sink;
 use super::{Plan, Tally};
 
@@ -159,7 +157,10 @@ impl Shared {
             && ended.recv_timeout(CLOSE_TIME_MAX).is_err()
         {
             let path = self.plan.path.display();
-            say(format_args!("access log {path}: the disk is too slow; the last lines are lost"));
+            flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("access log {path}: the disk is too slow; the last lines are lost"),
+            );
         }
     }
 
@@ -245,9 +246,10 @@ impl Writer {
             Ok(sink) => self.sink = sink,
             Err(error) => {
                 let path = self.shared.plan.path.display();
-                say(format_args!(
-                    "access log {path}: cannot be reopened: {error}; the old file stays in use"
-                ));
+                flatout_engine::report(
+                    flatout_engine::Severity::Warning,
+                    format_args!("access log {path}: cannot be reopened: {error}; the old file stays in use"),
+                );
             }
         }
     }
@@ -262,8 +264,14 @@ impl Writer {
         self.reported = (lost, Some(Instant::now()));
         let (path, count) = (self.shared.plan.path.display(), lost - before);
         match self.reason.take() {
-            Some(error) => say(format_args!("access log {path}: {count} lines lost: {error}")),
-            None => say(format_args!("access log {path}: {count} lines lost: the disk is too slow")),
+            Some(error) => flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("access log {path}: {count} lines lost: {error}"),
+            ),
+            None => flatout_engine::report(
+                flatout_engine::Severity::Warning,
+                format_args!("access log {path}: {count} lines lost: the disk is too slow"),
+            ),
         }
     }
 }

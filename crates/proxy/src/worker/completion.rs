@@ -1,5 +1,6 @@
 //! How requests to an upstream end, and what happens to their connections.
 
+use flatout_engine::write_error_page_of;
 use flatout_gateway::ResponseOrigin;
 use flatout_wire::Status;
 
@@ -186,12 +187,10 @@ impl ProxyWorker {
         let status = failure.status();
         let mut response = self.lane.response();
         response.set_status(status);
-        response.header("Content-Type", "text/plain; charset=utf-8");
         if status == Status::SERVICE_UNAVAILABLE {
             response.header("Retry-After", "1");
         }
-        response.buffer().extend_from_slice(failure.text().as_bytes());
-        response.buffer().push(b'\n');
+        write_error_page_of(&job.head, failure.text(), &mut response);
         job.trail.note(&self.watch, &mut response);
         job.receiver.answer(&self.lane, None, response, ResponseOrigin::Here);
     }

@@ -98,7 +98,7 @@ impl Hash {
         }
         let parts: bcrypt::HashParts = text
             .parse()
-            .map_err(|_| "expected an argon2 hash ($argon2id$…) or a bcrypt hash ($2b$…, $2y$…; written by `htpasswd -B`)")?;
+            .map_err(|_| "expected an argon2 hash ($argon2id$…) or a bcrypt hash ($2b$…, $2y$…; written by `flatout hash-password` or `htpasswd -B`)")?;
         if parts.get_cost() > BCRYPT_COST_MAX {
             return Err("its bcrypt hash has a cost above 16");
         }

@@ -1,6 +1,6 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Format, Plan as Log};
+use flatout_observe::log::{Format, Plan as Log, StandardStream};
 use flatout_server::Plan;
 
 use crate::serve::options::AccessLog;
@@ -20,7 +20,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request to this file, or off; in a site, only its requests; SIGUSR1 reopens it after a rotation",
+        help: "log each request to this file, to - (stdout), stdout or stderr, or off; on a terminal with log-format short unless it is set; in a site, only its requests; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
             if given.text() == "off" {
                 options.logs.clear();
@@ -28,7 +28,11 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             }
             let conditions = |text: &str| parse::names(text).iter().map(|text| text.parse()).collect();
             let log = AccessLog {
-                path: options.path(given.text()),
+                path: match given.text() {
+                    "-" | "stdout" => StandardStream::Stdout.path().to_owned(),
+                    "stderr" => StandardStream::Stderr.path().to_owned(),
+                    file => options.path(file),
+                },
                 format: given.read("format", Format::parse)?,
                 buffer_bytes: given.read("buffer", value::bytes)?.map(|bytes| bytes as usize),
                 flush: given.read("flush", value::time)?,
@@ -47,7 +51,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
         name: "log-format",
         value: "TEXT",
         default: "combined",
-        help: "common, combined, json, or a template with nginx's variables, such as '$remote_addr $status'",
+        help: "common, combined, short (for people), json, or a template with nginx's variables, such as '$remote_addr $status'",
         set: |options, given| {
             options.log.format = Format::parse(given.text())?;
             Ok(())
@@ -102,6 +106,17 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
         },
         change: Change::Restart(|plan| of_logs(plan, |log| format!("{:?}", log.sample))),
         ..SITES
+    },
+    ServeSetting {
+        name: "log-level",
+        value: "error|warning|info",
+        default: "info",
+        help: "the server's own messages on stderr that are written; they are JSON if log-format is json",
+        set: |options, given| {
+            options.message_level = given.text().parse()?;
+            Ok(())
+        },
+        ..SERVERS
     },
     ServeSetting {
         name: "admin",

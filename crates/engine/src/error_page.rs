@@ -1,0 +1,179 @@
+//! The body of an error response, in the form that its client prefers: a small HTML page, JSON (RFC 9457), or a line of
+//! text. Nothing here runs for a response that is not an error.
+
+use flatout_wire::{Head, Status};
+
+use crate::service::Response;
+
+/// Bytes of a request id, or of another text of a client, that are shown.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// The form of an error's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ErrorForm {
+    Text,
+    Html,
+    Json,
+}
+
+/// Writes the body of an error for the client with this head, in place of another one. `detail` says more than the status;
+/// it may contain text of the client.
+pub fn write_error_page(head: &Head<'_>, detail: &str, response: &mut Response) {
+    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
+    write(accept, id, detail, response);
+}
+
+/// The same for the bytes of a head, which may have been changed since it was parsed.
+pub fn write_error_page_of(head: &[u8], detail: &str, response: &mut Response) {
+    write(field_of(head, b"accept"), field_of(head, b"x-request-id"), detail, response);
+}
+
+/// Changes the default body of an error, which is the reason phrase of its status, to the form that the client with this head
+/// prefers. Other bodies stay: somebody has chosen them.
+pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {
+    let reason = response.status().reason();
+    let is_default = response.status().code() >= 400
+        && response.body_bytes().and_then(|body| body.strip_suffix(b"\n")) == Some(reason.as_bytes())
+        && response.field("content-type").is_some_and(|found| found.starts_with(b"text/plain"));
+    if is_default {
+        write_error_page(head, "", response);
+    }
+}
+
+fn write(accept: Option<&[u8]>, id: Option<&[u8]>, detail: &str, response: &mut Response) {
+    let form = accept.map_or(ErrorForm::Text, ErrorForm::of);
+    let status = response.status();
+    let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| is_id(id));
+    let (content_type, body) = match form {
+        ErrorForm::Text => ("text/plain; charset=utf-8", text(status, detail, id)),
+        ErrorForm::Html => ("text/html; charset=utf-8", html(status, detail, id)),
+        ErrorForm::Json => ("application/problem+json", json(status, detail, id)),
+    };
+    if response.field("content-type").is_some() {
+        response.remove_header("content-type");
+    }
+    response.header("Content-Type", content_type).header("Vary", "Accept");
+    let buffer = response.buffer();
+    buffer.clear();
+    buffer.extend_from_slice(body.as_bytes());
+}
+
+impl ErrorForm {
+    /// The first form that an `Accept` names; `*/*` alone is that of a program at a terminal.
+    fn of(accept: &[u8]) -> ErrorForm {
+        for range in accept.split(|&byte| byte == b',') {
+            let mut parts = range.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let is_refused = parts.any(|part| matches!(part, b"q=0" | b"q=0.0" | b"q=0.00" | b"q=0.000"));
+            match &*name {
+                _ if is_refused => {}
+                b"text/html" | b"application/xhtml+xml" => return ErrorForm::Html,
+                b"application/json" | b"application/problem+json" => return ErrorForm::Json,
+                b"text/plain" => return ErrorForm::Text,
+                _ => {}
+            }
+        }
+        ErrorForm::Text
+    }
+}
+
+/// Whether an id of a client can be shown.
+fn is_id(id: &str) -> bool {
+    let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
+    !id.is_empty() && id.len() <= SHOWN_BYTES_MAX && id.bytes().all(is_of_id)
+}
+
+/// The first field of this name.
+fn field_of<'h>(head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
+    head.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
+        let (this, value) = line.split_at_checked(line.iter().position(|&byte| byte == b':')?)?;
+        this.eq_ignore_ascii_case(name).then(|| value.get(1..).unwrap_or_default().trim_ascii())
+    })
+}
+
+fn text(status: Status, detail: &str, id: Option<&str>) -> String {
+    let first = if detail.is_empty() { status.reason() } else { detail };
+    match id {
+        Some(id) => format!("{}\nrequest {id}\n", shown(first)),
+        None => format!("{}\n", shown(first)),
+    }
+}
+
+fn html(status: Status, detail: &str, id: Option<&str>) -> String {
+    let title = format!("{} {}", status.code(), status.reason());
+    let detail = match detail {
+        "" => String::new(),
+        detail => format!("<p>{}</p>", escaped(&shown(detail))),
+    };
+    let id = id.map_or_else(String::new, |id| format!("<p><small>request {}</small></p>", escaped(id)));
+    format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
+         <meta name=color-scheme content=\"light dark\"><title>{title}</title>\
+         <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:20vh auto;padding:0 1rem}}</style>\
+         <h1>{title}</h1>{detail}{id}\n"
+    )
+}
+
+fn json(status: Status, detail: &str, id: Option<&str>) -> String {
+    let member = |name: &str, value: &str| format!(",\"{name}\":{}", quoted(&shown(value)));
+    let detail = if detail.is_empty() { String::new() } else { member("detail", detail) };
+    let id = id.map_or_else(String::new, |id| member("request_id", id));
+    format!("{{\"status\":{},\"title\":{}{detail}{id}}}\n", status.code(), quoted(status.reason()))
+}
+
+/// Text without what could control a terminal.
+fn shown(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A JSON string of text without control characters.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(accept: Option<&[u8]>, id: &[u8], detail: &str) -> String {
+        let mut response = Response::with_status(Status::NOT_FOUND);
+        write(accept, Some(id), detail, &mut response);
+        String::from_utf8(response.body_bytes().unwrap().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_form_follows_the_client() {
+        for (accept, expected) in [
+            ("text/html,application/xhtml+xml,*/*;q=0.8", ErrorForm::Html),
+            ("application/json", ErrorForm::Json),
+            ("*/*", ErrorForm::Text),
+            ("text/html;q=0, application/json", ErrorForm::Json),
+            ("Text/HTML", ErrorForm::Html),
+        ] {
+            assert_eq!(ErrorForm::of(accept.as_bytes()), expected, "{accept}");
+        }
+        assert_eq!(body(None, b"", ""), "Not Found\n");
+        assert_eq!(
+            body(Some(b"application/json"), b"a-1", "no \"x\""),
+            "{\"status\":404,\"title\":\"Not Found\",\"detail\":\"no \\\"x\\\"\",\"request_id\":\"a-1\"}\n"
+        );
+    }
+
+    #[test]
+    fn text_of_clients_is_escaped() {
+        let page = body(Some(b"text/html"), b"<b>", "no site for <script>\u{1b}[1m");
+        assert!(page.contains("no site for &lt;script&gt;[1m") && !page.contains("request "), "{page}");
+        assert!(!body(Some(b"text/html"), &[b'a'; 200], "").contains("request "));
+    }
+
+    #[test]
+    fn fields_of_a_head_in_bytes_are_found() {
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\nACCEPT:  text/html \r\n\r\n";
+        assert_eq!(field_of(head, b"accept"), Some(&b"text/html"[..]));
+        assert_eq!(field_of(head, b"x-request-id"), None);
+    }
+}
