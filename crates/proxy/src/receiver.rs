@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response};
+use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response, bug};
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
 use flatout_gateway::{AuthDecision, Finish, ResponseOrigin};
+
+use crate::spool::{SpoolSetup, SpoolWriter};
 
 /// Bytes kept of an auth service's response body; a longer one fails the query.
 const OPINION_BYTES_MAX: usize = 256 << 10;
@@ -23,6 +25,8 @@ pub(crate) enum Receiver {
     Rule(Option<Rule>),
     /// A cache, which may serve many clients with the response. It ends their requests when it is dropped.
     Sink(Rc<dyn ResponseSink>),
+    /// A client that is slower than its upstream.
+    Spool(SpoolWriter),
 }
 
 /// A client in the proxy's hands. If it is dropped before its response is complete, it gets 502, or its response is cut:
@@ -154,7 +158,7 @@ impl Receiver {
     pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
             Receiver::Client(client) => Some(client.exchange),
-            Receiver::Rule(_) | Receiver::Sink(_) => None,
+            Receiver::Rule(_) | Receiver::Sink(_) | Receiver::Spool(_) => None,
         }
     }
 
@@ -167,7 +171,7 @@ impl Receiver {
     pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
         match self {
             Receiver::Client(client) => drop(lane.inform(client.exchange, status, lines)),
-            Receiver::Rule(_) => {}
+            Receiver::Rule(_) | Receiver::Spool(_) => {}
             Receiver::Sink(sink) => sink.inform(lane, status, lines),
         }
     }
@@ -179,6 +183,25 @@ impl Receiver {
             // Its client may be gone.
             Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
             Receiver::Sink(_) => true,
+            Receiver::Spool(spool) => spool.is_open(),
+        }
+    }
+
+    /// Whether a client that got a part of its response is gone, which is only known here.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(self, Receiver::Spool(spool) if !spool.is_open())
+    }
+
+    /// Whether the response goes to a client directly.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Receiver::Client(_))
+    }
+
+    /// Puts a spool between the upstream and a client whose response has begun. Its exchange is the spool's from now on.
+    pub(crate) fn spool(&mut self, setup: &SpoolSetup<'_>) {
+        if let Some(exchange) = self.exchange() {
+            let client = std::mem::replace(self, Receiver::nobody());
+            *self = Receiver::Spool(SpoolWriter::begin(setup, client, exchange));
         }
     }
 
@@ -188,6 +211,7 @@ impl Receiver {
             Receiver::Client(client) => lane.has_room(client.exchange),
             Receiver::Rule(_) => true,
             Receiver::Sink(sink) => sink.has_room(),
+            Receiver::Spool(spool) => spool.has_room(),
         }
     }
 
@@ -219,6 +243,10 @@ impl Receiver {
                 true
             }
             Receiver::Rule(None) => false,
+            Receiver::Spool(_) => {
+                bug!("a response begins a second time");
+                false
+            }
         }
     }
 
@@ -233,6 +261,7 @@ impl Receiver {
             }
             Receiver::Rule(None) => false,
             Receiver::Sink(sink) => sink.push(data),
+            Receiver::Spool(spool) => spool.push(data),
         }
     }
 
@@ -258,6 +287,7 @@ impl Receiver {
                 }
             }
             Receiver::Sink(sink) => sink.end(),
+            Receiver::Spool(spool) => spool.end(trailers),
         }
     }
 
@@ -270,6 +300,7 @@ impl Receiver {
             }
             Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
             Receiver::Sink(sink) => sink.cut(),
+            Receiver::Spool(spool) => spool.cut(),
         }
     }
 }

@@ -41,5 +41,7 @@ mod slices;
 mod smuggling;
 #[path = "smuggling_h2.rs"]
 mod smuggling_h2;
+#[path = "spool.rs"]
+mod spool;
 #[path = "upstreams.rs"]
 mod upstreams;

@@ -56,7 +56,11 @@ impl ResponseReader<'_> {
             };
             let (taken, outcome) = match job.is_answered {
                 false => self.head(&mut connection.machine, job, connection.server_id.server, rest),
-                true => self.body(&mut connection.machine, job, rest),
+                true => {
+                    let part = self.body(&mut connection.machine, job, rest);
+                    connection.forwarded_bytes = connection.forwarded_bytes.wrapping_add(part.0 as u64);
+                    part
+                }
             };
             used += taken;
             if let Some(outcome) = outcome {
@@ -111,6 +115,9 @@ impl ResponseReader<'_> {
                 job.is_answered = true;
                 let rest = bytes.get(used..).unwrap_or_default();
                 let whole = machine.whole_body(rest);
+                if whole.is_none() {
+                    job.spool_bytes_max = received.spool_bytes_max(job.spool_bytes_max);
+                }
                 match (&whole, answer.framing) {
                     (Some([]), _) => {}
                     (Some(body), _) => response.buffer().extend_from_slice(body),

@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) retries_left: u32,
     /// How often it may still be refused by servers that have not processed it.
     pub(crate) refusals_left: u8,
+    /// Bytes of its response that a file may take while its client is slow; 0 spools nothing.
+    pub(crate) spool_bytes_max: u64,
     /// The servers tried, one bit each; servers beyond the last bit are not recorded.
     pub(crate) tried: u64,
     /// The peer of the client's connection.
@@ -77,6 +79,7 @@ impl Job {
             is_idempotent: true,
             retries_left: retries_max,
             refusals_left: REFUSALS_MAX,
+            spool_bytes_max: 0,
             tried: 0,
             peer: None,
             hash: 0,
@@ -96,7 +99,7 @@ impl Job {
 
     /// The same request as if nothing had been sent of it, without a receiver.
     pub(crate) fn again(&self) -> Job {
-        let Job { sent, length, pulled, is_idempotent, refusals_left, peer, .. } = *self;
+        let Job { sent, length, pulled, is_idempotent, refusals_left, spool_bytes_max, peer, .. } = *self;
         let Job { hash, stuck_to, names_server, ends_ns, .. } = *self;
         Job {
             sent,
@@ -105,6 +108,7 @@ impl Job {
             pulled,
             is_idempotent,
             refusals_left,
+            spool_bytes_max,
             peer,
             hash,
             accept: self.accept.clone(),

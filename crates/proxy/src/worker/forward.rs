@@ -104,6 +104,7 @@ impl ProxyWorker {
             length: body_length(head, pulled == Pulled::Not, whole.len()),
             pulled,
             is_idempotent: is_idempotent(head.method),
+            spool_bytes_max: what.forward.buffer_response_bytes,
             peer: *peer,
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,

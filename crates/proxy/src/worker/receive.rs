@@ -31,7 +31,7 @@ impl ProxyWorker {
                 return;
             };
             if job.is_answered && !job.receiver.has_room(&self.lane) {
-                return;
+                return self.wait_for_client(state, at);
             }
             if !connection.is_readable && connection.held.is_empty() {
                 return;
@@ -91,12 +91,16 @@ impl ProxyWorker {
             let (used, outcome) =
                 ResponseReader { lane: &self.lane, guest, upstream, watch, fields, decisions }
                     .consume(connection, bytes);
-            if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
-                connection.held.extend_from_slice(rest);
-            }
+            connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            let has_rest = used < end;
             drop(buffer);
             match outcome {
-                ReadOutcome::More if received == Moved::WouldBlock => return,
+                ReadOutcome::More if received == Moved::WouldBlock => {
+                    if has_rest {
+                        self.wait_for_client(state, at);
+                    }
+                    return;
+                }
                 ReadOutcome::More => {}
                 outcome => return self.apply_outcome(state, at, outcome),
             }
@@ -159,6 +163,7 @@ impl ProxyWorker {
             }
             Moved::Bytes(count) => {
                 connection.machine.passed(count as u64);
+                connection.forwarded_bytes = connection.forwarded_bytes.wrapping_add(count as u64);
                 if connection.machine.plain_bytes() > 0 {
                     return Some(ReadOutcome::More);
                 }

@@ -112,6 +112,7 @@ impl FrameReader<'_> {
         let mut response = self.lane.response();
         let received = received(head);
         write_response(&received, &mut stream.job, self.upstream, self.server, self.watch, &mut response);
+        stream.job.spool_bytes_max = received.spool_bytes_max(stream.job.spool_bytes_max);
         stream.response = Some(response);
         if is_whole || stream.job.sent.is_head || head.status.is_bodyless() {
             return self.whole(session, id, Trailers::new());
@@ -163,6 +164,7 @@ impl FrameReader<'_> {
     fn pass_on(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.live(id).filter(|stream| !stream.joined.is_empty()) else { return };
         let joined = std::mem::take(&mut stream.joined);
+        stream.forwarded_bytes += joined.len() as u64;
         if !stream.job.receiver.push(self.lane, joined.into()) {
             stream.job.receiver.cut(self.lane, self.decisions);
             return session.end(id, StreamEnd::Unwanted);

@@ -11,6 +11,7 @@ use crate::connection::h2::windows::Growth;
 use crate::failure::Failure;
 use crate::plan;
 use crate::request::job::{Job, Pulled};
+use crate::spool::pace::Pace;
 
 /// The start of a pulled body that is kept until the response starts: a request that no server has processed can then
 /// be repeated.
@@ -52,6 +53,10 @@ pub(crate) struct Stream {
     pub(crate) client_seen_ns: u64,
     /// The session's `receipts` when it started.
     pub(crate) began: u64,
+    /// Content that was passed on.
+    pub(crate) forwarded_bytes: u64,
+    /// How fast its client takes it, while that has no room.
+    pub(crate) pace: Pace,
     /// It is in `turns`.
     pub(crate) has_turn: bool,
     /// It is in `over`.
@@ -95,6 +100,8 @@ impl Stream {
             seen_ns: now_ns,
             client_seen_ns: now_ns,
             began,
+            forwarded_bytes: 0,
+            pace: Pace::default(),
             has_turn: false,
             is_over: false,
         }

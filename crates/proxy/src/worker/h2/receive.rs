@@ -68,12 +68,16 @@ impl ProxyWorker {
             let heard = hearing.hear(session, bytes, room);
             hearing.answer_deferred(session);
             hearing.pass_joined(session);
+            let is_holding = session.holding > 0;
             match heard {
                 Ok(used) => connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default()),
                 Err(fault) => return ReceiveOutcome::Fault(reason(session.is_ready, fault, bytes)),
             }
             if !session.is_ready && session.machine.knows_peer() {
                 return ReceiveOutcome::Opened;
+            }
+            if is_holding {
+                self.wait_for_client(state, at);
             }
         }
         // The socket may have more, and no new edge would report it. Other connections go first, then this one again.
@@ -98,6 +102,7 @@ impl ProxyWorker {
                 continue;
             }
             let held = std::mem::take(&mut stream.held);
+            stream.forwarded_bytes += held.len() as u64;
             let is_wanted = stream.job.receiver.push(&self.lane, held.into());
             let end = stream.end.take().filter(|_| is_wanted);
             match (is_wanted, &end) {
