@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use flatout_proxy::{Forward, SpoolFigures, SpoolPlan};
 
-use support::{Running, one, read_request, read_until, upstream};
+use support::{Running, h2, one, read_request, read_until, upstream};
 
 /// More than the sockets on the way take.
 const BYTES: usize = 20 << 20;
@@ -294,4 +294,99 @@ fn a_small_response_needs_no_spool() {
     let running = spooling(address, &folder);
     assert!(bytes_after_head(&mut ask(&running)) == body(100_000));
     assert_eq!(running.proxy.spooled(), SpoolFigures::default());
+}
+
+#[test]
+fn a_client_that_still_sends_is_not_spooled_until_it_has_sent_all() {
+    let folder = Folder::new();
+    let address = upstream(|_, mut stream| {
+        read_until(&mut stream, "\r\n\r\n");
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut sending = stream.try_clone().unwrap();
+        let writer = std::thread::spawn(move || sending.write_all(body(BYTES)));
+        let mut received = vec![0; BYTES];
+        stream.read_exact(&mut received).unwrap();
+        assert!(received == body(BYTES));
+        writer.join().unwrap().unwrap();
+    });
+    let running = spooling(address, &folder);
+    let mut client = running.connect();
+    write!(client, "POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {BYTES}\r\n\r\n")
+        .unwrap();
+    client.write_all(body(BYTES)).unwrap();
+    assert!(bytes_after_head(&mut client) == body(BYTES));
+    assert_empty(&running);
+}
+
+/// An HTTP/2 upstream with the same body.
+fn by_h2() -> (h2::Served, Receiver<bool>) {
+    let (sender, done) = channel();
+    let served = h2::serving(::h2::server::Builder::new(), None, move |mut received: h2::ReceivedRequest| {
+        let sender = sender.clone();
+        async move {
+            let mut stream = h2::begin(&mut received.respond, http::Response::new(()));
+            let mut left = body(BYTES);
+            while !left.is_empty() {
+                stream.reserve_capacity(left.len());
+                let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await
+                else {
+                    break;
+                };
+                let (piece, rest) = left.split_at(room.min(left.len()));
+                left = rest;
+                if stream.send_data(bytes::Bytes::from_static(piece), left.is_empty()).is_err() {
+                    break;
+                }
+            }
+            let _ = sender.send(left.is_empty());
+            if !left.is_empty() {
+                return;
+            }
+            let _ = std::future::poll_fn(|context| stream.poll_reset(context)).await;
+        }
+    });
+    (served, done)
+}
+
+#[test]
+fn streams_of_an_http2_upstream_are_let_go_too() {
+    let folder = Folder::new();
+    let (served, done) = by_h2();
+    let running = Running::to(served.upstream());
+    running.proxy.set_spool(SpoolPlan { folder: Some(folder.0.clone()), ..SpoolPlan::default() });
+    let mut clients = [ask(&running), ask(&running), ask(&running)];
+    for _ in &clients {
+        assert_eq!(done.recv_timeout(PATIENCE), Ok(true));
+    }
+    assert_eq!(running.proxy.spooled().now, 3);
+    for client in &mut clients {
+        let (content, _) = unchunked(&bytes_after_head(client));
+        assert!(content == body(BYTES));
+    }
+    assert_empty(&running);
+    assert_eq!(served.connections(), 1);
+}
+
+#[test]
+fn a_client_of_http2_gets_its_spooled_response() {
+    let folder = Folder::new();
+    let (address, done) = by_length();
+    let running = spooling(address, &folder);
+    let content = h2::client(running.address, async |mut send: ::h2::client::SendRequest<bytes::Bytes>| {
+        let (response, _) = send.send_request(h2::request("GET", "/"), true).unwrap();
+        let mut content = response.await.unwrap().into_body();
+        // No window is opened until the upstream is rid of it.
+        let rid = tokio::task::spawn_blocking(move || done.recv_timeout(PATIENCE)).await.unwrap();
+        assert_eq!(rid, Ok(true));
+        let mut bytes = Vec::new();
+        while let Some(data) = content.data().await {
+            let data = data.unwrap();
+            content.flow_control().release_capacity(data.len()).unwrap();
+            bytes.extend_from_slice(&data);
+        }
+        bytes
+    });
+    assert!(content == body(BYTES));
+    assert_empty(&running);
 }

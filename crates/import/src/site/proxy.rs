@@ -9,7 +9,7 @@ use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted.
-const SEEN: [&str; 26] = [
+const SEEN: [&str; 28] = [
     "grpc_connect_timeout",
     "grpc_send_timeout",
     "grpc_read_timeout",
@@ -27,6 +27,8 @@ const SEEN: [&str; 26] = [
     "proxy_read_timeout",
     "proxy_next_upstream_tries",
     "proxy_request_buffering",
+    "proxy_buffering",
+    "proxy_max_temp_file_size",
     "proxy_intercept_errors",
     "proxy_ssl_verify",
     "proxy_ssl_name",
@@ -116,6 +118,16 @@ impl<'d> Import<'d> {
         self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
+        }
+        // Without files, nginx keeps a few pages; more than that is between the sockets here.
+        match (chain.word("proxy_buffering"), chain.word("proxy_max_temp_file_size")) {
+            ("off", _) | (_, "0") => lines.setting("buffer-response off".to_owned()),
+            (_, "" | "1024m" | "1g") => {}
+            (_, given) => {
+                if let Some(size) = values::size(given) {
+                    lines.setting(format!("buffer-response \"{size}\""));
+                }
+            }
         }
         for directive in chain.list(&["proxy_hide_header"]) {
             lines.setting(format!("response-header remove {}", value(directive.word(0))));

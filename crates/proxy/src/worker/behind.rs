@@ -8,7 +8,7 @@ use flatout_wire::h2::StreamId;
 
 use crate::connection::{ConnectionProtocol, UpstreamConnection};
 use crate::receiver::Receiver;
-use crate::request::job::Job;
+use crate::request::job::{Job, Pulled};
 use crate::spool::SpoolSetup;
 use crate::spool::pace::Pace;
 use crate::worker::ProxyWorker;
@@ -33,9 +33,11 @@ struct BehindEntry {
     pace: Pace,
 }
 
-/// Whether the rest of a request's response may be spooled.
+/// Whether the rest of a request's response may be spooled. Not while the client still sends: its exchange has one guest, and the
+/// upstream's connection pulls from it.
 fn may_spool(job: &Job) -> bool {
-    job.spool_bytes_max > 0 && job.is_answered && job.receiver.is_direct()
+    let has_request = matches!(job.pulled, Pulled::Not | Pulled::Whole);
+    job.spool_bytes_max > 0 && job.is_answered && has_request && job.receiver.is_direct()
 }
 
 impl ProxyWorker {
@@ -45,7 +47,7 @@ impl ProxyWorker {
         let Some(connection) = state.table.find(at) else { return };
         let is_wanted = match &connection.protocol {
             ConnectionProtocol::Http1 => connection.job.as_deref().is_some_and(may_spool),
-            ConnectionProtocol::Http2(session) => session.holding > 0,
+            ConnectionProtocol::Http2(_) => true,
             ConnectionProtocol::Switching | ConnectionProtocol::Tunnel(_) => false,
         };
         if !is_wanted || std::mem::replace(&mut connection.is_behind, true) {
@@ -123,19 +125,20 @@ impl ProxyWorker {
         let Some((session, guest, _)) = state.table.known(at).and_then(|connection| connection.h2()) else {
             return false;
         };
-        let mut slow: Vec<StreamId> = Vec::new();
+        let (mut slow, mut stays) = (Vec::<StreamId>::new(), false);
         for entry in &mut session.streams {
             let stream = &mut *entry.stream;
-            if stream.is_over || stream.held.is_empty() || !may_spool(&stream.job) {
+            if stream.is_over || !stream.is_starved() || !may_spool(&stream.job) {
                 stream.pace = Pace::default();
             } else if stream.pace.is_slow(stream.forwarded_bytes) && self.spool.has_memory(4) {
                 self.begin_spool(guest, stream.job.spool_bytes_max, &mut stream.job.receiver);
                 entry.exchange = None;
                 session.has_spools = true;
                 slow.push(entry.id);
+            } else {
+                stays = true;
             }
         }
-        let stays = session.holding > 0;
         if !slow.is_empty() {
             slow.into_iter().for_each(|id| self.release_held(state, at, Some(id)));
             self.pump_h2(state, at);

@@ -34,6 +34,7 @@ pub(crate) fn repay(lane: &Lane, session: &mut Session, id: StreamId) {
         && entry.stream.owed_bytes > 0
     {
         entry.stream.repay(id, lane, machine, out);
+        session.is_starving |= entry.stream.is_starved();
     }
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Session {
     pub(crate) receipts: u64,
     /// Number of streams that hold content because their client has no room.
     pub(crate) holding: usize,
+    /// Some of its streams wait for their clients.
+    pub(crate) is_starving: bool,
     /// Some of its streams may be spooled.
     pub(crate) has_spools: bool,
     /// Its list in the server's pool.
@@ -133,6 +135,7 @@ impl Session {
             sent: 0,
             receipts: 0,
             holding: 0,
+            is_starving: false,
             has_spools: false,
             shelf: PoolList::None,
             has_served: false,

@@ -162,8 +162,13 @@ impl Stream {
             }
         }
         // The rest is repaid when the client has taken more.
-        if let Some(key) = exchange.filter(|_| self.owed_bytes >= window / 2) {
+        if let Some(key) = exchange.filter(|_| self.is_starved()) {
             lane.tell_of_room(key);
         }
+    }
+
+    /// Whether the server lacks credit, because the client has not taken what came.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.held.is_empty() || self.owed_bytes >= self.growth.window() as usize / 2
     }
 }

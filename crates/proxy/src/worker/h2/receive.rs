@@ -68,7 +68,7 @@ impl ProxyWorker {
             let heard = hearing.hear(session, bytes, room);
             hearing.answer_deferred(session);
             hearing.pass_joined(session);
-            let is_holding = session.holding > 0;
+            let is_behind = session.holding > 0 || std::mem::take(&mut session.is_starving);
             match heard {
                 Ok(used) => connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default()),
                 Err(fault) => return ReceiveOutcome::Fault(reason(session.is_ready, fault, bytes)),
@@ -76,7 +76,7 @@ impl ProxyWorker {
             if !session.is_ready && session.machine.knows_peer() {
                 return ReceiveOutcome::Opened;
             }
-            if is_holding {
+            if is_behind {
                 self.wait_for_client(state, at);
             }
         }
