@@ -292,7 +292,9 @@ fn now() -> u64 {
 #[test]
 fn a_subscription_ends_with_its_token() {
     for is_upgraded in [false, true] {
-        let mut site = Site::start(&format!("push-poll-time \"5m\"\n{TWO_SITES}"));
+        // This client answers no pings.
+        let settings = "push-poll-time \"5m\"\npush-heartbeat \"5m\"\n";
+        let mut site = Site::start(&format!("{settings}{TWO_SITES}"));
         // Time to subscribe, and to upgrade, on a slow machine.
         let seconds = if is_upgraded { 40 } else { 15 };
         let (short, long) = (token(&format!("\"exp\":{}", now() + seconds)), token("\"exp\":4000000000"));

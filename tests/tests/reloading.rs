@@ -203,8 +203,8 @@ fn every_port_speaks_after_an_upgrade_as_after_a_fresh_start() {
 }
 
 /// Words of a site file that are not settings.
-const BLOCKS: [&str; 10] =
-    ["site", "route", "files", "proxy", "push", "redirect", "respond", "close", "upstream", "map"];
+const BLOCKS: [&str; 11] =
+    ["site", "route", "files", "proxy", "push", "redirect", "respond", "reroute", "close", "upstream", "map"];
 
 /// Settings of which a file may have several: a change adds one. Others are replaced.
 const LISTS: [&str; 6] = ["listen", "listen-plain", "tls", "domain", "admin", "response-header"];
@@ -271,6 +271,14 @@ maintenance on except="127.0.0.1"
 try-files "{F}"
 allow all
 deny "192.0.2.1"
+satisfy any
+set "later" "x"
+when "method == 'PUT'" { response-header set "X-B" "b" }
+expires "1h"
+proxy-redirect "http://a.test/" "/"
+proxy-cookie-domain "a.test" "b.test"
+proxy-cookie-path "/a" "/b"
+proxy-cookie-flags "*" secure
 rate-limit "1000/s"
 request-limit 20
 basic-auth "other" file="{F}/users"

@@ -157,6 +157,7 @@ fn mistakes_have_a_place_and_a_suggestion() {
         ("path.matches('(')", 13..16, "unclosed group"),
         ("path.matches('(((a{100}){100}){100})')", 13..37, "size limit"),
         ("path.matches('\\d')", 14..16, "unknown escape"),
+        ("path.matches('\\\u{1b}')", 14..16, "unknown escape"),
         ("path", 0..4, "this is a text, need a condition"),
         ("status == '404'", 10..15, "this is a text, need a number as before"),
         ("remote == '10.0.0.1'", 10..20, "ip('192.0.2.1')"),

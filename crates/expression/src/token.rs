@@ -128,9 +128,9 @@ fn literal(
         }
         let behind = rest.get(here + 1..).unwrap_or_default();
         let Some(length) = escape(behind, &mut value) else {
-            let escaped =
-                behind.chars().next().map_or_else(String::new, |char| char.escape_default().to_string());
-            let place = at + here..at + here + 1 + escaped.len();
+            let unknown = behind.chars().next();
+            let escaped = unknown.map_or_else(String::new, |char| char.escape_default().to_string());
+            let place = at + here..at + here + 1 + unknown.map_or(0, char::len_utf8);
             return fault(
                 &place,
                 format!("unknown escape `\\{escaped}`; a backslash is written `\\\\`, or the text as r'…'"),
