@@ -290,6 +290,10 @@ x-forwarded off
 forwarded on
 via "edge"
 buffer-requests
+buffer-response "1MiB"
+buffer-dir "{F}"
+buffer-size "1MiB"
+buffer-memory "1MiB"
 forward-path normal
 upgrade off
 cache "1m"

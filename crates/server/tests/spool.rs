@@ -190,7 +190,7 @@ fn a_body_until_close_is_whole() {
 }
 
 #[test]
-fn an_upstream_that_dies_in_a_spooled_body_leaves_the_client_what_it_sent() {
+fn the_bytes_of_an_upstream_that_dies_arrive_before_the_cut() {
     let folder = Folder::new();
     let (address, done) = sending("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", |stream| {
         stream.write_all(body(BYTES))?;
@@ -226,7 +226,7 @@ fn a_client_that_leaves_lets_its_upstream_go() {
 }
 
 #[test]
-fn what_the_disk_does_not_take_waits_at_the_upstream() {
+fn an_upstream_waits_at_every_limit_and_nothing_is_lost() {
     let gone = PathBuf::from("/nonexistent/flatout");
     let small = Folder::new();
     for plan in [
@@ -252,7 +252,7 @@ fn what_the_disk_does_not_take_waits_at_the_upstream() {
 }
 
 #[test]
-fn events_and_what_an_upstream_wants_unbuffered_are_not_spooled() {
+fn events_grpc_and_unbuffered_responses_are_not_spooled() {
     for (line, forward, is_spooled) in [
         ("Content-Type: text/event-stream; charset=utf-8", Forward::to(0), false),
         ("Content-Type: application/grpc+proto", Forward::to(0), false),

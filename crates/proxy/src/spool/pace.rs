@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_slow_by_what_it_takes() {
+    fn a_slow_client_is_found_by_its_pace() {
         assert_eq!(looks_until_slow(0), Some(2));
         assert_eq!(looks_until_slow(SLOW_BYTES - 1), Some(2));
         assert_eq!(looks_until_slow(SLOW_BYTES), Some(PATIENCE_LOOKS + 1));

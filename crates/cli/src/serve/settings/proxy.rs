@@ -159,11 +159,11 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "buffer-response",
-        value: "auto|off|BYTES",
+        value: "BYTES",
         default: "auto",
         help: "take a response as fast as its upstream sends it while the client is slower, first into memory, then into a file \
-               of up to this size (auto: 1GiB), so that the upstream is free; off, events and gRPC: the upstream waits for the \
-               client; X-Accel-Buffering of the upstream overrides it",
+               of up to this size, or auto (1GiB), so that the upstream is free; with off, and for events and gRPC, the upstream waits \
+               for the client; X-Accel-Buffering of the upstream overrides it",
         set: |options, given| {
             options.forward.buffer_response_bytes = match given.text() {
                 "auto" => Forward::BUFFER_RESPONSE_BYTES,
