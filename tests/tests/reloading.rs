@@ -321,6 +321,8 @@ connect-time "3s"
 send-time "3s"
 read-time "3s"
 retries 3
+retry-on error 503
+retry-time "3s"
 retry-budget "3%"
 failures 3 window="3s"
 health-check "/health"

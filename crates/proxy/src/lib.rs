@@ -58,7 +58,9 @@ pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{Forward, Host};
-pub use plan::{Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream};
+pub use plan::{
+    Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, RetryOn, Server, Tls, Upstream,
+};
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;

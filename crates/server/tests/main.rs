@@ -25,6 +25,8 @@ mod h2_upstream;
 mod h2_upstream_faults;
 #[path = "h2_websockets.rs"]
 mod h2_websockets;
+#[path = "next_server.rs"]
+mod next_server;
 #[path = "proxy.rs"]
 mod proxy;
 #[path = "push.rs"]

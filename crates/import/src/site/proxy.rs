@@ -9,7 +9,7 @@ use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted.
-const SEEN: [&str; 28] = [
+const SEEN: [&str; 32] = [
     "grpc_connect_timeout",
     "grpc_send_timeout",
     "grpc_read_timeout",
@@ -26,6 +26,10 @@ const SEEN: [&str; 28] = [
     "proxy_send_timeout",
     "proxy_read_timeout",
     "proxy_next_upstream_tries",
+    "proxy_next_upstream",
+    "proxy_next_upstream_timeout",
+    "grpc_next_upstream",
+    "grpc_next_upstream_timeout",
     "proxy_request_buffering",
     "proxy_buffering",
     "proxy_max_temp_file_size",
@@ -51,9 +55,8 @@ impl<'d> Import<'d> {
     /// Marks directives that are looked up from inner blocks.
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
-            let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
             let name = directive.name.as_str();
-            let is_seen = is_off || SEEN.contains(&name) || super::cache::SEEN.contains(&name);
+            let is_seen = SEEN.contains(&name) || super::cache::SEEN.contains(&name);
             if is_seen && !self.fates.is_known(directive) {
                 self.fates.carried(directive);
             }

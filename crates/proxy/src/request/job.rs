@@ -57,6 +57,8 @@ pub(crate) struct Job {
     pub(crate) trailers: Vec<String>,
     /// When it has to be over ([`clock::nanoseconds`](flatout_lane::clock::nanoseconds)).
     pub(crate) ends_ns: Option<u64>,
+    /// Until when it may be sent again.
+    pub(crate) retry_until_ns: Option<u64>,
     /// Its client has sent some of its body since the last deadline.
     pub(crate) has_client_sent: bool,
     /// When it entered the queue.
@@ -91,6 +93,7 @@ impl Job {
             names_server: false,
             trailers: Vec::new(),
             ends_ns: None,
+            retry_until_ns: None,
             has_client_sent: false,
             queued_ns: None,
             trail: Trail::default(),
@@ -100,7 +103,7 @@ impl Job {
     /// The same request as if nothing had been sent of it, without a receiver.
     pub(crate) fn again(&self) -> Job {
         let Job { sent, length, pulled, is_idempotent, refusals_left, spool_bytes_max, peer, .. } = *self;
-        let Job { hash, stuck_to, names_server, ends_ns, .. } = *self;
+        let Job { hash, stuck_to, names_server, ends_ns, retry_until_ns, .. } = *self;
         Job {
             sent,
             body: self.body.clone(),
@@ -117,6 +120,7 @@ impl Job {
             names_server,
             trailers: self.trailers.clone(),
             ends_ns,
+            retry_until_ns,
             ..Job::new(self.upstream, self.retries_left, Receiver::nobody(), self.head.clone())
         }
     }

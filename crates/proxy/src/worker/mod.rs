@@ -8,7 +8,7 @@ mod h2;
 mod limit;
 mod queue;
 mod receive;
-mod retry;
+pub(crate) mod retry;
 mod send;
 pub(crate) mod state;
 mod takeover;

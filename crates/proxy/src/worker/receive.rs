@@ -20,7 +20,7 @@ impl ProxyWorker {
     /// Receives what a server has sent, while its client has room for it.
     pub(crate) fn receive(&self, state: &mut State, at: usize) {
         for _ in 0..READS_PER_CALL {
-            let State { table, fields, decisions, .. } = &mut *state;
+            let State { table, fields, groups, decisions, .. } = &mut *state;
             let Some(connection) = table.find(at) else { return };
             let Some(job) = &connection.job else {
                 // Unexpected bytes, EOF, or a TLS record without data.
@@ -88,8 +88,9 @@ impl ProxyWorker {
             let bytes = buffer.get(..end).unwrap_or_default();
             let guest = connection.guest;
             let watch = &self.watch;
+            let group = groups.at_mut(connection.server_id.upstream);
             let (used, outcome) =
-                ResponseReader { lane: &self.lane, guest, upstream, watch, fields, decisions }
+                ResponseReader { lane: &self.lane, guest, upstream, watch, fields, group, decisions }
                     .consume(connection, bytes);
             connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
             let has_rest = used < end;
@@ -185,6 +186,7 @@ impl ProxyWorker {
             ReadOutcome::Bad => self.failed(state, at),
             ReadOutcome::Replaced => self.close(state, at),
             ReadOutcome::Switch(response) => self.switch(state, at, response),
+            ReadOutcome::Rejected(status, is_whole) => self.rejected(state, at, status, is_whole),
         }
     }
 

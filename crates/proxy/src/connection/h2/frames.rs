@@ -10,9 +10,11 @@ use flatout_wire::h2::{AnswerHead, Code, ConnectionFault, Event, Room, StreamId}
 use crate::connection::h2::stream::{Stream, StreamEnd};
 use crate::connection::h2::{JOINED_BYTES_MAX, Session};
 use crate::connection::response::{Received, passed_trailers, trailer_lines, write_response};
+use crate::pool::Group;
 use crate::receiver::PendingDecisions;
 use crate::upstream::LiveUpstream;
 use crate::watch::Watch;
+use crate::worker::retry::rejects;
 
 /// The result of receiving.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub(crate) struct FrameReader<'a> {
     pub(crate) upstream: &'a LiveUpstream,
     pub(crate) server: usize,
     pub(crate) watch: &'a Watch,
+    pub(crate) group: &'a mut Group,
     pub(crate) decisions: &'a mut PendingDecisions,
     pub(crate) now_ns: u64,
 }
@@ -108,6 +111,11 @@ impl FrameReader<'_> {
     fn answer(&mut self, session: &mut Session, id: StreamId, head: &AnswerHead<'_>, is_whole: bool) {
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
+        if head.status.code() >= 400
+            && rejects(self.group, &stream.job, self.upstream, self.server, head.status)
+        {
+            return session.end(id, StreamEnd::Rejected(head.status));
+        }
         stream.kept = None;
         stream.length = head.length;
         let mut response = self.lane.response();

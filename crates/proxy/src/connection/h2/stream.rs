@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_engine::{ExchangeKey, Lane, Response};
+use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 use flatout_wire::h2::{Code, Connection, StreamId};
 
@@ -68,6 +69,8 @@ pub(crate) struct Stream {
 pub(crate) enum StreamEnd {
     /// The client got the complete response.
     Whole,
+    /// Another server is asked instead, because of the status of its response.
+    Rejected(Status),
     /// We have replaced the response, or the client is gone: the rest is not needed.
     Unwanted,
     /// The server has refused it (RFC 9113 section 8.7).

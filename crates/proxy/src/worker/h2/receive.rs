@@ -20,7 +20,7 @@ impl ProxyWorker {
     /// [`Session::over`].
     pub(crate) fn receive_h2(&self, state: &mut State, at: usize) -> ReceiveOutcome {
         for _ in 0..READS_PER_CALL {
-            let State { table, decisions, room, .. } = &mut *state;
+            let State { table, groups, decisions, room, .. } = &mut *state;
             let Some(connection) = table.known(at) else { return ReceiveOutcome::On };
             let ConnectionProtocol::Http2(session) = &mut connection.protocol else {
                 bug!("{} has no HTTP/2 session", connection.address);
@@ -62,6 +62,7 @@ impl ProxyWorker {
                 upstream,
                 server: connection.server_id.server,
                 watch: &self.watch,
+                group: groups.at_mut(connection.server_id.upstream),
                 decisions,
                 now_ns: clock::nanoseconds(),
             };
