@@ -70,6 +70,7 @@ impl Socket {
 }
 
 /// What one step of a peer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Did {
     Nothing,
     Something,

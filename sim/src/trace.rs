@@ -44,6 +44,8 @@ pub(crate) enum Event {
     Responds(u32, u16),
     /// A client has the whole response to a request.
     Response(u32, u16),
+    /// A client resets the stream of a request.
+    Cancel(u32),
     /// The actor does nothing for this many milliseconds.
     Pause(u64),
     /// Another configuration is served, by its number.
@@ -123,6 +125,7 @@ impl fmt::Display for Words<'_> {
             Event::SeenRequest(id) => write!(f, "has all of request {id}"),
             Event::Responds(id, status) => write!(f, "responds to request {id}: {status}"),
             Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
+            Event::Cancel(id) => write!(f, "resets the stream of request {id}"),
             Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
             Event::Purge(resource) => write!(f, "purge of resource {resource}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),

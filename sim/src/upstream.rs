@@ -44,6 +44,8 @@ struct Connection {
     output: Vec<u8>,
     sent: usize,
     wakes_at_ns: u64,
+    /// Nothing was sent since the last pause: two of them could be longer than a time limit.
+    has_paused: bool,
     /// What happens when all output is sent.
     then: Then,
     /// It has responded to a request.
@@ -149,6 +151,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             wakes_at_ns: 0,
+            has_paused: false,
             then: Then::Next,
             has_served: false,
         }
@@ -298,6 +301,7 @@ impl Connection {
             return false;
         }
         if std::mem::take(&mut request.behaviour.pauses) {
+            self.has_paused = true;
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             shared.event(self.actor, Event::Pause(pause_ms));
             self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
@@ -354,7 +358,8 @@ impl Connection {
                 _ => Did::Nothing,
             };
         }
-        if random.u8(..24) == 0 {
+        if !self.has_paused && random.u8(..24) == 0 {
+            self.has_paused = true;
             let pause_ms = random.u64(1..=PAUSE_MS_MAX);
             shared.event(self.actor, Event::Pause(pause_ms));
             self.wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
@@ -363,6 +368,7 @@ impl Connection {
         let rest = &self.output[self.sent..];
         match self.socket.send(&rest[..draw_piece(random, rest.len())]) {
             Sent::Bytes(bytes) => {
+                self.has_paused = false;
                 self.sent += bytes;
                 shared.event(self.actor, Event::Sent(bytes));
                 Did::Something

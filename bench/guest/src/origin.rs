@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatout_engine::{Address, Body, BodyPlan, Plan, Reply, Request, Response, Service, start};
+use flatout_engine::{Address, Body, BodyPlan, Plan, Prepared, Reply, Request, Response, Service, start};
 use flatout_wire::{Head, Status};
 
 use crate::Failure;
@@ -30,8 +30,8 @@ struct Origin {
 }
 
 impl Service for Origin {
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Whole { bytes_max: Some(BYTES_MAX as u64) }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Whole { bytes_max: Some(BYTES_MAX as u64) }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

@@ -53,7 +53,7 @@ pub use bug::{bugs_total, report_bug};
 pub use error::Error;
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
-    Worker,
+    Tunnel, TunnelEnd, TunnelProgress, Worker,
 };
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::process::user_ids;
@@ -68,8 +68,9 @@ pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
-    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part, Reply,
-    Request, RequestBody, RequestOrigin, Response, Service, Takeover, Tls, Witness, collect,
+    DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part,
+    Prepared, Reply, Request, RequestBody, RequestOrigin, Response, Service, Takeover, Ticket, Tls, Witness,
+    collect,
 };
 pub use serving::State;
 #[cfg(feature = "simulation")]

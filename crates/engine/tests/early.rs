@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{Address, BodyPlan, Limits, Plan, Reply, Request, Response, Service, start};
+use flatout_engine::{Address, BodyPlan, Limits, Plan, Prepared, Reply, Request, Response, Service, start};
 use flatout_wire::Head;
 use flatout_wire::h2::PREFACE;
 use rustls::version::TLS13;
@@ -20,8 +20,8 @@ use support::secure::Certified;
 struct Says;
 
 impl Service for Says {
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Whole { bytes_max: None }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Whole { bytes_max: None }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Begun, Body, BodyPlan, Ended, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits, Outcome, Part, Pull,
-    Push, Reply, Request, RequestBody, Response, Service, Worker,
+    Begun, Body, BodyPlan, Ended, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits, Outcome, Part,
+    Prepared, Pull, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::h2::{Code, Limits as MachineLimits, PREFACE};
 use flatout_wire::{Head, Method, Status};
@@ -113,7 +113,7 @@ fn file() -> FileRange {
 }
 
 impl Service for Streams {
-    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         match path {
             b"/none" => BodyPlan::None,
             b"/stream" => BodyPlan::Stream { bytes_max: None },
@@ -121,6 +121,7 @@ impl Service for Streams {
             b"/small" => BodyPlan::Whole { bytes_max: Some(10) },
             _ => BodyPlan::Whole { bytes_max: None },
         }
+        .into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

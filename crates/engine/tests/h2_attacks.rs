@@ -6,7 +6,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use flatout_engine::{Body, BodyPlan, Limits, Reply, Request, Response, Service};
+use flatout_engine::{Body, BodyPlan, Limits, Prepared, Reply, Request, Response, Service};
 use flatout_wire::Head;
 use support::Running;
 use support::attacks::{
@@ -25,8 +25,8 @@ const FLOOD: u32 = 50_000;
 struct Pages;
 
 impl Service for Pages {
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Whole { bytes_max: None }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Whole { bytes_max: None }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

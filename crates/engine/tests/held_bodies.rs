@@ -7,7 +7,7 @@ use std::sync::{Mutex, mpsc};
 mod support;
 
 use flatout_engine::{
-    BodyFault, BodyPlan, BodyStream, Limits, Reply, Request, RequestBody, Response, Service,
+    BodyFault, BodyPlan, BodyStream, Limits, Prepared, Reply, Request, RequestBody, Response, Service,
 };
 use flatout_wire::h2::{Code, StreamId};
 use flatout_wire::{Head, Method, Status};
@@ -19,11 +19,12 @@ use support::{Running, get, last, read_until, rest};
 struct Bodies(mpsc::Sender<BodyStream>);
 
 impl Service for Bodies {
-    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         match path {
             b"/whole" => BodyPlan::Whole { bytes_max: None },
             _ => BodyPlan::Stream { bytes_max: Some(64 << 20) },
         }
+        .into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

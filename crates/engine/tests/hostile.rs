@@ -19,7 +19,7 @@ use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
     Begun, Body, BodyPlan, Ended, ExchangeKey, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits,
-    Mailbox, Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
+    Mailbox, Outcome, Prepared, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::Head;
 use support::{Paths, Running, body_of, get, last, read_until, rest};
@@ -56,12 +56,13 @@ const FILE_BYTES: u64 = 24 << 20;
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 impl Service for Hostile {
-    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         match path.starts_with(b"/stream") {
             true => BodyPlan::Stream { bytes_max: None },
             false if path == b"/none" => BodyPlan::None,
             false => BodyPlan::Whole { bytes_max: None },
         }
+        .into()
     }
 
     fn call(&self, mut request: Request<'_>, response: &mut Response) -> Reply {

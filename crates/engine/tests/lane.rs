@@ -16,8 +16,8 @@ mod support;
 use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, DetachedConnection, FileRange, Filter, Limits, Reply, Request, RequestBody, Response,
-    Service,
+    Body, BodyPlan, DetachedConnection, FileRange, Filter, Limits, Prepared, Reply, Request, RequestBody,
+    Response, Service,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
@@ -34,7 +34,7 @@ struct Routes {
 }
 
 impl Service for Routes {
-    fn body(&self, _head: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _head: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         if path.starts_with(b"/stream") {
             BodyPlan::Stream { bytes_max: Some(64 << 20) }
         } else if path == b"/unread" {
@@ -42,6 +42,7 @@ impl Service for Routes {
         } else {
             BodyPlan::Whole { bytes_max: None }
         }
+        .into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_engine::{
-    Address, BodyPlan, Handle, Limits, Listen, Plan, Reply, Request, Response, Server, Service, start,
+    Address, BodyPlan, Handle, Limits, Listen, Plan, Prepared, Reply, Request, Response, Server, Service,
+    start,
 };
 use flatout_wire::Head;
 use support::{read_until, rest};
@@ -21,8 +22,8 @@ impl Service for Hello {
         true
     }
 
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Whole { bytes_max: None }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Whole { bytes_max: None }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

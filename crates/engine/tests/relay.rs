@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use flatout_engine::{
     Body, BodyPlan, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, PIPE_BYTES, PooledPipe,
-    Pull, Push, Reply, Request, Response, Service, Worker,
+    Prepared, Pull, Push, Reply, Request, Response, Service, Worker,
 };
 use flatout_wire::{Framing, Head};
 use support::Running;
@@ -44,8 +44,8 @@ struct Link {
 }
 
 impl Service for Relay {
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Pull { bytes_max: Some(BODY_BYTES_MAX as u64) }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Pull { bytes_max: Some(BODY_BYTES_MAX as u64) }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

@@ -19,7 +19,7 @@ use attempts::attempts;
 use bytes::Bytes;
 use flatout_engine::{
     Begun, Body, BodyPlan, DetachedConnection, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane,
-    Limits, Moved, Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
+    Limits, Moved, Outcome, Prepared, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::{Head, Status};
 use support::{Paths, Running, body_of, get, last, read_until, rest};
@@ -78,12 +78,13 @@ impl Drop for Bell {
 }
 
 impl Service for Rooms {
-    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         match path {
             path if path.starts_with(b"/none") => BodyPlan::None,
             b"/stream" | b"/leave-stream" => BodyPlan::Stream { bytes_max: None },
             _ => BodyPlan::Whole { bytes_max: None },
         }
+        .into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

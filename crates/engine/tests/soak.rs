@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flatout_engine::{
     Begun, Body, BodyPlan, BodyStream, BoxError, DetachedConnection, Ended, ExchangeKey, FileRange, Lane,
-    Limits, Mailbox, Push, Reply, Request, RequestBody, Response, Service, Worker,
+    Limits, Mailbox, Prepared, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::{Head, Status};
 use http_body::Frame;
@@ -58,12 +58,13 @@ fn whole(id: u64, bytes: usize) -> Response {
 }
 
 impl Service for Soak {
-    fn body(&self, _: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, _: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         match path {
             path if path.starts_with(b"/echo/") => BodyPlan::Stream { bytes_max: None },
             path if path.starts_with(b"/skip/") => BodyPlan::None,
             _ => BodyPlan::Whole { bytes_max: None },
         }
+        .into()
     }
 
     fn call(&self, mut request: Request<'_>, response: &mut Response) -> Reply {

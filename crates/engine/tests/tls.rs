@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Listen, Plan, Reply, Request,
+    Address, Body, BodyPlan, DetachedConnection, FileRange, Limits, Listen, Plan, Prepared, Reply, Request,
     RequestBody, Response, Service, start,
 };
 use flatout_wire::Head;
@@ -30,8 +30,8 @@ static BIG: LazyLock<Vec<u8>> =
 struct Pages(std::path::PathBuf);
 
 impl Service for Pages {
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::Whole { bytes_max: None }
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::Whole { bytes_max: None }.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

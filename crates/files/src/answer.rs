@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, BodyPlan, FileRange, Part, Reply, Request, Response, Service};
+use flatout_engine::{Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
@@ -49,8 +49,8 @@ impl std::ops::Deref for SharedTree {
 
 impl Service for Files {
     /// Files need no request body: whatever the method, the response does not wait for it.
-    fn body(&self, _: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        BodyPlan::None
+    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        BodyPlan::None.into()
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

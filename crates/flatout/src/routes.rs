@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
+use flatout_engine::{BodyPlan, Prepared, Reply, Request, Response, Service, Worker};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Method, Status};
 use matchit::{Params, Router};
@@ -249,9 +249,9 @@ impl Service for RoutesService {
         self.routes.path_form
     }
 
-    fn body(&self, head: &Head<'_>, path: &[u8], _: u16) -> BodyPlan {
+    fn prepare(&self, head: &Head<'_>, path: &[u8], _: u16) -> Prepared {
         let Ok((_, Some(entry), _)) = self.routes.find(head.method, path) else {
-            return BodyPlan::None;
+            return BodyPlan::None.into();
         };
         // The innermost limit applies.
         let bytes_max = entry.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
@@ -259,6 +259,7 @@ impl Service for RoutesService {
             None => entry.endpoint.body_plan(head, bytes_max),
             Some(chain) => chain.body_plan(head, bytes_max, self.routes.body_bytes_max),
         }
+        .into()
     }
 
     #[inline]

@@ -1,9 +1,9 @@
-//! A service whose responses are logged and counted.
+//! What observes a worker's requests: logs and metrics.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
+use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
@@ -21,38 +21,77 @@ pub struct Observers {
 }
 
 impl Observers {
+    /// One worker's part, made on its thread; without logs and metrics, nothing that a request would have to pass.
+    pub fn worker(&self) -> (Rc<Notes>, Option<Observer>) {
+        let notes = Rc::new(Notes::new(self.logs.iter().any(Log::wants_upstreams)));
+        let is_needed = !self.logs.is_empty() || self.metrics.is_some();
+        let observer = is_needed.then(|| Observer {
+            lines: (!self.logs.is_empty()).then(|| Lines::new(&self.logs)),
+            recorder: self.metrics.as_ref().map(Metrics::recorder),
+            notes: notes.clone(),
+        });
+        (notes, observer)
+    }
+
     /// Wraps a worker's service, which `make` makes. Without logs and metrics the service is returned as it is, at no
     /// cost.
     pub fn wrap(&self, make: impl FnOnce(Rc<Notes>) -> Box<dyn Service>) -> Box<dyn Service> {
-        let notes = Rc::new(Notes::new(self.logs.iter().any(Log::wants_upstreams)));
-        let inner = make(notes.clone());
-        if self.logs.is_empty() && self.metrics.is_none() {
-            return inner;
+        let (notes, observer) = self.worker();
+        let inner = make(notes);
+        match observer {
+            None => inner,
+            Some(observer) => Box::new(Observed {
+                inner_wants_ended: inner.wants_ended(),
+                inner_wants_begun: inner.wants_ended() && inner.wants_begun(),
+                inner,
+                observer,
+            }),
         }
-        Box::new(Observed {
-            inner_wants_ended: inner.wants_ended(),
-            inner_wants_begun: inner.wants_ended() && inner.wants_begun(),
-            inner,
-            lines: (!self.logs.is_empty()).then(|| Lines::new(&self.logs)),
-            recorder: self.metrics.as_ref().map(Metrics::recorder),
-            notes,
-        })
     }
 }
 
-/// A service with its observers.
-struct Observed {
-    inner: Box<dyn Service>,
-    inner_wants_ended: bool,
-    inner_wants_begun: bool,
+/// One worker's part of the logs and metrics. Its service passes on what the engine reports of each request.
+pub struct Observer {
     lines: Option<Lines>,
     recorder: Option<Recorder>,
     notes: Rc<Notes>,
 }
 
+impl Observer {
+    /// Whether [`Observer::begun`] is needed.
+    pub fn wants_begun(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// A request has begun. `inner` is the mark of the service that is observed; the mark for both is returned.
+    #[inline]
+    pub fn begun(&self, begun: &Begun<'_>, inner: u64) -> u64 {
+        self.lines.as_ref().map_or(inner, |lines| lines.begun(begun, inner))
+    }
+
+    /// A request has ended. Returns the mark of the service that is observed.
+    #[inline]
+    pub fn ended(&self, ended: &Ended) -> u64 {
+        self.notes.with(ended.note, |site, upstream| {
+            if let Some(recorder) = &self.recorder {
+                recorder.record(ended, site);
+            }
+            self.lines.as_ref().map_or(ended.mark, |lines| lines.ended(ended, site, upstream))
+        })
+    }
+}
+
+/// Any service with its observer.
+struct Observed {
+    inner: Box<dyn Service>,
+    inner_wants_ended: bool,
+    inner_wants_begun: bool,
+    observer: Observer,
+}
+
 impl Service for Observed {
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        self.inner.body(head, path, listener)
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        self.inner.prepare(head, path, listener)
     }
 
     #[inline]
@@ -73,31 +112,20 @@ impl Service for Observed {
     }
 
     fn wants_begun(&self) -> bool {
-        self.lines.is_some() || self.inner_wants_begun
+        self.inner_wants_begun || self.observer.wants_begun()
     }
 
     #[inline]
     fn begun(&self, begun: &Begun<'_>) -> u64 {
         let inner = if self.inner_wants_begun { self.inner.begun(begun) } else { 0 };
-        match &self.lines {
-            Some(lines) => lines.begun(begun, inner),
-            None => inner,
-        }
+        self.observer.begun(begun, inner)
     }
 
     #[inline]
     fn ended(&self, ended: &Ended) {
-        let inner = self.notes.with(ended.note, |site, upstream| {
-            if let Some(recorder) = &self.recorder {
-                recorder.record(ended, site);
-            }
-            match &self.lines {
-                Some(lines) => lines.ended(ended, site, upstream),
-                None => ended.mark,
-            }
-        });
+        let mark = self.observer.ended(ended);
         if self.inner_wants_ended {
-            self.inner.ended(&Ended { mark: inner, ..*ended });
+            self.inner.ended(&Ended { mark, ..*ended });
         }
     }
 }

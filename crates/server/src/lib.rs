@@ -27,6 +27,7 @@ mod start;
 mod turns;
 pub mod upgrade;
 pub mod upstreams;
+mod worker;
 
 /// For the simulator in `sim/`, which runs a server without starting one.
 #[cfg(feature = "simulation")]

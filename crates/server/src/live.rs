@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
-use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
+use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug};
 use flatout_observe::metrics::{Family, Source};
 use flatout_proxy::{Proxy, ProxyWorker, Watch};
 use flatout_push::{Hub, WorkerChannels};
@@ -93,20 +93,24 @@ impl Live {
         }
     }
 
-    /// One worker's service, made on its thread. `watch` observes its upstream requests.
+    /// One worker's sites as a service of their own, without logs, metrics and the steps of TLS.
     pub fn service(&self, worker: &Worker, watch: Watch) -> Box<dyn Service> {
+        Box::new(self.worker(worker, watch))
+    }
+
+    /// One worker's part, made on its thread. `watch` observes its upstream requests.
+    pub(crate) fn worker(&self, worker: &Worker, watch: Watch) -> LiveService {
         let count = self.shared.count.load(Ordering::Acquire);
         let (worker_channels, opened) = (OnceCell::new(), self.shared.opened.load_full());
         let proxy_worker = opened.proxy.watched_worker(worker, watch);
-        Box::new(LiveService {
+        LiveService {
             count: Cell::new(count),
             service: RefCell::new(made(&opened, worker, proxy_worker.clone(), &worker_channels)),
             proxy_worker: RefCell::new(proxy_worker),
             worker_channels,
             shared: self.shared.clone(),
             worker: worker.clone(),
-            has_planned: Cell::new(false),
-        })
+        }
     }
 }
 
@@ -143,8 +147,15 @@ fn made(
     opened.sites.service_with(forwarding, worker_channels, Some(worker.lane.clone())).into()
 }
 
-/// A service that checks whether it was replaced.
-struct LiveService {
+/// A request goes on in the sites that have decided about its body, although others may have replaced them since.
+struct LiveTicket {
+    service: Rc<dyn Service>,
+    /// That service's own.
+    ticket: Option<Ticket>,
+}
+
+/// One worker's sites, which check whether they were replaced.
+pub(crate) struct LiveService {
     shared: Arc<Shared>,
     worker: Worker,
     count: Cell<u64>,
@@ -152,8 +163,6 @@ struct LiveService {
     /// Its upstream connections.
     proxy_worker: RefCell<Rc<ProxyWorker>>,
     worker_channels: OnceCell<Rc<WorkerChannels>>,
-    /// The body of the next request was planned; the same sites must answer it.
-    has_planned: Cell<bool>,
 }
 
 impl LiveService {
@@ -179,16 +188,25 @@ impl LiveService {
 }
 
 impl Service for LiveService {
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        self.has_planned.set(true);
-        self.service().body(head, path, listener)
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        let service = self.service();
+        let Prepared { body, ticket } = service.prepare(head, path, listener);
+        Prepared { body, ticket: Some(Ticket::new(LiveTicket { service, ticket })) }
     }
 
     #[inline]
-    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        let service = match self.has_planned.replace(false) {
-            true => self.service.borrow().clone(),
-            false => self.service(),
+    fn call(&self, mut request: Request<'_>, response: &mut Response) -> Reply {
+        let service = match request.ticket.take().map(Ticket::open::<LiveTicket>) {
+            None => self.service(),
+            Some(Ok(ticket)) => {
+                let LiveTicket { service, ticket } = *ticket;
+                request.ticket = ticket;
+                service
+            }
+            Some(Err(_)) => {
+                bug!("a request has the ticket of another service");
+                self.service()
+            }
         };
         service.call(request, response)
     }

@@ -2,13 +2,11 @@
 //! 8555, section 8.3), and only safe requests are served as early data (RFC 8470).
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use arc_swap::ArcSwap;
-use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
-use flatout_wire::target::PathForm;
+use flatout_engine::{Request, Response};
 use flatout_wire::{Framing, Head, Method, Status};
 
 use crate::live::Live;
@@ -38,12 +36,6 @@ pub struct Before {
     pub challenges: Option<HttpChallenges>,
     /// Requests may come as early data.
     pub early_data: bool,
-}
-
-/// A service behind these steps.
-pub struct Secured<S> {
-    inner: S,
-    before: Before,
 }
 
 impl HttpChallenges {
@@ -88,45 +80,29 @@ impl Before {
     pub fn is_needed(&self) -> bool {
         self.redirect.is_some() || self.challenges.is_some() || self.early_data
     }
-}
 
-impl<S: Service> Secured<S> {
-    /// Puts these steps before a service.
-    pub fn new(before: Before, inner: S) -> Secured<S> {
-        Secured { inner, before }
-    }
-}
-
-impl<S: Service> Service for Secured<S> {
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        self.inner.body(head, path, listener)
-    }
-
+    /// Writes the response if one of these steps decides about the request; returns whether it did.
     #[inline]
-    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        if let Some(challenges) = &self.before.challenges
+    pub(crate) fn responds(&self, request: &Request<'_>, response: &mut Response) -> bool {
+        if let Some(challenges) = &self.challenges
             && challenges.answer(request.head.target(), response)
         {
-            return Reply::Now;
+            return true;
         }
-        if self.before.early_data
-            && request.tls.is_some_and(|tls| tls.is_early())
-            && !may_be_repeated(&request.head)
+        if self.early_data && request.tls.is_some_and(|tls| tls.is_early()) && !may_be_repeated(&request.head)
         {
             // A client that sends early data knows this status, and tries again without (section 5.2). Nothing has to be kept of a request
             // whose client may not be there.
             response.set_status(Status::TOO_EARLY);
-            return Reply::Now;
+            return true;
         }
-        let Some(port) = self.before.redirect.as_ref().filter(|_| request.tls.is_none()) else {
-            return self.inner.call(request, response);
-        };
-        if let Some(live) = &self.before.sites
+        let Some(port) = self.redirect.as_ref().filter(|_| request.tls.is_none()) else { return false };
+        if let Some(live) = &self.sites
             && !live.opened().sites.has_host(request.listener, request.head.authority())
         {
             // A redirect would lead to a host that somebody else has chosen.
             response.set_status(Status::MISDIRECTED_REQUEST);
-            return Reply::Now;
+            return true;
         }
         match location(&request.head, port.port()) {
             Some(location) => {
@@ -134,31 +110,7 @@ impl<S: Service> Service for Secured<S> {
             }
             None => drop(response.set_status(Status::BAD_REQUEST)),
         }
-        Reply::Now
-    }
-
-    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
-        self.inner.believes_proxy(peer, listener)
-    }
-
-    fn path_form(&self) -> PathForm {
-        self.inner.path_form()
-    }
-
-    fn wants_ended(&self) -> bool {
-        self.inner.wants_ended()
-    }
-
-    fn wants_begun(&self) -> bool {
-        self.inner.wants_begun()
-    }
-
-    fn begun(&self, begun: &Begun<'_>) -> u64 {
-        self.inner.begun(begun)
-    }
-
-    fn ended(&self, ended: &Ended) {
-        self.inner.ended(ended);
+        true
     }
 }
 
@@ -213,18 +165,13 @@ mod tests {
         }
     }
 
-    /// Trusts every peer, and responds with 404.
-    struct Inner;
-
-    impl Service for Inner {
-        fn call(&self, _: Request<'_>, response: &mut Response) -> Reply {
+    /// The response of these steps; 404 if they let the request pass.
+    fn response_of(before: &Before, request: &Request<'_>) -> (u16, String) {
+        let mut response = Response::default();
+        if !before.responds(request, &mut response) {
             response.set_status(Status::NOT_FOUND);
-            Reply::Now
         }
-
-        fn believes_proxy(&self, _: Option<SocketAddr>, _: u16) -> bool {
-            true
-        }
+        (response.status().code(), String::from_utf8(response.buffer().clone()).unwrap())
     }
 
     #[test]
@@ -235,14 +182,11 @@ mod tests {
             challenges: Some(challenges.clone()),
             ..Before::default()
         };
-        let service = Secured::new(before, Inner);
         let response_to = |target: &str| {
             let text = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
             let mut fields = Vec::new();
             let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
-            let mut response = Response::default();
-            service.call(Request::detached(head, target.as_bytes(), RequestBody::NONE), &mut response);
-            (response.status().code(), String::from_utf8(response.buffer().clone()).unwrap())
+            response_of(&before, &Request::detached(head, target.as_bytes(), RequestBody::NONE))
         };
         let path = "/.well-known/acme-challenge/abc";
         assert_eq!(response_to(path).0, 308);
@@ -256,16 +200,14 @@ mod tests {
 
     #[test]
     fn only_safe_requests_are_served_as_early_data() {
-        let service = Secured::new(Before { early_data: true, ..Before::default() }, Inner);
+        let before = Before { early_data: true, ..Before::default() };
         let response_to = |method: &str, fields: &str, tls| {
             let text = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
             let mut found = Vec::new();
             let head = parse(text.as_bytes(), &mut found, &HeadLimits::default()).unwrap().unwrap();
-            let mut response = Response::default();
             let mut request = Request::detached(head, b"/", RequestBody::NONE);
             request.tls = tls;
-            service.call(request, &mut response);
-            response.status().code()
+            response_of(&before, &request).0
         };
         let (early, late) = (Some(Tls::EARLY), Some(Tls::UNKNOWN));
         for method in ["GET", "HEAD", "OPTIONS"] {
@@ -282,11 +224,5 @@ mod tests {
                 "{method}"
             );
         }
-    }
-
-    #[test]
-    fn the_site_decides_which_proxies_are_trusted() {
-        let before = Before { redirect: Some(SecurePort::new(None)), ..Before::default() };
-        assert!(Secured::new(before, Inner).believes_proxy(None, 0));
     }
 }

@@ -26,8 +26,9 @@ use crate::control::{Control, Running};
 use crate::live::{Live, Opened};
 use crate::observe::{self, Observing};
 use crate::plan::{Checked, Plan, Source};
-use crate::secure::{Before, HttpChallenges, SecurePort, Secured};
+use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
+use crate::worker::{Site, WorkerService};
 use crate::{Failure, signals};
 
 /// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
@@ -220,16 +221,13 @@ impl Open {
         let is_one_folder = self.checked.is_one_folder();
         let folder = is_one_folder.then(|| live.opened().sites.folders().first().cloned()).flatten();
         move |worker| {
-            observers.wrap(|notes| {
-                let service = match &folder {
-                    Some(folder) => folder.service(),
-                    None => live.service(&worker, Watch::new(&notes, figures.clone())),
-                };
-                match before.is_needed() {
-                    true => Box::new(Secured::new(before.clone(), service)),
-                    false => service,
-                }
-            })
+            let (notes, observer) = observers.worker();
+            let site = match &folder {
+                Some(folder) => Site::Folder(folder.service()),
+                None => Site::Sites(live.worker(&worker, Watch::new(&notes, figures.clone()))),
+            };
+            let before = before.is_needed().then(|| before.clone());
+            Box::new(WorkerService { observer, before, site })
         }
     }
 }

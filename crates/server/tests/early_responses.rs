@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flatout_engine::{Address as Bound, BodyPlan, Plan, Reply, Request, Response, Service, start};
+use flatout_engine::{Address as Bound, Plan, Prepared, Reply, Request, Response, Service, start};
 use flatout_proxy::{Address, Forward, Protocol, Proxy, Resolver, Server, Upstream};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
@@ -30,8 +30,8 @@ struct Holding {
 }
 
 impl Service for Holding {
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        self.all.body(head, path, listener)
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        self.all.prepare(head, path, listener)
     }
 
     fn path_form(&self) -> PathForm {

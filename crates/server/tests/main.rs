@@ -17,6 +17,8 @@ mod compress;
 mod early_responses;
 #[path = "endings.rs"]
 mod endings;
+#[path = "endings_h2.rs"]
+mod endings_h2;
 #[path = "expect.rs"]
 mod expect;
 #[path = "h2_upstream.rs"]

@@ -41,6 +41,18 @@ pub(crate) struct Resolution<'a> {
     pub(crate) sends_goal: bool,
 }
 
+/// Where a request goes, as it was decided before its body came, or before it was suspended. It is not decided again: conditions may
+/// depend on time, and rules on what was decided.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    site: Option<usize>,
+    route: Result<usize, NoRoute>,
+    /// `None`: as the client sent it.
+    rewritten: Option<Goal<'static>>,
+    captured: Captures,
+    sends_goal: bool,
+}
+
 /// What is known of a request apart from its head.
 pub(crate) struct Origin<'o> {
     pub(crate) arrival: Arrival,
@@ -91,24 +103,9 @@ impl NoRoute {
 impl Compiled {
     /// Determines where a request goes. `path` is in its normal form for requests that are forwarded.
     pub(crate) fn resolve<'a>(&self, head: &Head<'a>, path: &'a [u8], origin: &Origin<'_>) -> Resolution<'a> {
-        let Arrival { listener, peer, is_tls } = origin.arrival;
-        let at = self.hosts.find(listener, head.authority());
-        let site = at.and_then(|at| self.site(at));
-        let clients = site.map_or(&self.clients, |site| &site.clients);
-        let mut resolution = Resolution {
-            site: at,
-            route: Err(NoRoute::NoSite),
-            goal: Goal {
-                path: Cow::Borrowed(path),
-                query: head.query().map(Cow::Borrowed),
-                is_rewritten: false,
-            },
-            client: clients.client(head, peer, is_tls),
-            peer: peer.map(|peer| peer.ip().to_canonical()),
-            captured: Captures::default(),
-            sends_goal: true,
-        };
-        let Some(site) = site else { return resolution };
+        let at = self.hosts.find(origin.arrival.listener, head.authority());
+        let mut resolution = self.arrived(at, head, path, origin.arrival);
+        let Some(site) = at.and_then(|at| self.site(at)) else { return resolution };
         resolution.route = match head.method {
             Method::Options if path == b"*" => Err(NoRoute::Server),
             // Tunnels by CONNECT are not supported. It has no path.
@@ -122,6 +119,43 @@ impl Compiled {
             _ => self.route(site, head, path, &mut resolution, origin),
         };
         resolution
+    }
+
+    /// The same, if it was decided before.
+    pub(crate) fn follow<'a>(
+        &self,
+        decision: Decision,
+        head: &Head<'a>,
+        path: &'a [u8],
+        arrival: Arrival,
+    ) -> Resolution<'a> {
+        let Decision { site, route, rewritten, captured, sends_goal } = decision;
+        let arrived = self.arrived(site, head, path, arrival);
+        Resolution { route, goal: rewritten.unwrap_or(arrived.goal), captured, sends_goal, ..arrived }
+    }
+
+    /// A request that has come to a site, and has no route so far.
+    fn arrived<'a>(
+        &self,
+        site: Option<usize>,
+        head: &Head<'a>,
+        path: &'a [u8],
+        Arrival { peer, is_tls, .. }: Arrival,
+    ) -> Resolution<'a> {
+        let clients = site.and_then(|at| self.site(at)).map_or(&self.clients, |site| &site.clients);
+        Resolution {
+            site,
+            route: Err(NoRoute::NoSite),
+            goal: Goal {
+                path: Cow::Borrowed(path),
+                query: head.query().map(Cow::Borrowed),
+                is_rewritten: false,
+            },
+            client: clients.client(head, peer, is_tls),
+            peer: peer.map(|peer| peer.ip().to_canonical()),
+            captured: Captures::default(),
+            sends_goal: true,
+        }
     }
 
     fn route<'a>(
@@ -237,6 +271,18 @@ impl Compiled {
 }
 
 impl Resolution<'_> {
+    /// What was decided, for later.
+    pub(crate) fn decision(self) -> Decision {
+        let Resolution { site, route, goal, captured, sends_goal, .. } = self;
+        Decision {
+            site,
+            route,
+            rewritten: goal.is_rewritten.then(|| goal.into_owned()),
+            captured,
+            sends_goal,
+        }
+    }
+
     /// The route whose rules apply; `None`: those of the site.
     #[inline]
     pub(crate) fn ruling_route(&self) -> Option<usize> {

@@ -42,6 +42,17 @@ pub(crate) struct Goal<'a> {
     pub(crate) is_rewritten: bool,
 }
 
+impl Goal<'_> {
+    pub(crate) fn into_owned(self) -> Goal<'static> {
+        let Goal { path, query, is_rewritten } = self;
+        Goal {
+            path: Cow::Owned(path.into_owned()),
+            query: query.map(|query| Cow::Owned(query.into_owned())),
+            is_rewritten,
+        }
+    }
+}
+
 /// The result of a list of rewrites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RewriteResult {

@@ -13,7 +13,7 @@ use super::finish::{Finishers, Needs};
 use super::rate::PaceDelay;
 use super::render::View;
 use super::reroute::Rerouted;
-use super::resolve::{Arrival, Origin, Resolution};
+use super::resolve::{Arrival, Decision, Origin, Resolution};
 use super::suspend::{Event, suspend};
 use super::worker::{SiteWorker, write_status};
 use super::{guard, handler};
@@ -135,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) needs: Needs,
     /// Which blocks are in force, once that is known.
     pub(crate) blocks: Option<u64>,
+    /// Where the request goes, if that was decided before.
+    pub(crate) decision: Option<Box<Decision>>,
     /// Neither a password nor the auth service is needed any more.
     pub(crate) is_satisfied: bool,
     /// It continues at another route.
@@ -192,9 +194,11 @@ impl SiteWorker {
             }
             Outcome::Reroute => context.begin_again(self),
             Outcome::Suspend(event, step) => {
-                context.progress.step = step;
                 let time_left = context.route.and_then(|route| self.time_left(route, &context.request));
-                suspend(self.clone(), context.request, context.progress, event, time_left)
+                let RequestContext { request, resolution, mut progress, .. } = context;
+                progress.step = step;
+                progress.decision = Some(Box::new(resolution.decision()));
+                suspend(self.clone(), request, progress, event, time_left)
             }
         }
     }
@@ -209,7 +213,6 @@ impl<'a> RequestContext<'a> {
     ) -> RequestContext<'a> {
         let arrival =
             Arrival { listener: request.listener, peer: request.peer, is_tls: request.tls.is_some() };
-        // A request that has waited is not known to its connection any more.
         if progress.identity.certificate.is_none() {
             progress.identity.certificate = request.tls.and_then(|tls| tls.client_certificate());
         }
@@ -219,7 +222,10 @@ impl<'a> RequestContext<'a> {
             identity: &progress.identity,
             rerouted: progress.rerouted.as_deref(),
         };
-        let mut resolution = worker.compiled.resolve(&request.head, request.path, &origin);
+        let mut resolution = match progress.decision.take() {
+            None => worker.compiled.resolve(&request.head, request.path, &origin),
+            Some(decision) => worker.compiled.follow(*decision, &request.head, request.path, arrival),
+        };
         resolution.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
         let mut context = RequestContext {
             guards: worker.guards(&resolution),
@@ -333,6 +339,7 @@ impl Progress {
             authority_lines: Vec::new(),
             needs: Needs::default(),
             blocks: None,
+            decision: None,
             is_satisfied: false,
             rerouted: None,
             waits: None,

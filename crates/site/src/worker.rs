@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service, bug};
+use flatout_engine::{BodyPlan, Lane, Prepared, Reply, Request, Response, Service, Ticket, bug};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Framing, Head, Method, Status};
 
@@ -15,7 +15,7 @@ use super::compiled::{Compiled, CompiledAction, CompiledRoute, CompiledSite, Gua
 use super::facts::Uses;
 use super::finish::{BlockNeeds, Finishers, Needs};
 use super::passwords::Passwords;
-use super::resolve::{Arrival, Origin, Resolution};
+use super::resolve::{Arrival, Decision, Origin, Resolution};
 use super::steps::{Identity, Progress};
 use flatout_gateway::Forwarding;
 use flatout_push::WorkerChannels;
@@ -57,15 +57,19 @@ impl Service for SiteService {
         PathForm::Forward
     }
 
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        self.0.body(head, path, listener)
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        self.0.prepare(head, path, listener)
     }
 
-    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+    fn call(&self, mut request: Request<'_>, response: &mut Response) -> Reply {
         if self.0.repeats && self.0.forwarding.repeat(&request, response) {
             return Reply::Now;
         }
-        self.0.run(request, Progress::new(), response)
+        let mut progress = Progress::new();
+        if let Some(ticket) = request.ticket.take() {
+            progress.decision = ticket.open::<Decision>().ok();
+        }
+        self.0.run(request, progress, response)
     }
 }
 
@@ -111,17 +115,27 @@ impl SiteWorker {
         self.this.get().and_then(Weak::upgrade)
     }
 
-    /// If a request is going to be refused, its body is neither collected nor streamed.
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+    /// Decides where a request goes and how its body is read. If it is going to be refused, its body is neither collected nor streamed.
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
         // The peer is known only at the call; rules that depend on it are checked there.
         let identity = Identity::default();
         let arrival = Arrival { listener, ..Arrival::default() };
         let origin = Origin { arrival, tls: None, identity: &identity, rerouted: None };
         let resolution = self.compiled.resolve(head, path, &origin);
-        if self.is_uncertain(&resolution) {
-            return self.body_of_any(&resolution);
+        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+        if site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION)) {
+            return self.body_of_any(site).into();
         }
-        let Some(route) = self.route(&resolution) else { return BodyPlan::None };
+        let body = match self.route(&resolution) {
+            Some(route) if route.may_reroute => self.body_of_any(site),
+            Some(route) => self.body_of(route, head),
+            None => BodyPlan::None,
+        };
+        Prepared { body, ticket: Some(Ticket::new(resolution.decision())) }
+    }
+
+    /// How to read the body of a request for this route.
+    fn body_of(&self, route: &CompiledRoute, head: &Head<'_>) -> BodyPlan {
         let guards = &route.guards;
         if self.is_too_large(head, guards) {
             return BodyPlan::Refused;
@@ -145,17 +159,9 @@ impl SiteWorker {
         }
     }
 
-    /// Whether the route may be another one, once the connection is known, or an error needs a page.
-    fn is_uncertain(&self, resolution: &Resolution<'_>) -> bool {
-        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
-        let may_reroute = self.route(resolution).is_some_and(|route| route.may_reroute);
-        may_reroute || site.is_some_and(|site| site.choice_uses.has(Uses::CONNECTION))
-    }
-
-    /// How to read a body whose route is not certain: it is streamed, and collected when its route is known. The largest limit of the
-    /// site's routes applies; that of the route is applied after that.
-    fn body_of_any(&self, resolution: &Resolution<'_>) -> BodyPlan {
-        let site = resolution.site.and_then(|site| self.compiled.sites.get(site));
+    /// How to read a body whose route may be another one, once the connection is known, or an error needs a page: it is streamed, and
+    /// collected when its route is known. The largest limit of the site's routes applies; that of the route is applied after that.
+    fn body_of_any(&self, site: Option<&CompiledSite>) -> BodyPlan {
         let servers = self.lane.as_ref().map(Lane::body_bytes_max);
         let limits = site.into_iter().flat_map(|site| &site.routes).map(|route| route.guards.body_bytes_max);
         BodyPlan::Stream { bytes_max: limits.map(|bytes_max| bytes_max.or(servers)).max().flatten() }

@@ -64,6 +64,17 @@ pub enum Framing {
     Chunked,
 }
 
+impl Framing {
+    /// The bytes of the body, if they are known from the head.
+    pub fn length(self) -> Option<u64> {
+        match self {
+            Framing::None => Some(0),
+            Framing::Length(length) => Some(length),
+            Framing::Chunked => None,
+        }
+    }
+}
+
 /// The head of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'b> {

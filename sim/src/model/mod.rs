@@ -73,7 +73,7 @@ pub(crate) struct Model {
     /// The last response of each resource that arrived whole.
     latest: HashMap<u8, String>,
     removals: Vec<Removal>,
-    /// Resources with a request that may change them.
+    /// Resources with a request that may change them, or a response that may say that they have changed.
     changed: HashSet<u8>,
     /// Requests that have ended, in any way that is allowed.
     pub(crate) ended: u64,
@@ -165,6 +165,10 @@ impl Model {
             return Err(format!("the authorization service refuses request {id}, but an upstream got it"));
         }
         self.is_needed(planned, scene)?;
+        if let (Some(resource), "HEAD") = (planned.resource, planned.method) {
+            // Its response may say that the stored one is outdated (RFC 9111, section 4.3.5).
+            self.changed.insert(resource);
+        }
         let seen = self.seen.entry(id).or_default();
         seen.push(now);
         let times = seen.len() as u32;
@@ -279,6 +283,15 @@ impl Model {
             return Err(format!("request {id}: half a response of the server's own"));
         }
         Ok(())
+    }
+
+    /// The server has told a client of HTTP/2 that it has not processed a request.
+    pub(crate) fn not_processed(&mut self, id: u32) -> Result<(), String> {
+        self.ended += 1;
+        match self.seen.contains_key(&id) {
+            true => Err(format!("request {id} was refused as not processed, but an upstream got it")),
+            false => Ok(()),
+        }
     }
 
     /// A client's connection has ended before its response began.

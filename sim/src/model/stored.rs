@@ -99,7 +99,12 @@ impl Model {
         });
         for other in others.filter(|other| other.id != planned.id) {
             let sent = self.sent.get(&other.id).map(Vec::as_slice).unwrap_or_default();
-            if self.seen.contains_key(&other.id) && sent.is_empty() {
+            // A request never waits for one from before a purge, of whatever.
+            let asked = self.seen.get(&other.id).and_then(|seen| seen.last());
+            let is_shared = asked.is_some_and(|asked| {
+                self.removals.iter().all(|removal| !removal.is_purge || removal.confirmed.order < asked.order)
+            });
+            if is_shared && sent.is_empty() {
                 return Err(format!(
                     "requests {} and {} for {} are at the upstream together",
                     other.id,

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use flatout_lane::socket::Moved;
+use flatout_wire::Head;
 use flatout_wire::h1::{Refusal, Trailers};
 use http_body::Frame;
 
 use super::lane::Pull;
 use super::pipes::PooledPipe;
-use crate::service::{BodyFault, BodySender, STREAM_BYTES_MAX};
+use crate::service::{BodyFault, BodySender, STREAM_BYTES_MAX, Ticket};
 
 /// A body that is not complete.
 pub(crate) struct Intake {
@@ -47,10 +48,11 @@ pub(crate) struct PulledBody {
     is_unwanted: bool,
 }
 
-/// A request that waits for its body: its head, and its body so far.
+/// A request that waits for its body: its head, its body so far, and the service's ticket.
 pub(crate) struct CollectedRequest {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
+    pub(crate) ticket: Option<Ticket>,
     memory: Memory,
     /// The known length of the body, for the memory limit.
     length: Option<u64>,
@@ -114,9 +116,15 @@ impl Drop for Memory {
 const BODY_BYTES_FIRST: u64 = 4 << 10;
 
 impl Intake {
-    /// For a body that is collected after its head; `length` is its Content-Length.
-    pub(crate) fn collect(head: &[u8], length: Option<u64>, bytes_max: u64, memory: Memory) -> Intake {
-        let whole = CollectedRequest { head: head.to_vec(), body: Vec::new(), memory, length };
+    /// For a body that is collected after this head.
+    pub(crate) fn collect(head: &Head<'_>, ticket: Option<Ticket>, bytes_max: u64, memory: Memory) -> Intake {
+        let whole = CollectedRequest {
+            head: head.bytes().to_vec(),
+            body: Vec::new(),
+            ticket,
+            memory,
+            length: head.framing.length(),
+        };
         Intake { bytes_max, received_bytes: 0, sink: Sink::Collected(whole) }
     }
 
@@ -362,15 +370,22 @@ fn header_map(fields: &[(Vec<u8>, Vec<u8>)]) -> http::HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use flatout_wire::Framing;
+    use flatout_wire::head::parse_kept;
+
     use super::*;
 
     #[test]
     fn bodies_share_one_limit_and_release_their_memory() {
         let all = Arc::new(AtomicU64::new(0));
-        let body = |length| Intake::collect(b"", length, 1 << 20, Memory::none(all.clone(), 10_000));
-        let mut first = body(Some(8_000));
+        let mut fields = Vec::new();
+        let mut body = |framing| {
+            let head = parse_kept(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, Some(framing)).unwrap();
+            Intake::collect(&head, None, 1 << 20, Memory::none(all.clone(), 10_000))
+        };
+        let mut first = body(Framing::Length(8_000));
         assert!(first.make_room(5_000) && first.feed(&[0; 5_000]).is_ok());
-        let mut second = body(None);
+        let mut second = body(Framing::Chunked);
         assert!(second.make_room(2_000) && second.feed(&[0; 2_000]).is_ok());
         assert!(!first.make_room(3_000), "no more than 10 000 bytes in all");
         assert_eq!(all.load(Ordering::Relaxed), 5_000 + BODY_BYTES_FIRST);

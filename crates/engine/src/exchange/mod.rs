@@ -21,6 +21,7 @@ mod place;
 mod relay;
 mod streams;
 mod tasks;
+mod tunnel;
 
 pub(crate) use entry::{Exchange, Outgoing};
 pub use guest::{GuestEvent, GuestKey, Guests};
@@ -32,3 +33,4 @@ pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;
 pub(crate) use relay::{bridge, relay};
 pub(crate) use tasks::{panicked, spawn_body, spawn_response};
+pub use tunnel::{Tunnel, TunnelEnd, TunnelProgress};

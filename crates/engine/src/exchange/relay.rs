@@ -12,14 +12,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use flatout_lane::socket::Moved;
-
 use super::guest::{GuestEvent, GuestKey, Guests};
 use super::lane::Lane;
+use super::tunnel::{Tunnel, TunnelEnd, TunnelProgress};
 use crate::transport::Transport;
-
-/// Moves in one direction before others get their turn.
-const MOVES_PER_CALL: usize = 8;
 
 /// Guests' tags: the client's connection, and our end of the pair.
 const OUTER: u64 = 0;
@@ -49,130 +45,36 @@ pub(crate) fn bridge(
     let outer = enter(lane, relay.clone(), OUTER)?;
     let inner = lane.register(inner.into(), relay.clone(), INNER).inspect_err(|_| lane.remove(outer))?;
     // Data that the client has already sent may have been read with the request, and is in the transport.
-    let inward = Way { is_readable: true, ..Way::new(outer, inner) };
-    let ways = Ways { inward, outward: Way::new(inner, outer), _permit: permit };
-    *relay.state.borrow_mut() = Some(ways);
+    let end = TunnelEnd { is_readable: true, ..TunnelEnd::default() };
+    let tunnel = Tunnel::new((outer, end), (inner, TunnelEnd::default()));
+    *relay.state.borrow_mut() = Some((tunnel, permit));
     lane.call_again(outer);
     Ok(outside.into())
 }
 
 struct Relay {
     lane: Lane,
-    /// `None` after the end.
-    state: RefCell<Option<Ways>>,
-}
-
-struct Ways {
-    inward: Way,
-    outward: Way,
-    _permit: Rc<dyn Any>,
-}
-
-/// One direction.
-struct Way {
-    from: GuestKey,
-    to: GuestKey,
-    /// Received bytes that were not sent, at most a buffer full.
-    held: Vec<u8>,
-    is_readable: bool,
-    /// The sender has closed its side.
-    has_ended: bool,
-    /// The receiver accepts no more for now.
-    is_full: bool,
-    /// The receiver was notified of the end.
-    is_over: bool,
-}
-
-/// The result of moving bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RelayProgress {
-    Waits,
-    More,
-    Broken,
-}
-
-impl Way {
-    fn new(from: GuestKey, to: GuestKey) -> Way {
-        Way {
-            from,
-            to,
-            held: Vec::new(),
-            is_readable: false,
-            has_ended: false,
-            is_full: false,
-            is_over: false,
-        }
-    }
-
-    fn go(&mut self, lane: &Lane) -> RelayProgress {
-        for _ in 0..MOVES_PER_CALL {
-            if self.is_over || (self.is_full && !self.held.is_empty()) {
-                return RelayProgress::Waits;
-            }
-            if !self.held.is_empty() {
-                let held = std::mem::take(&mut self.held);
-                if !self.send(lane, &held) {
-                    return RelayProgress::Broken;
-                }
-            } else if self.has_ended {
-                lane.shut_down(self.to);
-                self.is_over = true;
-            } else if self.is_readable {
-                let mut buffer = lane.buffer();
-                match lane.receive(self.from, &mut buffer) {
-                    Moved::Bytes(0) => self.has_ended = true,
-                    Moved::Bytes(count) => {
-                        if !self.send(lane, buffer.get(..count).unwrap_or_default()) {
-                            return RelayProgress::Broken;
-                        }
-                    }
-                    Moved::WouldBlock => self.is_readable = false,
-                    Moved::Broken => return RelayProgress::Broken,
-                }
-            } else {
-                return RelayProgress::Waits;
-            }
-        }
-        RelayProgress::More
-    }
-
-    /// Sends bytes, and holds what is not accepted. Returns whether the receiver is still open.
-    fn send(&mut self, lane: &Lane, bytes: &[u8]) -> bool {
-        let sent = match lane.send(self.to, bytes) {
-            Moved::Bytes(sent) => sent,
-            Moved::WouldBlock => 0,
-            Moved::Broken => return false,
-        };
-        self.held = bytes.get(sent..).unwrap_or_default().to_vec();
-        self.is_full = !self.held.is_empty();
-        true
-    }
+    /// The tunnel, and the permit of the client's connection; `None` after the end.
+    state: RefCell<Option<(Tunnel, Rc<dyn Any>)>>,
 }
 
 impl Guests for Relay {
     fn ready(&self, _: GuestKey, tag: u64, event: GuestEvent) {
         let mut state = self.state.borrow_mut();
-        let Some(ways) = state.as_mut() else { return };
-        let (from, to) = match tag {
-            OUTER => (&mut ways.inward, &mut ways.outward),
-            _ => (&mut ways.outward, &mut ways.inward),
+        let Some((tunnel, _)) = state.as_mut() else { return };
+        let progress = match event {
+            GuestEvent::Socket(ready) => tunnel.ready(&self.lane, tag == OUTER, Some(ready)),
+            GuestEvent::Again => tunnel.ready(&self.lane, tag == OUTER, None),
+            _ => tunnel.go(&self.lane),
         };
-        let mut is_gone = false;
-        if let GuestEvent::Socket(ready) = event {
-            from.is_readable |= ready.readable() || ready.hung_up();
-            to.is_full &= !ready.writable();
-            is_gone = ready.hung_up();
-        }
-        let moved = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
-        // One side is closed in both directions, and all that it sent was passed on.
-        let is_left = is_gone && if tag == OUTER { ways.inward.is_over } else { ways.outward.is_over };
-        let is_over = ways.inward.is_over && ways.outward.is_over;
-        if is_over || is_left || moved.contains(&RelayProgress::Broken) {
-            self.lane.remove(ways.inward.from);
-            self.lane.remove(ways.inward.to);
-            *state = None;
-        } else if moved.contains(&RelayProgress::More) {
-            self.lane.call_again(ways.inward.from);
+        match progress {
+            TunnelProgress::Waits => {}
+            TunnelProgress::More => self.lane.call_again(tunnel.first()),
+            TunnelProgress::Over => {
+                self.lane.remove(tunnel.first());
+                self.lane.remove(tunnel.second());
+                *state = None;
+            }
         }
     }
 }

@@ -172,9 +172,7 @@ impl Serving {
         };
         let whole = self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten();
         match whole {
-            Some((whole, trailers)) => {
-                self.serve_collected(key, connection, &whole, &trailers, is_last_input)
-            }
+            Some((whole, trailers)) => self.serve_collected(key, connection, whole, &trailers, is_last_input),
             // It was read after its response.
             None if !connection.machine.owes_response() && !connection.machine.is_responding() => {
                 self.close_exchange(connection);

@@ -13,7 +13,7 @@ use crate::exchange::{CollectedRequest, Exchange, Intake, Lane, Memory, panicked
 use crate::record::Record;
 use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream};
 use crate::serving::{
-    BAD_PATH, Parker, Serving, call, is_http2_preface, length_of, normal_path, plan_body, read_on, refused,
+    BAD_PATH, Parker, Serving, call, is_http2_preface, normal_path, prepare, read_on, refused,
 };
 
 impl Serving {
@@ -68,46 +68,55 @@ impl Serving {
         // A body may still come; collected ones are not worth a check.
         connection.client_closes = !head.keep_alive && head.framing == Framing::None;
         let rest = bytes.get(head.len()..).unwrap_or_default();
+        let mut ticket = None;
         let (body, used) = match head.framing {
             Framing::None => (RequestBody::NONE, head.len()),
-            framing => match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
-                Err(refusal) => {
-                    connection.machine.give_up();
-                    return self.refuse(connection, refusal, end - at);
-                }
-                Ok(BodyPlan::None | BodyPlan::Refused) => match skip_body(&mut connection.machine, rest) {
-                    Ok(skipped) => (RequestBody::NONE, head.len() + skipped),
-                    Err(refusal) => return self.refuse(connection, refusal, end - at),
-                },
-                Ok(BodyPlan::Whole { bytes_max }) => match connection.machine.whole_body(rest) {
-                    Some(body) => {
-                        (RequestBody::Whole { bytes: body, trailers: &[] }, head.len() + body.len())
+            framing => {
+                match prepare(&*self.service, &self.limits, head, path, connection.listener).map(|prepared| {
+                    ticket = prepared.ticket;
+                    prepared.body
+                }) {
+                    Err(refusal) => {
+                        connection.machine.give_up();
+                        return self.refuse(connection, refusal, end - at);
                     }
-                    None => {
-                        let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
-                        let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
-                        let intake = Intake::collect(head.bytes(), length_of(framing), bytes_max, memory);
-                        let (used, none_received) = (head.len(), rest.is_empty());
-                        self.expect_body(connection, Exchange::collecting(key, intake), none_received);
-                        return Step::Used(used);
+                    Ok(BodyPlan::None | BodyPlan::Refused) => {
+                        match skip_body(&mut connection.machine, rest) {
+                            Ok(skipped) => (RequestBody::NONE, head.len() + skipped),
+                            Err(refusal) => return self.refuse(connection, refusal, end - at),
+                        }
                     }
-                },
-                Ok(BodyPlan::Stream { bytes_max }) => {
-                    let exchange = self.lane.open(Exchange::called(key));
-                    let (sender, stream) =
-                        stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
-                    let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
-                    connection.machine.keep_body();
-                    (RequestBody::Stream(stream), head.len())
+                    Ok(BodyPlan::Whole { bytes_max }) => match connection.machine.whole_body(rest) {
+                        Some(body) => {
+                            (RequestBody::Whole { bytes: body, trailers: &[] }, head.len() + body.len())
+                        }
+                        None => {
+                            let memory =
+                                Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
+                            let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
+                            let intake = Intake::collect(head, ticket.take(), bytes_max, memory);
+                            let (used, none_received) = (head.len(), rest.is_empty());
+                            self.expect_body(connection, Exchange::collecting(key, intake), none_received);
+                            return Step::Used(used);
+                        }
+                    },
+                    Ok(BodyPlan::Stream { bytes_max }) => {
+                        let exchange = self.lane.open(Exchange::called(key));
+                        let (sender, stream) =
+                            stream(framing.length(), read_on(self.mailbox.clone(), exchange));
+                        let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
+                        attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
+                        connection.machine.keep_body();
+                        (RequestBody::Stream(stream), head.len())
+                    }
+                    Ok(BodyPlan::Pull { bytes_max }) => {
+                        let exchange = self.lane.open(Exchange::called(key));
+                        let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
+                        attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
+                        (RequestBody::NONE, head.len())
+                    }
                 }
-                Ok(BodyPlan::Pull { bytes_max }) => {
-                    let exchange = self.lane.open(Exchange::called(key));
-                    let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
-                    attach_intake(&self.lane, connection, exchange, intake, rest.is_empty());
-                    (RequestBody::NONE, head.len())
-                }
-            },
+            }
         };
         if self.has_open
             && let Some(open) = self.records.last_mut()
@@ -128,6 +137,7 @@ impl Serving {
             peer: peer.address(),
             tls,
             listener,
+            ticket,
             parking: Some(&parking),
         };
         let reply = call(&*self.service, request, &mut self.response);
@@ -156,7 +166,7 @@ impl Serving {
         &mut self,
         key: Key,
         connection: &mut Connection,
-        whole: &CollectedRequest,
+        mut whole: CollectedRequest,
         trailers: &[(Vec<u8>, Vec<u8>)],
         is_last_input: bool,
     ) {
@@ -178,7 +188,8 @@ impl Serving {
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
+        let ticket = whole.ticket.take();
+        let request = || Request { head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         if let Reply::Leave(takeover) = reply {
             let mut bytes = whole.head.clone();

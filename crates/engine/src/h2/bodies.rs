@@ -69,7 +69,7 @@ impl Serving {
         let Some(exchange) = session.stream(id).and_then(|stream| stream.exchange) else { return };
         match self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten() {
             Some((whole, trailers)) => {
-                self.serve_collected_h2(key, connection, session, id, exchange, &whole, &trailers);
+                self.serve_collected_h2(key, connection, session, id, exchange, whole, &trailers);
             }
             None if session.is_lingering(id) || session.reads_on(id) => {
                 self.end_stream(session, id, Outcome::Sent)
@@ -96,11 +96,14 @@ impl Serving {
             let records_at = serving.records.len();
             serving.notice_readers(session);
             serving.give_all_credit(session);
-            if connection.is_sending() {
+            let fate = match connection.is_sending() {
                 // What was encoded now is queued behind the rest: it must not stay for the next connection.
-                return serving.send_visit(key, connection, session, records_at);
-            }
-            serving.run_session(key, connection, session)
+                true => serving.send_visit(key, connection, session, records_at),
+                false => serving.run_session(key, connection, session),
+            };
+            // The last stream may have ended.
+            serving.set_deadline(connection, session);
+            fate
         })
     }
 

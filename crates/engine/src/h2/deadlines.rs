@@ -95,6 +95,10 @@ impl Serving {
         for id in session.overdue_lingerers() {
             self.end_stream(session, id, Outcome::Sent);
         }
+        if session.machine.streams_count() == 0 {
+            self.set_deadline(connection, session);
+            return self.send_visit(key, connection, session, records_at);
+        }
         if self.is_fast_enough(connection, session) {
             self.begin_rate(connection, session);
             return self.send_visit(key, connection, session, records_at);

@@ -13,9 +13,7 @@ use crate::connection::Connection;
 use crate::exchange::{CollectedRequest, Exchange, Intake, Memory, panicked};
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
-use crate::serving::{
-    BAD_PATH, Parker, Refusal, Serving, call, length_of, normal_path, plan_body, read_on, refused,
-};
+use crate::serving::{BAD_PATH, Parker, Refusal, Serving, call, normal_path, prepare, read_on, refused};
 
 /// A request whose head has come.
 #[derive(Clone, Copy)]
@@ -72,19 +70,22 @@ impl Serving {
         let H2Request { head, is_whole, is_websocket } = request;
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
-        let mut exchange = None;
+        let (mut exchange, mut ticket) = (None, None);
         let mut body = RequestBody::NONE;
         if is_websocket {
             exchange = Some(self.open_websocket(key, session, id, is_whole));
         } else if !is_whole && head.framing != Framing::None {
             let bytes_max = self.limits.body_bytes_max;
-            match plan_body(&*self.service, &self.limits, head, path, connection.listener) {
+            match prepare(&*self.service, &self.limits, head, path, connection.listener).map(|prepared| {
+                ticket = prepared.ticket;
+                prepared.body
+            }) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),
                 Ok(BodyPlan::None | BodyPlan::Refused) => {}
                 Ok(BodyPlan::Whole { bytes_max: own }) => {
                     let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
                     let bytes_max = own.unwrap_or(bytes_max);
-                    let intake = Intake::collect(head.bytes(), length_of(head.framing), bytes_max, memory);
+                    let intake = Intake::collect(head, ticket.take(), bytes_max, memory);
                     let exchange = self.lane.open(Exchange::collecting(key, intake).of_stream(id));
                     let stream = session.enter(id);
                     (stream.exchange, stream.record) = (Some(exchange), record);
@@ -94,7 +95,7 @@ impl Serving {
                 Ok(BodyPlan::Stream { bytes_max: own }) => {
                     let opened = self.lane.open(Exchange::called(key).of_stream(id));
                     let resume = read_on(self.mailbox.clone(), opened);
-                    let (sender, stream) = stream_with(length_of(head.framing), UNREAD_BYTES_MAX, resume);
+                    let (sender, stream) = stream_with(head.framing.length(), UNREAD_BYTES_MAX, resume);
                     let intake = Intake::stream(sender, own.unwrap_or(bytes_max));
                     self.attach_intake_h2(session, id, opened, intake, head);
                     exchange = Some(opened);
@@ -111,7 +112,8 @@ impl Serving {
         let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let request = || Request { head: *head, path, body, peer, tls, listener, parking: Some(&parking) };
+        let request =
+            || Request { head: *head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
         self.handle_reply_h2(key, session, id, reply, exchange, record);
@@ -156,7 +158,7 @@ impl Serving {
         session: &mut Session,
         id: StreamId,
         exchange: Key,
-        whole: &CollectedRequest,
+        mut whole: CollectedRequest,
         trailers: &[(Vec<u8>, Vec<u8>)],
     ) {
         self.lane.with(exchange, |exchange| exchange.is_called = true);
@@ -174,7 +176,9 @@ impl Serving {
             let parking = Parker { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
             let (peer, listener) = (connection.peer.address(), connection.listener);
             let tls = connection.transport.secured().map(Tls::of);
-            let request = || Request { head, path, body, peer, tls, listener, parking: Some(&parking) };
+            let ticket = whole.ticket.take();
+            let request =
+                || Request { head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
             call(&*self.service, request, &mut self.response)
         } else if head.is_some() {
             self.response = refused(BAD_PATH);

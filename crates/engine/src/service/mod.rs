@@ -8,6 +8,7 @@ mod owned;
 mod request;
 mod response;
 mod stream;
+mod ticket;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -31,14 +32,16 @@ pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;
 pub use stream::{BodyFault, BodyStream};
 pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream, stream_with};
+pub use ticket::{Prepared, Ticket};
 
 /// Handles requests on one worker. Each worker has its own, made on its thread: no `Send`, no locks.
 pub trait Service {
-    /// How to read the body that follows this head. Called only if a body follows; `path` is the normal form, as in
+    /// Decides about a request whose body follows: how the body is read, and what [`Service::call`] gets back as
+    /// [`Request::ticket`]. Called once for such a request, and for no other; `path` is the normal form, as in
     /// [`Request::path`], and `listener` is [`Request::listener`].
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
         let _ = (head, path, listener);
-        BodyPlan::Whole { bytes_max: None }
+        BodyPlan::Whole { bytes_max: None }.into()
     }
 
     /// Handles one request: writes `response` (initially empty, status 200) and returns [`Reply::Now`], or returns
@@ -74,7 +77,7 @@ pub trait Service {
         false
     }
 
-    /// The head of a request was parsed, or input was rejected: called before [`Service::body`] and
+    /// The head of a request was parsed, or input was rejected: called before [`Service::prepare`] and
     /// [`Service::call`]. The returned value comes back as [`Ended::mark`]; it is 0 if this was not called.
     fn begun(&self, begun: &Begun<'_>) -> u64 {
         let _ = begun;
@@ -89,8 +92,8 @@ pub trait Service {
 
 /// A boxed service is a service, so that it can be wrapped.
 impl<S: Service + ?Sized> Service for Box<S> {
-    fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-        (**self).body(head, path, listener)
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        (**self).prepare(head, path, listener)
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use flatout_wire::h1::Trailers;
 use flatout_wire::head::parse_kept;
 
 use super::request::TlsFacts;
-use super::{BodyFault, BodyStream, Collected, ExchangeKey, Request, RequestBody, Tls, collect};
+use super::{BodyFault, BodyStream, Collected, ExchangeKey, Request, RequestBody, Ticket, Tls, collect};
 use crate::exchange::Lane;
 
 /// A request with memory of its own, whose exchange was created.
@@ -24,6 +24,8 @@ pub struct OwnedRequest {
     pub body: OwnedBody,
     /// Where it came from.
     pub origin: RequestOrigin,
+    /// The service's note about it.
+    pub ticket: Option<Ticket>,
 }
 
 /// What a request that waits keeps of its connection and its exchange.
@@ -54,7 +56,7 @@ impl OwnedRequest {
     /// Copies a request, and takes its body.
     pub fn of(request: Request<'_>) -> OwnedRequest {
         let copied = OwnedRequest::without_body(&request);
-        OwnedRequest { body: request.body.into(), ..copied }
+        OwnedRequest { body: request.body.into(), ticket: request.ticket, ..copied }
     }
 
     /// Copies a request whose body is not needed.
@@ -65,20 +67,23 @@ impl OwnedRequest {
             path: request.path.to_vec(),
             body: OwnedBody::none(),
             origin: RequestOrigin::of(request),
+            ticket: None,
         }
     }
 
     /// Passes the request to `act`; code that it is passed to gets its key when it parks the request. `None` if the head
     /// cannot be parsed: it is not one that a request had.
     pub fn resume<T>(self, act: impl FnOnce(Request<'_>) -> T) -> Option<T> {
-        let OwnedRequest { head, framing, path, body, origin } = self;
+        let OwnedRequest { head, framing, path, body, origin, ticket } = self;
         let framing = match &body {
             // It has a length now, whatever its framing was.
             OwnedBody::Collected(collected) if collected.bytes.is_empty() => Some(Framing::None),
             OwnedBody::Collected(collected) => Some(Framing::Length(collected.bytes.len() as u64)),
             OwnedBody::Received { .. } | OwnedBody::Stream(_) => framing,
         };
-        let call = |body: RequestBody<'_>| origin.call(&head, framing, &path, body, act);
+        let call = |body: RequestBody<'_>| {
+            origin.call(&head, framing, &path, body, |request| act(Request { ticket, ..request }))
+        };
         // Memory of a collected body is released when the request has been handled.
         match body {
             OwnedBody::Collected(ref collected) => {
@@ -129,6 +134,7 @@ impl RequestOrigin {
             peer: *peer,
             tls: tls.as_deref().map(Tls::copy),
             listener: *listener,
+            ticket: None,
             parking: Some(key),
         }))
     }

@@ -6,6 +6,7 @@ use flatout_wire::Head;
 
 use super::key::ExchangeKey;
 use super::stream::BodyStream;
+use super::ticket::Ticket;
 use crate::secured::Secured;
 
 /// One request: borrowed from the worker's read buffer for the duration of the call.
@@ -15,7 +16,7 @@ pub struct Request<'a> {
     /// The decoded path in the service's normal form ([`Service::path_form`](crate::Service::path_form)); `*` for
     /// `OPTIONS *`.
     pub path: &'a [u8],
-    /// The body, read as [`Service::body`](crate::Service::body) planned.
+    /// The body, read as [`Service::prepare`](crate::Service::prepare) has decided.
     pub body: RequestBody<'a>,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
@@ -23,6 +24,8 @@ pub struct Request<'a> {
     pub tls: Option<Tls<'a>>,
     /// The number of its connection's listener ([`Listen::number`](crate::Listen::number)).
     pub listener: u16,
+    /// From [`Service::prepare`](crate::Service::prepare).
+    pub ticket: Option<Ticket>,
     pub(crate) parking: Option<&'a dyn Park>,
 }
 
@@ -131,7 +134,7 @@ impl Park for ExchangeKey {
 impl<'a> Request<'a> {
     /// A request without a connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
-        Request { head, path, body, peer: None, tls: None, listener: 0, parking: None }
+        Request { head, path, body, peer: None, tls: None, listener: 0, ticket: None, parking: None }
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later

@@ -1,4 +1,6 @@
 //! How the service wants a request's body.
+//!
+//! The service decides about a request with a body when its head has come; its ticket waits with the body.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,20 +10,20 @@ use flatout_wire::{Framing, Head};
 use super::Refusal;
 use crate::exchange::{Mail, Mailbox};
 use crate::plan::Limits;
-use crate::service::{BodyPlan, Service};
+use crate::service::{BodyPlan, Prepared, Service};
 
 #[inline(never)]
-pub(crate) fn plan_body(
+pub(crate) fn prepare(
     service: &dyn Service,
     limits: &Limits,
     head: &Head<'_>,
     path: &[u8],
     listener: u16,
-) -> Result<BodyPlan, Refusal> {
-    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path, listener)));
-    let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
-    let bytes_max = match plan {
-        BodyPlan::Refused => return Ok(plan),
+) -> Result<Prepared, Refusal> {
+    let prepared = catch_unwind(AssertUnwindSafe(|| service.prepare(head, path, listener)));
+    let prepared = prepared.unwrap_or_else(|_| BodyPlan::Whole { bytes_max: None }.into());
+    let bytes_max = match prepared.body {
+        BodyPlan::Refused => return Ok(prepared),
         BodyPlan::None => None,
         BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } | BodyPlan::Pull { bytes_max } => {
             bytes_max
@@ -30,15 +32,7 @@ pub(crate) fn plan_body(
     let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
     match head.framing {
         Framing::Length(length) if length > bytes_max => Err(Refusal::BODY_TOO_LARGE),
-        _ => Ok(plan),
-    }
-}
-
-pub(crate) fn length_of(framing: Framing) -> Option<u64> {
-    match framing {
-        Framing::Length(length) => Some(length),
-        Framing::None => Some(0),
-        Framing::Chunked => None,
+        _ => Ok(prepared),
     }
 }
 

@@ -39,7 +39,7 @@ use crate::record::Record;
 use crate::service::{Outcome, Response, Service, Takeover};
 use crate::shared::Shared;
 
-pub(crate) use body_plan::{length_of, plan_body, read_on};
+pub(crate) use body_plan::{prepare, read_on};
 pub(crate) use budget::acknowledged_bytes;
 pub(crate) use buffer::{READ_BYTES, SLICE_BYTES, STAGE_SOCKETS};
 pub(crate) use call::{Parker, call, normal_path};

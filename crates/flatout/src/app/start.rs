@@ -117,8 +117,8 @@ impl App {
     /// struct Log(Box<dyn Service>);
     ///
     /// impl Service for Log {
-    ///     fn body(&self, head: &Head<'_>, path: &[u8], listener: u16) -> BodyPlan {
-    ///         self.0.body(head, path, listener)
+    ///     fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+    ///         self.0.prepare(head, path, listener)
     ///     }
     ///
     ///     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {

@@ -226,7 +226,8 @@ impl LayeredRequest {
         let body = body_of(body, &self.rest, &self.local);
         let extensions = std::mem::take(&mut parts.extensions);
         let path = self.path.clone().into_bytes();
-        let request = OwnedRequest { head, framing: None, path, body, origin: self.origin.clone() };
+        let request =
+            OwnedRequest { head, framing: None, path, body, origin: self.origin.clone(), ticket: None };
         Owned { request, extensions, local: self.local.clone() }
     }
 

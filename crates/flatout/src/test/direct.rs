@@ -97,7 +97,7 @@ async fn respond(service: &RoutesService, head: &str, body: &[u8]) -> Response {
         PathForm::Forward => target::forward_path(head.path(), &mut scratch),
     };
     let path = path.expect("the path has a normal form");
-    let streams = !body.is_empty() && matches!(service.body(&head, path, 0), BodyPlan::Stream { .. });
+    let streams = !body.is_empty() && matches!(service.prepare(&head, path, 0).body, BodyPlan::Stream { .. });
     let body = match streams {
         true => RequestBody::Stream(BodyStream::whole(Bytes::copy_from_slice(body))),
         false => RequestBody::Whole { bytes: body, trailers: &[] },

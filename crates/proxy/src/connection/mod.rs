@@ -3,17 +3,15 @@
 pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod response;
-pub(crate) mod tunnel;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
-use flatout_engine::{GuestKey, Lane, Moved, PooledPipe, Ready};
+use flatout_engine::{ConnectionPermit, GuestKey, Lane, Moved, PooledPipe, Ready, Tunnel};
 use flatout_wire::h1::Client;
 
 use crate::connection::h2::Session;
-use crate::connection::tunnel::Tunnel;
 use crate::request::job::Job;
 use crate::table::ServerId;
 
@@ -61,7 +59,21 @@ pub(crate) enum ConnectionProtocol {
     /// The server has switched to another protocol; it waits for the client's connection.
     Switching,
     /// It is joined to the client's connection.
-    Tunnel(Box<Tunnel>),
+    Tunnel(Box<ClientTunnel>),
+}
+
+/// The tunnel from a client's connection, its first end, to an upstream's.
+pub(crate) struct ClientTunnel {
+    pub(crate) tunnel: Tunnel,
+    /// Counts the client's connection for as long as the tunnel lives.
+    pub(crate) _permit: ConnectionPermit,
+}
+
+impl ClientTunnel {
+    /// The client's end.
+    pub(crate) fn client(&self) -> GuestKey {
+        self.tunnel.first()
+    }
 }
 
 /// A piece of a request that waits for the socket.
@@ -122,7 +134,7 @@ impl UpstreamConnection {
         }
     }
 
-    pub(crate) fn tunnel(&mut self) -> Option<&mut Tunnel> {
+    pub(crate) fn tunnel(&mut self) -> Option<&mut ClientTunnel> {
         match &mut self.protocol {
             ConnectionProtocol::Tunnel(tunnel) => Some(tunnel),
             _ => None,

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Mailbox, Worker, bug};
 use flatout_wire::h2::Room;
 
+use self::tunnel::CLIENT_SIDE;
 use crate::connection::ConnectionProtocol;
 use crate::connection::h2::windows::Windows;
-use crate::connection::tunnel::CLIENT_SIDE;
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::hash::hash;

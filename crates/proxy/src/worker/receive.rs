@@ -58,9 +58,14 @@ impl ProxyWorker {
                 Moved::WouldBlock
             };
             let end = match received {
-                Moved::Bytes(0) => {
+                Moved::Bytes(0) if held == 0 => {
                     drop(buffer);
                     return self.ended(state, at);
+                }
+                // What the client had no room for comes before the end.
+                Moved::Bytes(0) => {
+                    connection.is_read_closed = true;
+                    held
                 }
                 // A broken connection does not complete a response, not even one delimited by EOF.
                 Moved::Broken => {
@@ -101,6 +106,10 @@ impl ProxyWorker {
                         self.wait_for_client(state, at);
                     }
                     return;
+                }
+                // It is the start of something whose rest will not come.
+                ReadOutcome::More if received == Moved::Bytes(0) && used == 0 => {
+                    return self.ended(state, at);
                 }
                 ReadOutcome::More => {}
                 outcome => return self.apply_outcome(state, at, outcome),

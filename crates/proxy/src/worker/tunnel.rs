@@ -3,13 +3,17 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use flatout_engine::{Body, DetachedConnection, GuestEvent, GuestKey, Ready, Response, bug};
+use flatout_engine::{
+    Body, DetachedConnection, GuestEvent, GuestKey, Ready, Response, Tunnel, TunnelEnd, TunnelProgress, bug,
+};
 use flatout_gateway::ResponseOrigin;
 
-use crate::connection::ConnectionProtocol;
-use crate::connection::tunnel::{CLIENT_SIDE, Direction, Progress, Tunnel};
+use crate::connection::{ClientTunnel, ConnectionProtocol};
 use crate::worker::ProxyWorker;
 use crate::worker::state::State;
+
+/// Marks the client's side of a tunnel in a guest's tag.
+pub(crate) const CLIENT_SIDE: u64 = 1 << 63;
 
 /// A tunnel that waits for the client's connection; dropping it closes the upstream's.
 struct PendingTunnel {
@@ -35,16 +39,17 @@ impl PendingTunnel {
         let Ok(client) = worker.lane.enter(carrier, worker.clone(), self.at as u64 | CLIENT_SIDE) else {
             return worker.close(state, self.at);
         };
-        let there = Direction { held: read, is_readable: true, ..Direction::default() };
-        let back = Direction {
-            held: std::mem::take(&mut connection.held).into(),
+        let of_client = TunnelEnd { received: read, is_readable: true, is_read_closed: false };
+        let of_upstream = TunnelEnd {
+            received: std::mem::take(&mut connection.held).into(),
             is_readable: connection.is_readable,
             is_read_closed: connection.is_read_closed,
-            ..Direction::default()
         };
-        let tunnel = Tunnel { client, there, back, _seat: permit };
+        let mut tunnel = Tunnel::new((client, of_client), (connection.guest, of_upstream));
+        let progress = tunnel.go(&worker.lane);
+        let tunnel = ClientTunnel { tunnel, _permit: permit };
         connection.protocol = ConnectionProtocol::Tunnel(Box::new(tunnel));
-        worker.tunnel(state, self.at);
+        worker.tunnel_moved(state, self.at, progress);
     }
 }
 
@@ -114,45 +119,23 @@ impl ProxyWorker {
 
     /// An event at one end of a tunnel.
     pub(crate) fn tunnel_ready(&self, state: &mut State, at: usize, is_client: bool, ready: Option<Ready>) {
-        let Some(tunnel) = state.table.known(at).and_then(|connection| connection.tunnel()) else {
+        let Some(joined) = state.table.known(at).and_then(|connection| connection.tunnel()) else {
             return;
         };
-        let Tunnel { there, back, .. } = tunnel;
-        let (from, to) = if is_client { (there, back) } else { (back, there) };
-        match ready {
-            Some(ready) => {
-                from.is_read_closed |= ready.read_closed() || ready.hung_up();
-                from.is_readable |= ready.readable() || from.is_read_closed;
-                to.is_full &= !ready.writable();
-                // All that it sent was passed on, and it receives nothing more.
-                if ready.hung_up() && from.is_over {
-                    return self.close(state, at);
-                }
-            }
-            // No event reports the end of stream that TLS holds.
-            None => from.is_readable = true,
-        }
-        self.tunnel(state, at);
+        let progress = joined.tunnel.ready(&self.lane, is_client, ready);
+        self.tunnel_moved(state, at, progress);
     }
 
-    /// Moves data through a tunnel, in both directions.
-    fn tunnel(&self, state: &mut State, at: usize) {
+    /// Data has moved through a tunnel.
+    fn tunnel_moved(&self, state: &mut State, at: usize, progress: TunnelProgress) {
         let Some(connection) = state.table.known(at) else { return };
-        let upstream = self.upstreams.at(connection.server_id.upstream);
-        let guest = connection.guest;
-        let ConnectionProtocol::Tunnel(tunnel) = &mut connection.protocol else {
-            bug!("{} is no tunnel", connection.address);
-            return self.close(state, at);
-        };
-        let there = tunnel.there.go(&self.lane, tunnel.client, guest);
-        let back = tunnel.back.go(&self.lane, guest, tunnel.client);
-        let is_over = tunnel.there.is_over && tunnel.back.is_over;
-        if is_over || there == Progress::Broken || back == Progress::Broken {
+        if progress == TunnelProgress::Over {
             return self.close(state, at);
         }
-        self.lane.set_deadline(guest, Some(upstream.plan.tunnel_time_max));
-        if there == Progress::More || back == Progress::More {
-            self.lane.call_again(guest);
+        let upstream = self.upstreams.at(connection.server_id.upstream);
+        self.lane.set_deadline(connection.guest, Some(upstream.plan.tunnel_time_max));
+        if progress == TunnelProgress::More {
+            self.lane.call_again(connection.guest);
         }
     }
 }

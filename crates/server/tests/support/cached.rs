@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flatout_cache::{Cache, Purge, Rules};
 use flatout_engine::{
-    Address, Body, BodyPlan, Handle, Plan, Reply, Request, Response, Server, Service, start,
+    Address, Body, Handle, Plan, Prepared, Reply, Request, Response, Server, Service, start,
 };
 use flatout_proxy::{Forward, Proxy, Resolver, Upstream};
 use flatout_site::{Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin, Stored};
@@ -53,8 +53,8 @@ impl Finish for Nothing {
 }
 
 impl Service for All {
-    fn body(&self, head: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        self.forwarding.body(&self.forward, head, None)
+    fn prepare(&self, head: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        self.forwarding.body(&self.forward, head, None).into()
     }
 
     fn path_form(&self) -> PathForm {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub(crate) use client::{body_of, get, last, read_until, rest};
 use flatout_engine::{
-    Address, BodyPlan, Handle, Limits, Plan, Reply, Request, Response, Server, Service, start,
+    Address, Handle, Limits, Plan, Prepared, Reply, Request, Response, Server, Service, start,
 };
 use flatout_proxy::{self as proxy, Figures, Forward, Proxy, ProxyWorker, Resolver, Upstream, Watch};
 use flatout_site::{Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin};
@@ -36,8 +36,8 @@ impl Finish for Nothing {
 }
 
 impl Service for All {
-    fn body(&self, head: &Head<'_>, _: &[u8], _: u16) -> BodyPlan {
-        self.proxy_worker.body(&self.forward, head, Some(64 << 20))
+    fn prepare(&self, head: &Head<'_>, _: &[u8], _: u16) -> Prepared {
+        self.proxy_worker.body(&self.forward, head, Some(64 << 20)).into()
     }
 
     fn path_form(&self) -> PathForm {

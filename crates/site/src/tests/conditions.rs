@@ -244,11 +244,11 @@ fn a_route_that_depends_on_the_connection_streams_bodies() {
     let mut spans = Vec::new();
     let head = b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\n";
     let head = parse(head, &mut spans, &HeadLimits::default()).unwrap().unwrap();
-    assert_eq!(client.service.body(&head, b"/", 0), BodyPlan::Stream { bytes_max: Some(10) });
+    assert_eq!(client.service.prepare(&head, b"/", 0).body, BodyPlan::Stream { bytes_max: Some(10) });
     let plan =
         plan_of(vec![when(respond(PathMatch::prefix("/"), "no"), &["has(header.x)"]), to_upstream("/")]);
     let client = TestClient::new(&plan);
-    assert_eq!(client.service.body(&head, b"/", 0), BodyPlan::Whole { bytes_max: None });
+    assert_eq!(client.service.prepare(&head, b"/", 0).body, BodyPlan::Whole { bytes_max: None });
 }
 
 #[test]

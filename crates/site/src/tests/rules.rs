@@ -325,7 +325,7 @@ fn bodies_above_the_routes_limit_are_refused() {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
         let mut spans = Vec::new();
         let head = parse(head.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
-        client.service.body(&head, b"/", 0)
+        client.service.prepare(&head, b"/", 0).body
     };
     assert_eq!(plan("Content-Length: 10"), BodyPlan::Whole { bytes_max: Some(10) });
     // Collected after the other rules: these clients may not have to send it, or their bodies have no declared length.

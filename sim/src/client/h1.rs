@@ -1,35 +1,15 @@
-//! A client: some connections one after the other, with some requests each, sent in drawn pieces at drawn times.
+//! A connection of HTTP/1: some requests, one after the other or pipelined.
 
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-
+use super::request::draw_request;
+use super::{DISCARDED_BYTES_MAX, PAUSE_MS_MAX, REQUESTS_MAX};
 use crate::message::{Decoder, Framing, Head, Start, body, chunked};
-use crate::model::cache::{Asks, PLAIN_RESOURCES, RESOURCES};
 use crate::model::{Excuse, Got, Planned};
-use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED, TIME_MAX};
+use crate::scene::TIME_MAX;
 use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
 
-/// Requests of a connection, and connections of a client.
-const REQUESTS_MAX: usize = 5;
-const CONNECTIONS_MAX: usize = 3;
-
-/// The server skips this much of a body that nobody wants, to keep the connection.
-const DISCARDED_BYTES_MAX: usize = 256 << 10;
-
-/// The longest pause of a client that keeps the rules.
-const PAUSE_MS_MAX: u64 = 2_000;
-
-pub(crate) struct Client {
-    number: usize,
-    random: fastrand::Rng,
-    connections_left: usize,
-    connection: Option<Connection>,
-    wakes_at_ns: u64,
-}
-
-struct Connection {
+pub(super) struct Connection {
     socket: Socket,
     requests: Vec<Request>,
     /// All requests one after the other, and how much was sent.
@@ -70,74 +50,48 @@ enum Fault {
     Absence,
 }
 
-impl Client {
-    pub(crate) fn new(number: usize, mut random: fastrand::Rng) -> Client {
-        let connections_left = random.usize(1..=CONNECTIONS_MAX);
-        Client { number, random, connections_left, connection: None, wakes_at_ns: 0 }
+impl Connection {
+    /// Sends or receives something.
+    pub(super) fn step(
+        &mut self,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+        wakes_at_ns: &mut u64,
+    ) -> Result<Did, String> {
+        // In drawn order, so that neither always comes first.
+        let order = if random.bool() { [true, false] } else { [false, true] };
+        for sends in order {
+            let did = match sends {
+                true => self.send(random, shared, actor, wakes_at_ns),
+                false => self.receive(random, shared, actor)?,
+            };
+            if did != Did::Nothing {
+                return Ok(did);
+            }
+        }
+        Ok(Did::Nothing)
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        self.connection.is_none() && self.connections_left == 0
+    /// When its client gives up, if it does.
+    pub(super) fn gives_up_at_ns(&self) -> Option<u64> {
+        self.gives_up_at_ns
     }
 
-    /// When it goes on by itself.
-    pub(crate) fn wakes_at_ns(&self) -> Option<u64> {
-        let gives_up_at_ns = self.connection.as_ref().and_then(|connection| connection.gives_up_at_ns);
-        let next = gives_up_at_ns.map_or(self.wakes_at_ns, |at| at.max(self.wakes_at_ns));
-        (!self.is_done()).then_some(next)
-    }
-
-    /// What it waits for, for a message.
-    pub(crate) fn waits_for(&self) -> Option<String> {
-        let connection = self.connection.as_ref()?;
-        let request = connection.requests.get(connection.next)?;
+    /// What its client waits for, for a message.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let request = self.requests.get(self.next)?;
         Some(format!(
-            "client {} waits for the response to request {} ({} {}, {} of {} bytes sent)",
-            self.number,
+            "the response to request {} ({} {}, {} of {} bytes sent)",
             request.planned.id,
             request.planned.method,
             request.planned.target(),
-            connection.sent,
-            connection.output.len()
+            self.sent,
+            self.output.len()
         ))
     }
 
-    /// Does one thing. Returns whether there was one.
-    pub(crate) fn step(&mut self, folder: &Path, shared: &mut Shared<'_>) -> Result<bool, String> {
-        if self.is_done() || shared.now_ns < self.wakes_at_ns {
-            return Ok(false);
-        }
-        let actor = Actor::Client(self.number);
-        let Some(connection) = &mut self.connection else {
-            self.connections_left -= 1;
-            let stream = UnixStream::connect(crate::scene::listen_path(folder))
-                .map_err(|error| format!("cannot connect: {error}"))?;
-            self.connection = Some(Connection::new(Socket::new(stream), &mut self.random, shared, actor));
-            return Ok(true);
-        };
-        // Sending and receiving in drawn order, so that neither always comes first.
-        let order = if self.random.bool() { [true, false] } else { [false, true] };
-        for sends in order {
-            let did = match sends {
-                true => connection.send(&mut self.random, shared, actor, &mut self.wakes_at_ns),
-                false => connection.receive(&mut self.random, shared, actor)?,
-            };
-            match did {
-                Did::Nothing => {}
-                Did::Something => return Ok(true),
-                Did::Ended => {
-                    self.connection = None;
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
-    }
-}
-
-impl Connection {
-    fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Connection {
-        shared.event(actor, Event::Open);
+    pub(super) fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Connection {
         let mut output = Vec::new();
         let count = random.usize(1..=REQUESTS_MAX);
         let mut requests = Vec::with_capacity(count);
@@ -386,37 +340,6 @@ impl Connection {
         shared.model.ended += 1;
         Did::Ended
     }
-}
-
-fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
-    let id = shared.next_id();
-    if shared.scene.shares_resources && random.u8(..4) > 0 {
-        let resource = random.u8(..RESOURCES);
-        let is_plain = resource < PLAIN_RESOURCES;
-        let method = match random.u8(..8) {
-            0 => "HEAD",
-            1 if !is_plain => "DELETE",
-            _ => "GET",
-        };
-        let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
-        return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks };
-    }
-    let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
-    let path = match random.u8(..10) {
-        0 => DENIED,
-        1 => REFUSED,
-        _ => "/open",
-    };
-    let body_length = match (method, random.u8(..6)) {
-        ("GET" | "HEAD" | "DELETE", _) | (_, 0) => 0,
-        (_, 1) => random.usize(1..=100),
-        // Exactly as much as the smaller limit allows.
-        (_, 5) => BODY_MAX_SMALL,
-        (_, 2) => random.usize(1..=16_384),
-        (_, 3) => random.usize(1..=70_000),
-        _ => random.usize(1..=300_000),
-    };
-    Planned { id, method, path, body_length, resource: None, asks: Asks::default() }
 }
 
 /// Appends a request.

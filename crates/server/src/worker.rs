@@ -1,0 +1,89 @@
+//! What a worker runs: one service, whose parts a request passes in turn.
+//!
+//! ```text
+//! begun ──> observer (logs, metrics)
+//! call ───> before (challenges of CAs, early data, the redirect to https) ──> a folder, or sites that may be replaced
+//! ended ──> observer
+//! ```
+
+use std::net::SocketAddr;
+
+use flatout_engine::{Begun, Ended, Prepared, Reply, Request, Response, Service};
+use flatout_observe::observed::Observer;
+use flatout_wire::Head;
+use flatout_wire::target::PathForm;
+
+use crate::live::LiveService;
+use crate::secure::Before;
+
+/// The service of a worker.
+pub(crate) struct WorkerService {
+    /// `None` without logs and metrics.
+    pub(crate) observer: Option<Observer>,
+    /// `None` if it would let every request pass.
+    pub(crate) before: Option<Before>,
+    pub(crate) site: Site,
+}
+
+/// What is served.
+pub(crate) enum Site {
+    /// Nothing but one folder: it needs no routes.
+    Folder(Box<dyn Service>),
+    Sites(LiveService),
+}
+
+impl Service for WorkerService {
+    fn prepare(&self, head: &Head<'_>, path: &[u8], listener: u16) -> Prepared {
+        match &self.site {
+            Site::Folder(folder) => folder.prepare(head, path, listener),
+            Site::Sites(sites) => sites.prepare(head, path, listener),
+        }
+    }
+
+    #[inline]
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if let Some(before) = &self.before
+            && before.responds(&request, response)
+        {
+            return Reply::Now;
+        }
+        match &self.site {
+            Site::Folder(folder) => folder.call(request, response),
+            Site::Sites(sites) => sites.call(request, response),
+        }
+    }
+
+    fn believes_proxy(&self, peer: Option<SocketAddr>, listener: u16) -> bool {
+        match &self.site {
+            Site::Folder(folder) => folder.believes_proxy(peer, listener),
+            Site::Sites(sites) => sites.believes_proxy(peer, listener),
+        }
+    }
+
+    fn path_form(&self) -> PathForm {
+        match &self.site {
+            Site::Folder(folder) => folder.path_form(),
+            Site::Sites(sites) => sites.path_form(),
+        }
+    }
+
+    fn wants_ended(&self) -> bool {
+        self.observer.is_some()
+    }
+
+    fn wants_begun(&self) -> bool {
+        self.observer.as_ref().is_some_and(Observer::wants_begun)
+    }
+
+    #[inline]
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        self.observer.as_ref().map_or(0, |observer| observer.begun(begun, 0))
+    }
+
+    #[inline]
+    fn ended(&self, ended: &Ended) {
+        if let Some(observer) = &self.observer {
+            observer.ended(ended);
+        }
+    }
+}

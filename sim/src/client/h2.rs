@@ -1,0 +1,562 @@
+//! A connection of HTTP/2: some requests at once, by the crate `h2`, which shares no line with the server. It is polled by hand: whatever
+//! it does, it does in a step of its client.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::client::{self, ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::request::draw_request;
+use super::{PAUSE_MS_MAX, REQUESTS_MAX};
+use crate::message::body;
+use crate::model::{Excuse, Got, Planned};
+use crate::scene::TIME_MAX;
+use crate::socket::{Did, Received, Sent, Socket, draw_piece, draw_room};
+use crate::trace::{Actor, Event};
+use crate::world::Shared;
+
+/// Receives and sends of one step.
+const MOVES_PER_STEP: u8 = 3;
+
+pub(super) struct Connection {
+    wire: Rc<RefCell<Wire>>,
+    state: State,
+    /// The windows of the client, in bytes.
+    window: u32,
+    /// Requests that were not sent yet; the last is the next.
+    planned: Vec<Planned>,
+    streams: Vec<Stream>,
+    /// How many may be open at once.
+    streams_max: usize,
+    /// What goes wrong, and how many steps before that.
+    fault: Option<(u32, Fault)>,
+    /// The client does not read: until then.
+    deaf_until_ns: Option<u64>,
+    has_failed: bool,
+    gives_up_at_ns: Option<u64>,
+}
+
+type Handshake = Pin<Box<dyn Future<Output = Result<(SendRequest<Bytes>, Driver), h2::Error>>>>;
+type Driver = client::Connection<Carrier, Bytes>;
+
+enum State {
+    Handshake(Handshake),
+    Open(SendRequest<Bytes>, Box<Driver>),
+    /// With the reason that the server gave, if it did.
+    Ended(Option<Reason>),
+}
+
+/// A request that was sent, until its response has come.
+struct Stream {
+    planned: Planned,
+    upload: Option<Upload>,
+    response: Option<ResponseFuture>,
+    head: Option<http::response::Parts>,
+    body: Option<RecvStream>,
+    received: Vec<u8>,
+    /// Received bytes for which the server got no credit yet.
+    unreleased: usize,
+}
+
+struct Upload {
+    stream: SendStream<Bytes>,
+    rest: Bytes,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// The connection is closed.
+    Close,
+    /// A stream is reset.
+    Cancel,
+    /// Nothing is read for longer than any limit.
+    Deafness,
+    /// Nothing is sent any more.
+    Silence,
+}
+
+/// How a stream goes on.
+enum Progress {
+    None,
+    Some,
+    Complete,
+    Failed(h2::Error),
+}
+
+/// The socket, and what is drawn for it.
+struct Wire {
+    socket: Socket,
+    random: fastrand::Rng,
+    /// Moves that are left to this step.
+    moves_left: u8,
+    is_silent: bool,
+    is_deaf: bool,
+    events: Vec<Event>,
+}
+
+struct Carrier(Rc<RefCell<Wire>>);
+
+impl AsyncRead for Carrier {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut wire = self.0.borrow_mut();
+        if wire.moves_left == 0 || wire.is_deaf {
+            return Poll::Pending;
+        }
+        let most = draw_room(&mut wire.random).min(into.remaining());
+        let mut bytes = Vec::new();
+        let received = wire.socket.receive(&mut bytes, most);
+        let event = match received {
+            Received::Nothing => return Poll::Pending,
+            Received::Bytes(count) => Event::Received(count),
+            Received::End => Event::Closed,
+            Received::Reset => Event::Reset,
+        };
+        wire.events.push(event);
+        wire.moves_left -= 1;
+        into.put_slice(&bytes);
+        Poll::Ready(match received {
+            Received::Reset => Err(io::ErrorKind::ConnectionReset.into()),
+            _ => Ok(()),
+        })
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut wire = self.0.borrow_mut();
+        if wire.moves_left == 0 || wire.is_silent {
+            return Poll::Pending;
+        }
+        let count = draw_piece(&mut wire.random, bytes.len());
+        match wire.socket.send(&bytes[..count]) {
+            Sent::Full => Poll::Pending,
+            Sent::Broken => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Sent::Bytes(count) => {
+                wire.events.push(Event::Sent(count));
+                wire.moves_left -= 1;
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().socket.close_write();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Connection {
+    pub(super) fn new(socket: Socket, random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Connection {
+        let planned: Vec<Planned> =
+            (0..random.usize(1..=REQUESTS_MAX)).map(|_| draw_request(random, shared)).collect();
+        for request in &planned {
+            shared.model.plan(request.clone());
+        }
+        let wire = Wire {
+            socket,
+            random: random.fork(),
+            moves_left: 0,
+            is_silent: false,
+            is_deaf: false,
+            events: Vec::new(),
+        };
+        let wire = Rc::new(RefCell::new(wire));
+        let window = *random.choice(&[100, 3_000, 20_000, 65_535, 1 << 20]).expect("some");
+        let mut builder = client::Builder::new();
+        builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
+        let handshake = Box::pin(builder.handshake(Carrier(wire.clone())));
+        let fault = (shared.scene.clients_fail && random.u8(..3) == 0).then(|| {
+            let all = [Fault::Close, Fault::Cancel, Fault::Deafness, Fault::Silence];
+            (random.u32(..300), *random.choice(&all).expect("some"))
+        });
+        Connection {
+            wire,
+            state: State::Handshake(handshake),
+            window,
+            planned,
+            streams: Vec::new(),
+            streams_max: random.usize(1..=REQUESTS_MAX),
+            fault,
+            deaf_until_ns: None,
+            has_failed: false,
+            gives_up_at_ns: None,
+        }
+    }
+
+    /// When its client gives up, or reads again, if it does.
+    pub(super) fn gives_up_at_ns(&self) -> Option<u64> {
+        self.deaf_until_ns.or(self.gives_up_at_ns)
+    }
+
+    /// What its client waits for, for a message.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let waiting = self.streams.iter().map(|stream| {
+            let Planned { id, method, .. } = &stream.planned;
+            let unsent = stream.upload.as_ref().map_or(0, |upload| upload.rest.len());
+            format!("{id} ({method}, {unsent} bytes unsent, {} received)", stream.received.len())
+        });
+        let waiting: Vec<String> = waiting.collect();
+        Some(format!(
+            "the responses of HTTP/2 to requests {}; {} are not sent; windows of {} bytes",
+            waiting.join(", "),
+            self.planned.len(),
+            self.window
+        ))
+    }
+
+    /// Does some of what it can.
+    pub(super) fn step(
+        &mut self,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+        wakes_at_ns: &mut u64,
+    ) -> Result<Did, String> {
+        if self.gives_up_at_ns.is_some_and(|at| shared.now_ns >= at) {
+            return Ok(self.abandon(shared, actor));
+        }
+        if self.deaf_until_ns.is_some_and(|at| shared.now_ns >= at) {
+            self.deaf_until_ns = None;
+            self.wire.borrow_mut().is_deaf = false;
+        }
+        if random.u8(..64) == 0 {
+            let pause_ms = random.u64(1..=PAUSE_MS_MAX);
+            shared.event(actor, Event::Pause(pause_ms));
+            *wakes_at_ns = shared.now_ns + pause_ms * 1_000_000;
+            return Ok(Did::Something);
+        }
+        if let Some(did) = self.fail(random, shared, actor) {
+            return Ok(did);
+        }
+        self.wire.borrow_mut().moves_left = random.u8(1..=MOVES_PER_STEP);
+        let mut did = self.drive(shared, actor);
+        did |= self.request(random, shared, actor);
+        let went_on = self.go_on(random, shared, actor)?;
+        did |= went_on | self.drive(shared, actor);
+        if self.planned.is_empty() && self.streams.is_empty() {
+            shared.event(actor, Event::Close);
+            return Ok(Did::Ended);
+        }
+        // What had come before the end is read first.
+        if let State::Ended(reason) = self.state
+            && !went_on
+        {
+            return self.end(reason, shared);
+        }
+        Ok(if did { Did::Something } else { Did::Nothing })
+    }
+
+    /// Breaks a rule, if that is due.
+    fn fail(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> Option<Did> {
+        let (steps, fault) = self.fault?;
+        if steps > 0 {
+            self.fault = Some((steps - 1, fault));
+            return None;
+        }
+        self.fault = None;
+        let patience_ns = 2 * TIME_MAX.as_nanos() as u64;
+        match fault {
+            Fault::Close => return Some(self.abandon(shared, actor)),
+            Fault::Cancel => {
+                let upload = self.streams.iter().position(|stream| stream.upload.is_some());
+                // Dropping the parts of a stream resets it.
+                let at = upload.filter(|_| random.bool()).unwrap_or(0);
+                if at < self.streams.len() {
+                    let stream = self.streams.remove(at);
+                    shared.event(actor, Event::Cancel(stream.planned.id));
+                    shared.model.ended += 1;
+                }
+            }
+            Fault::Deafness => {
+                self.has_failed = true;
+                self.deaf_until_ns = Some(shared.now_ns + patience_ns);
+                self.gives_up_at_ns = Some(shared.now_ns + 2 * patience_ns);
+                self.wire.borrow_mut().is_deaf = true;
+            }
+            Fault::Silence => {
+                self.has_failed = true;
+                self.gives_up_at_ns = Some(shared.now_ns + patience_ns);
+                self.wire.borrow_mut().is_silent = true;
+            }
+        }
+        Some(Did::Something)
+    }
+
+    /// Lets the connection receive and send. Returns whether it did.
+    fn drive(&mut self, shared: &mut Shared<'_>, actor: Actor) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let next = match &mut self.state {
+            State::Handshake(handshake) => match handshake.as_mut().poll(&mut context) {
+                Poll::Ready(Ok((sender, driver))) => Some(State::Open(sender, Box::new(driver))),
+                Poll::Ready(Err(error)) => Some(State::Ended(error.reason())),
+                Poll::Pending => None,
+            },
+            State::Open(_, driver) => match pin!(driver).poll(&mut context) {
+                Poll::Ready(Ok(())) => Some(State::Ended(None)),
+                Poll::Ready(Err(error)) => Some(State::Ended(error.reason())),
+                Poll::Pending => None,
+            },
+            State::Ended(_) => None,
+        };
+        let mut did = next.is_some();
+        if let Some(next) = next {
+            self.state = next;
+        }
+        for event in std::mem::take(&mut self.wire.borrow_mut().events) {
+            shared.event(actor, event);
+            did = true;
+        }
+        did
+    }
+
+    /// Sends the next request, if there is one.
+    fn request(&mut self, random: &mut fastrand::Rng, shared: &mut Shared<'_>, actor: Actor) -> bool {
+        let State::Open(sender, _) = &mut self.state else { return false };
+        if self.streams.len() >= self.streams_max || self.planned.is_empty() || random.u8(..3) == 0 {
+            return false;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        if !matches!(sender.poll_ready(&mut context), Poll::Ready(Ok(()))) {
+            return false;
+        }
+        let Some(planned) = self.planned.pop() else { return false };
+        let has_body = matches!(planned.method, "POST" | "PUT");
+        let ends = !has_body || planned.body_length == 0 && random.bool();
+        let head = head_of(&planned, has_body && random.bool());
+        let Ok((response, stream)) = sender.send_request(head, ends) else {
+            self.planned.push(planned);
+            return false;
+        };
+        shared.event(actor, Event::Request(planned.id, planned.method));
+        shared.model.begin(planned.id, shared.moment());
+        let rest = Bytes::from(body(planned.id, planned.body_length));
+        self.streams.push(Stream {
+            planned,
+            upload: (!ends).then_some(Upload { stream, rest }),
+            response: Some(response),
+            head: None,
+            body: None,
+            received: Vec::new(),
+            unreleased: 0,
+        });
+        true
+    }
+
+    /// Sends and receives for one of the streams, then for the next, until one of them has something to do.
+    fn go_on(
+        &mut self,
+        random: &mut fastrand::Rng,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<bool, String> {
+        let count = self.streams.len();
+        let first = random.usize(..count.max(1));
+        for at in (0..count).map(|at| (first + at) % count) {
+            match self.streams[at].go_on(random) {
+                Progress::None => {}
+                Progress::Some => return Ok(true),
+                Progress::Complete => {
+                    let stream = self.streams.remove(at);
+                    self.finish(stream, true, shared, actor)?;
+                    return Ok(true);
+                }
+                Progress::Failed(error) => {
+                    let stream = self.streams.remove(at);
+                    self.failed(stream, &error, shared, actor)?;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Checks a response.
+    fn finish(
+        &self,
+        stream: Stream,
+        is_complete: bool,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<(), String> {
+        let Some(head) = stream.head else {
+            return shared.model.no_response(stream.planned.id, self.excuse(shared));
+        };
+        let status = head.status.as_u16();
+        shared.event(actor, Event::Response(stream.planned.id, status));
+        let field = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let got = Got {
+            status,
+            sent: field("x-sent"),
+            confirmed: field("x-confirmed"),
+            age: field("age").and_then(|age| age.parse().ok()),
+            etag: field("etag"),
+            content_range: field("content-range"),
+            body: &stream.received,
+            is_complete,
+        };
+        let (excuse, now) = (self.excuse(shared), shared.moment());
+        shared.model.response(stream.planned.id, &got, excuse, now, shared.scene)
+    }
+
+    /// A stream has failed: the server has reset it, or the connection is gone.
+    fn failed(
+        &self,
+        stream: Stream,
+        error: &h2::Error,
+        shared: &mut Shared<'_>,
+        actor: Actor,
+    ) -> Result<(), String> {
+        let was_refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
+        let is_behind_last =
+            error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        if stream.head.is_none() && (was_refused || is_behind_last) {
+            return shared.model.not_processed(stream.planned.id);
+        }
+        if !self.has_failed && error.is_library() {
+            return Err(format!("request {}: {error}", stream.planned.id));
+        }
+        self.finish(stream, false, shared, actor).map_err(|message| format!("{message}: {error}"))
+    }
+
+    fn excuse(&self, shared: &Shared<'_>) -> Excuse {
+        Excuse { client: self.may_be_cut(shared), upstream: shared.upstreams_failed }
+    }
+
+    /// The client has broken a rule, or may be slower than the server wants.
+    fn may_be_cut(&self, shared: &Shared<'_>) -> bool {
+        self.has_failed || shared.scene.rate_min > 0
+    }
+
+    /// The connection has ended, and all that it had received was handled.
+    fn end(&mut self, reason: Option<Reason>, shared: &mut Shared<'_>) -> Result<Did, String> {
+        let excuse = self.excuse(shared);
+        // The last request that a connection may have, and all before it, are served.
+        let has_left = matches!(reason, None | Some(Reason::NO_ERROR));
+        let may_leave = shared.scene.requests_per_connection_max.is_some() || self.planned.is_empty();
+        if !(excuse.client || has_left && may_leave) {
+            return Err(format!("the server has ended a connection of HTTP/2: {reason:?}"));
+        }
+        for stream in self.streams.drain(..) {
+            shared.model.no_response(stream.planned.id, excuse)?;
+        }
+        Ok(Did::Ended)
+    }
+
+    /// The client closes the connection.
+    fn abandon(&mut self, shared: &mut Shared<'_>, actor: Actor) -> Did {
+        shared.event(actor, Event::Close);
+        shared.model.ended += self.streams.len() as u64;
+        Did::Ended
+    }
+}
+
+impl Stream {
+    fn go_on(&mut self, random: &mut fastrand::Rng) -> Progress {
+        let order = if random.bool() { [true, false] } else { [false, true] };
+        for sends in order {
+            let progress = if sends { self.send(random) } else { self.receive(random) };
+            if !matches!(progress, Progress::None) {
+                return progress;
+            }
+        }
+        Progress::None
+    }
+
+    /// Sends a piece of the body.
+    fn send(&mut self, random: &mut fastrand::Rng) -> Progress {
+        let Some(upload) = &mut self.upload else { return Progress::None };
+        if upload.rest.is_empty() {
+            // The end of the body is a frame of its own.
+            let sent = upload.stream.send_data(Bytes::new(), true);
+            self.upload = None;
+            // A response may have come before the body was sent.
+            return if sent.is_ok() { Progress::Some } else { Progress::None };
+        }
+        upload.stream.reserve_capacity(draw_piece(random, upload.rest.len()));
+        let mut context = Context::from_waker(Waker::noop());
+        match upload.stream.poll_capacity(&mut context) {
+            Poll::Ready(Some(Ok(0))) | Poll::Pending => Progress::None,
+            Poll::Ready(Some(Ok(capacity))) => {
+                let piece = upload.rest.split_to(capacity.min(upload.rest.len()));
+                let ends = upload.rest.is_empty() && random.bool();
+                let sent = upload.stream.send_data(piece, ends);
+                if ends || sent.is_err() {
+                    self.upload = None;
+                }
+                Progress::Some
+            }
+            // The server does not want the rest.
+            Poll::Ready(Some(Err(_)) | None) => {
+                self.upload = None;
+                Progress::Some
+            }
+        }
+    }
+
+    /// Receives a piece of the response.
+    fn receive(&mut self, random: &mut fastrand::Rng) -> Progress {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Some(response) = &mut self.response {
+            return match pin!(response).poll(&mut context) {
+                Poll::Pending => Progress::None,
+                Poll::Ready(Err(error)) => Progress::Failed(error),
+                Poll::Ready(Ok(response)) => {
+                    let (head, body) = response.into_parts();
+                    (self.head, self.body, self.response) = (Some(head), Some(body), None);
+                    Progress::Some
+                }
+            };
+        }
+        let Some(body) = &mut self.body else { return Progress::None };
+        if self.unreleased > 0 && random.bool() {
+            let released = draw_piece(random, self.unreleased);
+            self.unreleased -= released;
+            // The stream may have ended.
+            let _ = body.flow_control().release_capacity(released);
+            return Progress::Some;
+        }
+        match body.poll_data(&mut context) {
+            Poll::Pending if self.unreleased > 0 => {
+                let released = std::mem::take(&mut self.unreleased);
+                let _ = body.flow_control().release_capacity(released);
+                Progress::Some
+            }
+            Poll::Pending => Progress::None,
+            Poll::Ready(Some(Ok(bytes))) => {
+                self.received.extend_from_slice(&bytes);
+                self.unreleased += bytes.len();
+                Progress::Some
+            }
+            Poll::Ready(Some(Err(error))) => Progress::Failed(error),
+            Poll::Ready(None) => Progress::Complete,
+        }
+    }
+}
+
+fn head_of(planned: &Planned, has_length: bool) -> http::Request<()> {
+    let uri = format!("http://a.test{}", planned.target());
+    let mut request = http::Request::builder().method(planned.method).uri(uri);
+    if planned.resource.is_some() {
+        request = request.header("x-request", planned.id);
+        for line in planned.asks.lines().lines() {
+            if let Some((name, value)) = line.split_once(": ") {
+                request = request.header(name, value);
+            }
+        }
+    }
+    if has_length {
+        request = request.header("content-length", planned.body_length);
+    }
+    request.body(()).expect("a request that was drawn is valid")
+}

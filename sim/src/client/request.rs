@@ -1,0 +1,38 @@
+//! The requests of clients.
+
+use crate::model::Planned;
+use crate::model::cache::{Asks, PLAIN_RESOURCES, RESOURCES};
+use crate::scene::{BODY_MAX_SMALL, DENIED, REFUSED};
+use crate::world::Shared;
+
+/// Draws a request, of any protocol.
+pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
+    let id = shared.next_id();
+    if shared.scene.shares_resources && random.u8(..4) > 0 {
+        let resource = random.u8(..RESOURCES);
+        let is_plain = resource < PLAIN_RESOURCES;
+        let method = match random.u8(..8) {
+            0 => "HEAD",
+            1 if !is_plain => "DELETE",
+            _ => "GET",
+        };
+        let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
+        return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks };
+    }
+    let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
+    let path = match random.u8(..10) {
+        0 => DENIED,
+        1 => REFUSED,
+        _ => "/open",
+    };
+    let body_length = match (method, random.u8(..6)) {
+        ("GET" | "HEAD" | "DELETE", _) | (_, 0) => 0,
+        (_, 1) => random.usize(1..=100),
+        // Exactly as much as the smaller limit allows.
+        (_, 5) => BODY_MAX_SMALL,
+        (_, 2) => random.usize(1..=16_384),
+        (_, 3) => random.usize(1..=70_000),
+        _ => random.usize(1..=300_000),
+    };
+    Planned { id, method, path, body_length, resource: None, asks: Asks::default() }
+}
