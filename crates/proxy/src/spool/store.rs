@@ -80,6 +80,12 @@ impl SpoolStore {
 
     /// Applies new limits. Files that exist stay in the former folder.
     pub(crate) fn set(&self, plan: SpoolPlan) {
+        if let Some(folder) = plan.folder.as_ref().filter(|folder| !folder.is_dir()) {
+            say(format_args!(
+                "response buffering: {} is no folder; while that is so, responses are kept in memory only",
+                folder.display()
+            ));
+        }
         self.memory_max.store(plan.memory_max, Ordering::Relaxed);
         self.bytes_max.store(plan.bytes_max, Ordering::Relaxed);
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan;
