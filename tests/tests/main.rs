@@ -7,6 +7,8 @@
 mod addresses;
 #[path = "attacks.rs"]
 mod attacks;
+#[path = "buffering.rs"]
+mod buffering;
 #[path = "bus.rs"]
 mod bus;
 #[path = "cache.rs"]

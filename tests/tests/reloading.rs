@@ -290,6 +290,10 @@ x-forwarded off
 forwarded on
 via "edge"
 buffer-requests
+buffer-response "1MiB"
+buffer-dir "{F}"
+buffer-size "1MiB"
+buffer-memory "1MiB"
 forward-path normal
 upgrade off
 cache "1m"
@@ -317,6 +321,8 @@ connect-time "3s"
 send-time "3s"
 read-time "3s"
 retries 3
+retry-on error 503
+retry-time "3s"
 retry-budget "3%"
 failures 3 window="3s"
 health-check "/health"

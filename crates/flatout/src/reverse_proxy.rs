@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use flatout_cache::{Cache, Rules};
 use flatout_engine::{BodyPlan, Reply, Request, RequestBody, Response};
 use flatout_gateway::{Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin};
-use flatout_proxy::{self as proxy, Forward, Host, Resolver, Server, Upstream};
+use flatout_proxy::{self as proxy, Forward, Host, Resolver, Server, SpoolPlan, Upstream};
 use flatout_wire::{Head, Status};
 
 use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy, is_https};
@@ -31,6 +31,7 @@ use crate::{Context, Error, Problem, Respond, Result};
 pub struct Proxy {
     upstream: Upstream,
     forward: Forward,
+    spool: SpoolPlan,
     cache: Option<Cached>,
     resolver: Resolver,
     fault: Option<String>,
@@ -54,7 +55,8 @@ impl Proxy {
     pub fn to(server: &str) -> Proxy {
         let upstream = Upstream::new(server, Vec::new());
         let (forward, resolver) = (Forward::to(0), Resolver::default());
-        Proxy { upstream, forward, cache: None, resolver, fault: None }.and(server)
+        Proxy { upstream, forward, spool: SpoolPlan::default(), cache: None, resolver, fault: None }
+            .and(server)
     }
 
     /// To one server more; they take turns.
@@ -87,6 +89,13 @@ impl Proxy {
     /// ```
     pub fn forward(mut self, change: impl FnOnce(&mut Forward)) -> Proxy {
         change(&mut self.forward);
+        self
+    }
+
+    /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. With a folder, upstreams are let
+    /// go as soon as they have responded, however slow their clients are.
+    pub fn spool(mut self, plan: SpoolPlan) -> Proxy {
+        self.spool = plan;
         self
     }
 
@@ -151,6 +160,7 @@ impl ProxyEndpoint {
         }
         let opened = proxy::Proxy::open(vec![upstream], &self.plan.resolver)
             .map_err(|error| Error::Start(format!("cannot pass requests on to `{name}`: {error}")))?;
+        opened.set_spool(self.plan.spool.clone());
         // If it was opened before, the first one stays.
         let _ = self.opened.set(opened);
         Ok(())

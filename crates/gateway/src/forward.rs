@@ -51,6 +51,8 @@ pub struct Forward {
     pub via: Option<String>,
     /// Whether a request's body is collected before the upstream is contacted.
     pub buffer_requests: bool,
+    /// Bytes of each response that a file may take while its client is slower than the upstream; 0: the upstream waits.
+    pub buffer_response_bytes: u64,
     /// The trailer fields of requests that are passed on, in lower case; others are dropped.
     pub request_trailers: Vec<String>,
     /// Whether the upstream gets the path in its normal form instead of as the client sent it.
@@ -75,6 +77,9 @@ pub enum Host {
 }
 
 impl Forward {
+    /// Bytes of each response that a file may take, by default.
+    pub const BUFFER_RESPONSE_BYTES: u64 = 1 << 30;
+
     /// To this upstream with default settings.
     pub fn to(upstream: usize) -> Forward {
         Forward {
@@ -84,6 +89,7 @@ impl Forward {
             forwarded: false,
             via: None,
             buffer_requests: false,
+            buffer_response_bytes: Forward::BUFFER_RESPONSE_BYTES,
             request_trailers: Vec::new(),
             normal_path: false,
             upgrade: vec!["websocket".to_owned()],

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -85,6 +87,30 @@ pub fn warm(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// A new file in a folder without a name there: its space is free again when it is closed, however the program ends.
+///
+/// # Errors
+/// The folder's: it is missing, may not be written to, or has no room.
+///
+/// # Source
+/// `O_TMPFILE`, open(2), Linux 3.11. A file system without it (NFS, older overlays) gets a file with a name that is removed
+/// at once.
+pub fn nameless(folder: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(libc::O_TMPFILE).open(folder) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            static NUMBER: AtomicU64 = AtomicU64::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!(".flatout-{}-{number}", std::process::id()));
+            let file = options.create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        opened => opened,
+    }
+}
+
 /// Whether this file is open for writing; `file` itself must be open for reading only. A writer that opens it in the
 /// same microseconds waits that long, or is refused if it asked not to wait (`O_NONBLOCK`).
 ///
@@ -133,6 +159,20 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn a_nameless_file_is_in_no_listing() {
+        let folder = std::env::temp_dir().join(format!("flatout-lane-nameless-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let file = nameless(&folder).unwrap();
+        file.write_all_at(b"content", 3).unwrap();
+        let mut bytes = [0; 7];
+        file.read_exact_at(&mut bytes, 3).unwrap();
+        assert_eq!(&bytes, b"content");
+        // It has no name, so the folder is empty.
+        std::fs::remove_dir(&folder).unwrap();
+        assert_eq!(nameless(&folder).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     struct Draft(PathBuf);
 

@@ -21,6 +21,7 @@
 //! | `connection` | one connection over HTTP/1 or HTTP/2: bytes to responses, and tunnels |
 //! | `request` | the job of a request: its head, and whether it may be sent again |
 //! | `receiver` | who gets the response: a client, a rule or a cache |
+//! | `spool` | responses whose client is slow, in memory and in files |
 //! | `select` | which server gets a request, and the retry budget |
 //! | `upstream`, `server` | what all workers share: servers, and whether they are up |
 //! | `watch`, `figures`, `failure` | logs, counters, and the reasons of errors |
@@ -41,6 +42,7 @@ mod receiver;
 mod request;
 mod select;
 mod server;
+mod spool;
 mod table;
 mod upstream;
 mod watch;
@@ -56,11 +58,14 @@ pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{Forward, Host};
-pub use plan::{Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream};
+pub use plan::{
+    Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, RetryOn, Server, Tls, Upstream,
+};
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;
 pub use server::ServerState;
+pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;
 pub use worker::forward::{Prepared, body_plan};
@@ -69,6 +74,7 @@ pub use worker::forward::{Prepared, body_plan};
 #[derive(Clone)]
 pub struct Proxy {
     upstreams: Arc<upstream::Upstreams>,
+    spool: Arc<spool::store::SpoolStore>,
     _control: Option<Arc<control::Control>>,
 }
 
@@ -91,12 +97,27 @@ impl Proxy {
         resolver: &Resolver,
         former: Option<&Proxy>,
     ) -> io::Result<Proxy> {
+        let spool = match former {
+            Some(former) => former.spool.clone(),
+            None => spool::store::SpoolStore::new(SpoolPlan::default()),
+        };
         let former = former.map_or(&[][..], |former| &**former.upstreams);
         let opened: Result<Vec<_>, _> =
             upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
         let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
         let control = control::start(&upstreams, resolver)?;
-        Ok(Proxy { upstreams, _control: control.map(Arc::new) })
+        Ok(Proxy { upstreams, spool, _control: control.map(Arc::new) })
+    }
+
+    /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. It also applies to a
+    /// proxy that this one replaces or that replaces it.
+    pub fn set_spool(&self, plan: SpoolPlan) {
+        self.spool.set(plan);
+    }
+
+    /// What is kept of responses whose clients are slow.
+    pub fn spooled(&self) -> SpoolFigures {
+        self.spool.figures()
     }
 
     /// One worker's part of it.
@@ -106,7 +127,7 @@ impl Proxy {
 
     /// The same, observed by `watch`.
     pub fn watched_worker(&self, worker: &Worker, watch: Watch) -> Rc<ProxyWorker> {
-        ProxyWorker::new(worker, self.upstreams.clone(), watch)
+        ProxyWorker::new(worker, self.upstreams.clone(), self.spool.clone(), watch)
     }
 
     /// The state of its upstreams.

@@ -40,6 +40,10 @@ pub struct Upstream {
     pub tunnel_time_max: Duration,
     /// Further attempts of one request, if safe.
     pub retries_max: u32,
+    /// What makes a request be sent again.
+    pub retry_on: RetryOn,
+    /// How long after its start a request may be sent again; `None` is no limit.
+    pub retry_time_max: Option<Duration>,
     /// The limit of retries, as a share of recent requests.
     pub retry_budget: f64,
     /// When a server is considered down because of its responses.
@@ -155,6 +159,42 @@ pub enum Key {
     Cookie(String),
 }
 
+/// What makes a request be sent again, if that is safe, and there are retries left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryOn {
+    /// No connection, or one that breaks before the response.
+    pub error: bool,
+    /// No connection, progress or response in time.
+    pub timeout: bool,
+    /// A response that is malformed.
+    pub invalid_response: bool,
+    /// Requests that are not idempotent, such as POST, are repeated too, although a server may have processed them.
+    pub non_idempotent: bool,
+    /// Responses with these statuses, of 400 and above; they count as failures of the server. The last server's response
+    /// goes to the client.
+    pub statuses: Vec<u16>,
+}
+
+impl RetryOn {
+    /// Nothing is repeated.
+    pub fn none() -> RetryOn {
+        RetryOn {
+            error: false,
+            timeout: false,
+            invalid_response: false,
+            non_idempotent: false,
+            statuses: Vec::new(),
+        }
+    }
+}
+
+impl Default for RetryOn {
+    /// Errors and timeouts.
+    fn default() -> RetryOn {
+        RetryOn { error: true, timeout: true, ..RetryOn::none() }
+    }
+}
+
 /// Passive health checks: when a server is considered down because of its responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passive {
@@ -202,6 +242,8 @@ impl Upstream {
             request_time_max: None,
             tunnel_time_max: Duration::from_secs(3600),
             retries_max: 2,
+            retry_on: RetryOn::default(),
+            retry_time_max: None,
             retry_budget: 0.2,
             passive: Passive {
                 failures_max: 3,

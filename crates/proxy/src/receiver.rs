@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response};
+use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response, bug};
 use flatout_wire::Status;
 use tokio::sync::oneshot;
 
 use flatout_gateway::{AuthDecision, Finish, ResponseOrigin};
+
+use crate::spool::{SpoolSetup, SpoolWriter};
 
 /// Bytes kept of an auth service's response body; a longer one fails the query.
 const OPINION_BYTES_MAX: usize = 256 << 10;
@@ -23,6 +25,8 @@ pub(crate) enum Receiver {
     Rule(Option<Rule>),
     /// A cache, which may serve many clients with the response. It ends their requests when it is dropped.
     Sink(Rc<dyn ResponseSink>),
+    /// A client that is slower than its upstream.
+    Spool(SpoolWriter),
 }
 
 /// A client in the proxy's hands. If it is dropped before its response is complete, it gets 502, or its response is cut:
@@ -154,7 +158,7 @@ impl Receiver {
     pub(crate) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
             Receiver::Client(client) => Some(client.exchange),
-            Receiver::Rule(_) | Receiver::Sink(_) => None,
+            Receiver::Rule(_) | Receiver::Sink(_) | Receiver::Spool(_) => None,
         }
     }
 
@@ -167,7 +171,7 @@ impl Receiver {
     pub(crate) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
         match self {
             Receiver::Client(client) => drop(lane.inform(client.exchange, status, lines)),
-            Receiver::Rule(_) => {}
+            Receiver::Rule(_) | Receiver::Spool(_) => {}
             Receiver::Sink(sink) => sink.inform(lane, status, lines),
         }
     }
@@ -179,6 +183,25 @@ impl Receiver {
             // Its client may be gone.
             Receiver::Rule(rule) => rule.as_ref().is_some_and(|rule| !rule.then.is_closed()),
             Receiver::Sink(_) => true,
+            Receiver::Spool(spool) => spool.is_open(),
+        }
+    }
+
+    /// Whether a client that got a part of its response is gone, which is only known here.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(self, Receiver::Spool(spool) if !spool.is_open())
+    }
+
+    /// Whether the response goes to a client directly.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Receiver::Client(_))
+    }
+
+    /// Puts a spool between the upstream and a client whose response has begun. Its exchange is the spool's from now on.
+    pub(crate) fn spool(&mut self, setup: &SpoolSetup<'_>) {
+        if let Some(exchange) = self.exchange() {
+            let client = std::mem::replace(self, Receiver::nobody());
+            *self = Receiver::Spool(SpoolWriter::begin(setup, client, exchange));
         }
     }
 
@@ -188,6 +211,7 @@ impl Receiver {
             Receiver::Client(client) => lane.has_room(client.exchange),
             Receiver::Rule(_) => true,
             Receiver::Sink(sink) => sink.has_room(),
+            Receiver::Spool(spool) => spool.has_room(),
         }
     }
 
@@ -219,6 +243,10 @@ impl Receiver {
                 true
             }
             Receiver::Rule(None) => false,
+            Receiver::Spool(_) => {
+                bug!("a response begins a second time");
+                false
+            }
         }
     }
 
@@ -233,6 +261,7 @@ impl Receiver {
             }
             Receiver::Rule(None) => false,
             Receiver::Sink(sink) => sink.push(data),
+            Receiver::Spool(spool) => spool.push(data),
         }
     }
 
@@ -258,6 +287,7 @@ impl Receiver {
                 }
             }
             Receiver::Sink(sink) => sink.end(),
+            Receiver::Spool(spool) => spool.end(trailers),
         }
     }
 
@@ -270,6 +300,7 @@ impl Receiver {
             }
             Receiver::Rule(rule) => decisions.extend(rule.take().map(|rule| (rule.then, None))),
             Receiver::Sink(sink) => sink.cut(),
+            Receiver::Spool(spool) => spool.cut(),
         }
     }
 }
@@ -284,66 +315,4 @@ fn decision(mut response: Box<Response>, wanted: &[String], body: Vec<u8>) -> Au
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
-    use std::time::Duration;
-
-    use flatout_engine::{Address, Plan, Reply, Request, Service, start};
-
-    use super::*;
-
-    struct Unchanged;
-
-    impl Finish for Unchanged {
-        fn finish(&self, _: &mut Response, _: ResponseOrigin) {}
-    }
-
-    /// Drops the receiver of each request: before the response for `/`, and otherwise after its head.
-    struct Dropping(Lane);
-
-    impl Service for Dropping {
-        fn call(&self, request: Request<'_>, _: &mut Response) -> Reply {
-            let parked = ParkedClient { exchange: request.park(), finish: Rc::new(Unchanged) };
-            let mut receiver = Receiver::client(&self.0, parked);
-            if request.path != b"/" {
-                let mut response = self.0.response();
-                response.set_body(Body::Pushed);
-                assert!(receiver.answer(&self.0, None, response, ResponseOrigin::Upstream));
-                assert!(receiver.push(&self.0, Bytes::from_static(b"part")));
-            }
-            if request.path == b"/end" {
-                receiver.end(&self.0, b"", &mut PendingDecisions::new());
-            }
-            Reply::Parked
-        }
-    }
-
-    #[test]
-    fn a_client_whose_receiver_is_dropped_gets_502_or_a_cut_response() {
-        let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
-        let server = start(plan, |worker| Box::new(Dropping(worker.lane.clone()))).unwrap();
-        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        for (path, status, end) in [
-            ("/", "502", "\r\n\r\n"),
-            ("/cut", "200", "\r\n\r\n4\r\npart\r\n"),
-            ("/end", "200", "\r\n\r\n4\r\npart\r\n0\r\n\r\n"),
-        ] {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
-            let (mut bytes, mut byte) = (Vec::new(), [0]);
-            // A response that is cut may end with a reset.
-            while let Ok(1) = stream.read(&mut byte) {
-                bytes.push(byte[0]);
-            }
-            let text = String::from_utf8(bytes).unwrap();
-            assert!(
-                text.starts_with(&format!("HTTP/1.1 {status} ")) && text.ends_with(end),
-                "{path}: {text}"
-            );
-        }
-        server.handle().stop();
-        server.wait().unwrap();
-    }
-}
+mod tests;

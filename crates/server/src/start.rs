@@ -331,6 +331,7 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
     })?;
     let proxy = Proxy::open_after(sites.upstreams.clone(), &Resolver::System, former.map(|it| &it.proxy));
     let proxy = proxy.map_err(|error| Failure::Run(format!("upstreams: {error}")))?;
+    proxy.set_spool(sites.spool.clone());
     let cache = checked.is_cached().then(|| match former.and_then(|former| former.cache.as_ref()) {
         Some(former) => Cache::open_after(sites.cache.clone(), former),
         None => Cache::open(sites.cache.clone()),

@@ -4,7 +4,7 @@ use flatout_admin as admin;
 use flatout_admin::upstreams::{ServerSnapshot, UpstreamSnapshot};
 use flatout_cache as cache;
 use flatout_observe::metrics::{Family, Kind, Source, Value};
-use flatout_proxy::{Failure, Figures, ServerState};
+use flatout_proxy::{Failure, Figures, ServerState, SpoolFigures};
 
 use crate::live::Live;
 
@@ -43,6 +43,7 @@ impl admin::UpstreamSource for Upstreams {
 impl Source for Upstreams {
     fn collect(&self, into: &mut Vec<Family>) {
         families(&admin::UpstreamSource::upstreams(self), into);
+        spool_families(&self.live.opened().proxy.spooled(), into);
     }
 }
 
@@ -54,6 +55,34 @@ fn label(state: ServerState) -> &'static str {
         ServerState::Down => "down",
         ServerState::NoAddress => "no_address",
     }
+}
+
+fn spool_families(spooled: &SpoolFigures, into: &mut Vec<Family>) {
+    let one = |kind, name, help, labelled: &[(&'static str, u64)]| {
+        let mut family = Family::new(name, kind, help);
+        for (place, count) in labelled {
+            let labels = [("place", *place)];
+            let labels = if place.is_empty() { &[][..] } else { &labels[..] };
+            family.add(labels, Value::Count(*count));
+        }
+        family
+    };
+    into.extend([
+        one(
+            Kind::Gauge,
+            "flatout_spooled_bytes",
+            "Bytes of responses that are kept because their clients are slow",
+            &[("memory", spooled.memory_bytes), ("file", spooled.file_bytes)],
+        ),
+        one(Kind::Gauge, "flatout_spooling_responses", "Responses that are kept now", &[("", spooled.now)]),
+        one(
+            Kind::Counter,
+            "flatout_spooled_responses",
+            "Responses that were kept because their clients were slow",
+            &[("", spooled.responses)],
+        ),
+        one(Kind::Counter, "flatout_spool_errors", "Errors of the folder for them", &[("", spooled.errors)]),
+    ]);
 }
 
 fn families(upstreams: &[UpstreamSnapshot], into: &mut Vec<Family>) {

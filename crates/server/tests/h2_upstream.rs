@@ -284,7 +284,9 @@ fn a_client_connection_that_takes_nothing_has_one_budget() {
             }
         }
     });
-    let proxy = Running::to(upstream.upstream());
+    // Buffered responses have their own limits.
+    let forward = Forward { buffer_response_bytes: 0, ..Forward::to(0) };
+    let proxy = Running::with(upstream.upstream(), forward, Limits::default());
     let until_nothing_is_sent = || {
         let mut quiet = 0;
         while quiet < 50 {

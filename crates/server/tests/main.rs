@@ -27,6 +27,8 @@ mod h2_upstream;
 mod h2_upstream_faults;
 #[path = "h2_websockets.rs"]
 mod h2_websockets;
+#[path = "next_server.rs"]
+mod next_server;
 #[path = "proxy.rs"]
 mod proxy;
 #[path = "push.rs"]
@@ -43,5 +45,7 @@ mod slices;
 mod smuggling;
 #[path = "smuggling_h2.rs"]
 mod smuggling_h2;
+#[path = "spool.rs"]
+mod spool;
 #[path = "upstreams.rs"]
 mod upstreams;

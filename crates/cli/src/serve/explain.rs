@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_engine::{Address, Listen};
-use flatout_proxy::{Address as Server, Upstream};
+use flatout_proxy::{Address as Server, Forward, Upstream};
 use flatout_push::Kind;
 use flatout_server::Checked;
 use flatout_site::Fault;
@@ -211,6 +211,21 @@ fn why(route: &Route) -> String {
     }
 }
 
+/// What happens while a client is slower than its upstream.
+fn of_buffering(plan: &Plan, forward: &Forward) -> String {
+    match (forward.buffer_response_bytes, &plan.spool.folder) {
+        (0, _) => "the upstream waits (buffer-response off)".to_owned(),
+        (_, None) => "responses are kept in memory, up to 512KiB each; then the upstream waits".to_owned(),
+        (bytes, Some(folder)) => {
+            format!(
+                "responses are kept in memory, then in files in {}, up to {} each",
+                folder.display(),
+                spoken::bytes(bytes)
+            )
+        }
+    }
+}
+
 fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explained) {
     let folder =
         |at: usize| plan.folders.get(at).map(|folder| folder.root.display().to_string()).unwrap_or_default();
@@ -242,6 +257,7 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                 lines.line("upstream", format!("the one with the name {}", spoken::template(plan, name)));
             }
             lines.line("asked for", &explained.target);
+            lines.line("slow clients", of_buffering(plan, forward));
         }
         Action::Push(push) => {
             let kind = match push.history.kind {

@@ -13,7 +13,7 @@ use flatout_engine::tls::{Profile, ServerPlan};
 use flatout_engine::{Address as ListenAddress, Listen, Plan, Severity};
 use flatout_files as files;
 use flatout_observe::log::{self, Format, StandardStream};
-use flatout_proxy::{Address, Forward, Server, Tls, Upstream};
+use flatout_proxy::{Address, Forward, Server, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
@@ -72,6 +72,8 @@ pub(super) struct ServeOptions {
     /// The cache's folder, and its size limit.
     pub(super) cache_dir: Option<PathBuf>,
     pub(super) cache_size: u64,
+    /// Where responses for slow clients are kept, and how much of them.
+    pub(super) spool: SpoolPlan,
     /// How long a 200 without its own lifetime is fresh; without this setting nothing is cached.
     pub(super) cache_time: Option<Duration>,
     /// How responses are cached, if they are.
@@ -209,6 +211,7 @@ impl ServeOptions {
             cache: cache::Plan::default(),
             cache_dir: None,
             cache_size: 10 << 30,
+            spool: SpoolPlan { folder: Some(PathBuf::from("/var/tmp")), ..SpoolPlan::default() },
             cache_time: None,
             caching: Cached::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },

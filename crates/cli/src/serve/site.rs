@@ -149,6 +149,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     sites.maps = std::mem::take(&mut shared.maps);
     sites.sets = std::mem::take(&mut shared.sets);
     sites.trust = top.trust;
+    sites.spool = top.spool;
     sites.cache = top.cache;
     sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
     let mut plan = Plan {

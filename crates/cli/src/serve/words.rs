@@ -6,6 +6,16 @@ use std::time::Duration;
 use flatout_proxy::{Balance, Key};
 use flatout_site::plan::{Access, Limited, Peers, Piece, Plan, Template, VARIABLES, Variable, Verdict};
 
+/// Bytes, in the largest unit that divides them.
+pub(super) fn bytes(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let fits = |(_, shift): &(&str, u32)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(fits) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 /// `500ms`, `10s`, `1m 30s`.
 pub(super) fn time(time: Duration) -> String {
     let milliseconds = time.as_millis();

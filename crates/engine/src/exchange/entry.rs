@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use super::guest::GuestKey;
 use super::intake::{CollectedRequest, Intake};
 use super::pipes::PooledPipe;
-use crate::service::{BodyFault, Filter, Response, Takeover};
+use crate::service::{BodyFault, FileRange, Filter, Response, Takeover};
 
 /// Bytes of one exchange that may wait to be sent; above that its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
@@ -68,6 +68,8 @@ pub(crate) enum Outgoing {
     Data(Bytes),
     /// A piece of the body in a pipe.
     Pipe(PooledPipe),
+    /// A piece of the body in a file.
+    File(FileRange),
     /// The end of the body, with trailers as complete field lines.
     End(Vec<u8>),
     /// The body cannot be finished.
@@ -86,6 +88,7 @@ impl Outgoing {
         let carried = match self {
             Outgoing::Data(bytes) => bytes.len(),
             Outgoing::Pipe(pipe) => pipe.bytes(),
+            Outgoing::File(range) => range.bytes as usize,
             Outgoing::Inform(_, fields) => fields.len(),
             Outgoing::End(trailers) => trailers.len(),
             Outgoing::Leave(_, head) => head.len(),

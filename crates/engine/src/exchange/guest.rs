@@ -61,6 +61,8 @@ const _: () = assert!(size_of::<Guest>() <= 48);
 pub(crate) enum GuestTransport {
     Socket(Transport),
     Stream(StreamLink),
+    /// Nothing: the guest only hears of its exchange.
+    None,
 }
 
 /// An HTTP/2 stream, by the key of its exchange. The guest sends the response's content, and receives the
@@ -86,7 +88,7 @@ impl GuestTransport {
     pub(crate) fn transport(&mut self) -> Option<&mut Transport> {
         match self {
             GuestTransport::Socket(transport) => Some(transport),
-            GuestTransport::Stream(_) => None,
+            GuestTransport::Stream(_) | GuestTransport::None => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::Step;
 use crate::bug;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
-use crate::output::{Drained, Follow, Output};
+use crate::output::{Drained, Follow, Output, Piece};
 use crate::service::{Body, BodyFault, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
 use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, Serving, refused};
 
@@ -227,6 +227,12 @@ impl Serving {
                 Outgoing::Pipe(pipe) => {
                     let count = pipe.bytes();
                     if !self.frame_data(connection, count, |output| output.add_pipe(pipe)) {
+                        return self.abort_response(key, connection, records_at);
+                    }
+                }
+                Outgoing::File(range) => {
+                    let count = range.bytes as usize;
+                    if !self.frame_data(connection, count, |output| output.add_piece(Piece::File(range))) {
                         return self.abort_response(key, connection, records_at);
                     }
                 }

@@ -234,6 +234,7 @@ impl Serving {
                         None => self.abort_response_h2(session, id),
                     }
                 }
+                Outgoing::File(range) => self.queue_content(session, id, Piece::File(range)),
                 Outgoing::End(trailers) => {
                     if session.machine.is_responding(id) {
                         session.enter(id).end = Some(trailers);

@@ -9,7 +9,7 @@ use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 /// Directives that are looked up when a proxied location is converted.
-const SEEN: [&str; 26] = [
+const SEEN: [&str; 32] = [
     "grpc_connect_timeout",
     "grpc_send_timeout",
     "grpc_read_timeout",
@@ -26,7 +26,13 @@ const SEEN: [&str; 26] = [
     "proxy_send_timeout",
     "proxy_read_timeout",
     "proxy_next_upstream_tries",
+    "proxy_next_upstream",
+    "proxy_next_upstream_timeout",
+    "grpc_next_upstream",
+    "grpc_next_upstream_timeout",
     "proxy_request_buffering",
+    "proxy_buffering",
+    "proxy_max_temp_file_size",
     "proxy_intercept_errors",
     "proxy_ssl_verify",
     "proxy_ssl_name",
@@ -49,9 +55,8 @@ impl<'d> Import<'d> {
     /// Marks directives that are looked up from inner blocks.
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
-            let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
             let name = directive.name.as_str();
-            let is_seen = is_off || SEEN.contains(&name) || super::cache::SEEN.contains(&name);
+            let is_seen = SEEN.contains(&name) || super::cache::SEEN.contains(&name);
             if is_seen && !self.fates.is_known(directive) {
                 self.fates.carried(directive);
             }
@@ -117,6 +122,16 @@ impl<'d> Import<'d> {
         self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
+        }
+        // Without files, nginx keeps a few pages; more than that is between the sockets here.
+        match (chain.word("proxy_buffering"), chain.word("proxy_max_temp_file_size")) {
+            ("off", _) | (_, "0") => lines.setting("buffer-response off".to_owned()),
+            (_, "" | "1024m" | "1g") => {}
+            (_, given) => {
+                if let Some(size) = values::size(given) {
+                    lines.setting(format!("buffer-response \"{size}\""));
+                }
+            }
         }
         for directive in chain.list(&["proxy_hide_header"]) {
             lines.setting(format!("response-header remove {}", value(directive.word(0))));

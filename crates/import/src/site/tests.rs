@@ -91,8 +91,8 @@ fn directives_have_their_words() {
             "route \"/\" { | proxy \"http://a\" | }",
         ),
         (
-            "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; }",
-            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-requests | \
+            "location / { proxy_pass https://a:1/b/; proxy_hide_header C; proxy_request_buffering on; proxy_buffering on; proxy_max_temp_file_size 64m; }",
+            "route \"/\" { | rewrite-prefix \"/\" \"/b/\" | proxy a-1 | proxy-host \"a:1\" | x-forwarded off | proxy-redirect \"https://a:1/b/\" \"/\" | buffer-requests | buffer-response \"64MiB\" | \
              response-header remove \"C\" | }",
         ),
         (

@@ -14,6 +14,21 @@ pub(super) struct Made {
     key: (String, bool, Vec<String>),
 }
 
+/// `retry-on` for `proxy_next_upstream`; `None` for the default of both.
+fn retry_on(directive: Option<&Directive>) -> Option<String> {
+    let words = directive?.texts();
+    let convert = |word: &&str| match *word {
+        "invalid_header" => Some("invalid-response".to_owned()),
+        "non_idempotent" => Some("non-idempotent".to_owned()),
+        "error" | "timeout" => Some((*word).to_owned()),
+        other => other.strip_prefix("http_").map(str::to_owned),
+    };
+    let mut found: Vec<String> = words.iter().filter_map(convert).collect();
+    found.sort_by_key(|word| word.parse().unwrap_or(0));
+    let is_default = found.len() == 2 && found.iter().all(|word| word == "error" || word == "timeout");
+    (!found.is_empty() && !is_default).then(|| format!("retry-on {}", found.join(" ")))
+}
+
 impl<'d> Import<'d> {
     pub(super) fn known_upstreams(&mut self, http: &'d [Directive]) {
         self.upstreams = http.iter().filter(|directive| directive.name == "upstream").collect();
@@ -96,6 +111,12 @@ impl<'d> Import<'d> {
             ("off", _) => settings.push("retries 0".to_owned()),
             (_, Ok(tries)) if tries > 0 => settings.push(format!("retries {}", tries - 1)),
             _ => {}
+        }
+        settings.extend(retry_on(chain.find(&format!("{family}_next_upstream"))));
+        if let Some(time) =
+            values::time(word("next_upstream_timeout")).filter(|_| word("next_upstream_timeout") != "0")
+        {
+            settings.push(format!("retry-time \"{time}\""));
         }
         if is_tls {
             // nginx verifies certificates only if configured.
@@ -212,4 +233,28 @@ fn hash_key(text: &str) -> Option<String> {
             _ => return None,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_config::Source;
+
+    use super::*;
+    use crate::nginx::{FILE, parse};
+
+    #[test]
+    fn conditions_for_the_next_server_are_converted() {
+        let convert = |text: &str| {
+            let text = format!("proxy_next_upstream {text};").into_bytes();
+            let source = Source::new("nginx.conf", text, &FILE).unwrap();
+            let tree = parse(&source, "nginx.conf").unwrap();
+            retry_on(tree.first())
+        };
+        assert_eq!(convert("error timeout"), None);
+        assert_eq!(
+            convert("http_503 error invalid_header non_idempotent http_429").as_deref(),
+            Some("retry-on error invalid-response non-idempotent 429 503")
+        );
+        assert_eq!(convert("off"), None, "`retries 0` does it");
+    }
 }

@@ -10,11 +10,13 @@ use flatout_wire::h1::{AnswerEvent, Client, Piece};
 
 use crate::connection::UpstreamConnection;
 use crate::connection::response::{FIELDS_MAX, HEAD_BYTES_MAX, Received, trailer_lines, write_response};
+use crate::pool::Group;
 use crate::receiver::PendingDecisions;
 use crate::request::job::Job;
 use crate::request::upgrade::was_asked;
 use crate::upstream::LiveUpstream;
 use crate::watch::Watch;
+use crate::worker::retry::rejects;
 
 /// The result of reading from a server.
 pub(crate) enum ReadOutcome {
@@ -28,6 +30,8 @@ pub(crate) enum ReadOutcome {
     Switch(Box<Response>),
     /// Our own response has replaced it; the rest is discarded.
     Replaced,
+    /// Another server is asked instead, because of this status. Whether the response was received completely.
+    Rejected(Status, bool),
 }
 
 /// What reading a response needs besides its connection.
@@ -37,6 +41,7 @@ pub(crate) struct ResponseReader<'a> {
     pub(crate) upstream: &'a LiveUpstream,
     pub(crate) watch: &'a Watch,
     pub(crate) fields: &'a mut Vec<Field>,
+    pub(crate) group: &'a mut Group,
     pub(crate) decisions: &'a mut PendingDecisions,
 }
 
@@ -56,7 +61,11 @@ impl ResponseReader<'_> {
             };
             let (taken, outcome) = match job.is_answered {
                 false => self.head(&mut connection.machine, job, connection.server_id.server, rest),
-                true => self.body(&mut connection.machine, job, rest),
+                true => {
+                    let part = self.body(&mut connection.machine, job, rest);
+                    connection.forwarded_bytes = connection.forwarded_bytes.wrapping_add(part.0 as u64);
+                    part
+                }
             };
             used += taken;
             if let Some(outcome) = outcome {
@@ -73,7 +82,7 @@ impl ResponseReader<'_> {
         server: usize,
         bytes: &[u8],
     ) -> (usize, Option<ReadOutcome>) {
-        let ResponseReader { lane, guest, upstream, watch, fields, decisions } = self;
+        let ResponseReader { lane, guest, upstream, watch, fields, group, decisions } = self;
         let event = machine
             .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
         let Ok(event) = event else { return (0, Some(ReadOutcome::Bad)) };
@@ -105,12 +114,20 @@ impl ResponseReader<'_> {
                 job.trail.answered(watch, answer.status, &mut response);
                 (used, Some(ReadOutcome::Switch(response)))
             }
+            _ if answer.status.code() >= 400 && rejects(group, job, upstream, server, answer.status) => {
+                let whole = machine.whole_body(bytes.get(used..).unwrap_or_default());
+                let rest = whole.map_or(0, <[u8]>::len);
+                (used + rest, Some(ReadOutcome::Rejected(answer.status, whole.is_some())))
+            }
             _ => {
                 let mut response = lane.response();
                 write_response(&received, job, upstream, server, watch, &mut response);
                 job.is_answered = true;
                 let rest = bytes.get(used..).unwrap_or_default();
                 let whole = machine.whole_body(rest);
+                if whole.is_none() {
+                    job.spool_bytes_max = received.spool_bytes_max(job.spool_bytes_max);
+                }
                 match (&whole, answer.framing) {
                     (Some([]), _) => {}
                     (Some(body), _) => response.buffer().extend_from_slice(body),

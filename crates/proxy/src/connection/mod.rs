@@ -44,6 +44,10 @@ pub(crate) struct UpstreamConnection {
     pub(crate) is_readable: bool,
     /// The server has closed its side; reads continue until they report EOF.
     pub(crate) is_read_closed: bool,
+    /// Content of responses that was passed on piece by piece, over all of them.
+    pub(crate) forwarded_bytes: u64,
+    /// It is on the list of those whose clients may be slow.
+    pub(crate) is_behind: bool,
 }
 
 /// What a connection carries.
@@ -110,6 +114,8 @@ impl UpstreamConnection {
             held: Vec::new(),
             is_readable: false,
             is_read_closed: false,
+            forwarded_bytes: 0,
+            is_behind: false,
         }
     }
 

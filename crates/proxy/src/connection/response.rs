@@ -1,6 +1,7 @@
 //! Rewrites the upstream's response head into ours.
 
 use flatout_engine::Response;
+use flatout_gateway::Forward;
 use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, write_line};
 
@@ -52,6 +53,27 @@ impl<'a> Received<'a> {
             let is_named = || names_options && is_nominated(name, this.field_all(b"connection"));
             !is_ours(name) && !is_named()
         })
+    }
+
+    /// Bytes that a file may take of this response, where the route's settings say `bytes_max`. Events and calls that stream are
+    /// not spooled, and `X-Accel-Buffering` decides otherwise.
+    pub(crate) fn spool_bytes_max(&self, bytes_max: u64) -> u64 {
+        let mut bytes = bytes_max;
+        for (name, value) in self.all() {
+            if name.eq_ignore_ascii_case(b"x-accel-buffering") {
+                return match value {
+                    value if value.eq_ignore_ascii_case(b"no") => 0,
+                    value if value.eq_ignore_ascii_case(b"yes") && bytes_max == 0 => {
+                        Forward::BUFFER_RESPONSE_BYTES
+                    }
+                    _ => bytes_max,
+                };
+            }
+            if name.eq_ignore_ascii_case(b"content-type") && is_streaming(value) {
+                bytes = 0;
+            }
+        }
+        bytes
     }
 
     /// Writes our head for it, without a body yet. If the upstream's head has a length without a body (HEAD, 304),
@@ -110,10 +132,24 @@ pub(crate) fn write_response(
     }
 }
 
-/// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that the engine writes.
+/// Whether a type is of content whose parts have to arrive at once.
+fn is_streaming(content_type: &[u8]) -> bool {
+    const TYPES: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
+    let begins = |name: &[u8]| content_type.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name));
+    TYPES.into_iter().any(begins)
+}
+
+/// Fields that concern one connection only (RFC 9110 section 7.6.1), those that the engine writes, and those for this proxy.
 fn is_ours(name: &[u8]) -> bool {
-    const NAMES: [&str; 6] =
-        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "upgrade"];
+    const NAMES: [&str; 7] = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "content-length",
+        "upgrade",
+        "x-accel-buffering",
+    ];
     // The length alone excludes most names.
     NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }

@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) retries_left: u32,
     /// How often it may still be refused by servers that have not processed it.
     pub(crate) refusals_left: u8,
+    /// Bytes of its response that a file may take while its client is slow; 0 spools nothing.
+    pub(crate) spool_bytes_max: u64,
     /// The servers tried, one bit each; servers beyond the last bit are not recorded.
     pub(crate) tried: u64,
     /// The peer of the client's connection.
@@ -55,6 +57,8 @@ pub(crate) struct Job {
     pub(crate) trailers: Vec<String>,
     /// When it has to be over ([`clock::nanoseconds`](flatout_lane::clock::nanoseconds)).
     pub(crate) ends_ns: Option<u64>,
+    /// Until when it may be sent again.
+    pub(crate) retry_until_ns: Option<u64>,
     /// Its client has sent some of its body since the last deadline.
     pub(crate) has_client_sent: bool,
     /// When it entered the queue.
@@ -77,6 +81,7 @@ impl Job {
             is_idempotent: true,
             retries_left: retries_max,
             refusals_left: REFUSALS_MAX,
+            spool_bytes_max: 0,
             tried: 0,
             peer: None,
             hash: 0,
@@ -88,6 +93,7 @@ impl Job {
             names_server: false,
             trailers: Vec::new(),
             ends_ns: None,
+            retry_until_ns: None,
             has_client_sent: false,
             queued_ns: None,
             trail: Trail::default(),
@@ -96,8 +102,8 @@ impl Job {
 
     /// The same request as if nothing had been sent of it, without a receiver.
     pub(crate) fn again(&self) -> Job {
-        let Job { sent, length, pulled, is_idempotent, refusals_left, peer, .. } = *self;
-        let Job { hash, stuck_to, names_server, ends_ns, .. } = *self;
+        let Job { sent, length, pulled, is_idempotent, refusals_left, spool_bytes_max, peer, .. } = *self;
+        let Job { hash, stuck_to, names_server, ends_ns, retry_until_ns, .. } = *self;
         Job {
             sent,
             body: self.body.clone(),
@@ -105,6 +111,7 @@ impl Job {
             pulled,
             is_idempotent,
             refusals_left,
+            spool_bytes_max,
             peer,
             hash,
             accept: self.accept.clone(),
@@ -113,6 +120,7 @@ impl Job {
             names_server,
             trailers: self.trailers.clone(),
             ends_ns,
+            retry_until_ns,
             ..Job::new(self.upstream, self.retries_left, Receiver::nobody(), self.head.clone())
         }
     }

@@ -1,6 +1,10 @@
 //! When a request may be sent again.
 
 use super::job::{Job, Pulled};
+use crate::failure::Failure;
+use crate::plan::RetryOn;
+use crate::select::balance::was_tried;
+use crate::upstream::LiveUpstream;
 
 impl Job {
     /// Whether its time as a whole is over.
@@ -13,5 +17,36 @@ impl Job {
     pub(crate) fn may_repeat(&self, was_seen: bool) -> bool {
         let is_there = matches!(self.pulled, Pulled::Not | Pulled::Waiting);
         !self.is_answered && is_there && self.retries_left > 0 && (self.is_idempotent || !was_seen)
+    }
+
+    /// Whether another server may be asked instead of passing on this server's response.
+    pub(crate) fn may_ask_another(&self, upstream: &LiveUpstream, server: usize) -> bool {
+        let is_other =
+            |at: usize| at != server && !was_tried(self.tried, at) && upstream.servers.at(at).is_up();
+        self.may_repeat(true) && (0..upstream.servers.len()).any(is_other)
+    }
+}
+
+impl RetryOn {
+    /// Whether a request that failed for this reason is sent again. What a server has not processed always is.
+    pub(crate) fn has(&self, failure: Failure) -> bool {
+        match failure {
+            Failure::ConnectTime | Failure::SendTime | Failure::ReadTime => self.timeout,
+            Failure::Malformed => self.invalid_response,
+            _ => self.error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_name_failures() {
+        let (default, none) = (RetryOn::default(), RetryOn::none());
+        assert!(default.has(Failure::Closed) && default.has(Failure::ReadTime));
+        assert!(!default.has(Failure::Malformed) && !none.has(Failure::NotConnected));
+        assert!(RetryOn { invalid_response: true, ..none }.has(Failure::Malformed));
     }
 }

@@ -139,7 +139,8 @@ fn by_hash(upstream: &LiveUpstream, open: &[(usize, u64)], hash: u64) -> Option<
     open.iter().max_by(|one, other| draw(one).total_cmp(&draw(other))).map(|&(at, _)| at)
 }
 
-fn was_tried(tried: u64, server: usize) -> bool {
+/// Whether a server was tried before.
+pub(crate) fn was_tried(tried: u64, server: usize) -> bool {
     server < TRIED_MAX && tried & (1 << server) != 0
 }
 

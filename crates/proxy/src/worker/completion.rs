@@ -14,8 +14,7 @@ impl ProxyWorker {
     /// The response is complete: the connection carries the next request, or is closed.
     pub(crate) fn complete(&self, state: &mut State, at: usize) {
         let Some(connection) = state.table.known(at) else { return };
-        let (server_id, guest, is_reusable) =
-            (connection.server_id, connection.guest, connection.is_reusable());
+        let (server_id, is_reusable) = (connection.server_id, connection.is_reusable());
         if let Some(job) = state.take_job(at) {
             job.trail.ended(&self.watch, state.counts_of(server_id));
             // Data still to be sent to the client does not concern this connection.
@@ -24,9 +23,31 @@ impl ProxyWorker {
             }
             state.end_job(job);
         }
+        self.upstreams.at(server_id.upstream).servers.at(server_id.server).succeeded();
+        self.release_connection(state, at, is_reusable);
+    }
+
+    /// A server's response is not passed on: another server gets the request.
+    #[cold]
+    pub(crate) fn rejected(&self, state: &mut State, at: usize, status: Status, is_whole: bool) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, is_reusable) = (connection.server_id, is_whole && connection.is_reusable());
+        let job = state.take_job(at);
+        if let Some(exchange) = job.as_ref().and_then(|job| job.receiver.exchange()) {
+            self.lane.detach(exchange);
+        }
+        self.release_connection(state, at, is_reusable);
+        if let Some(job) = job {
+            self.ask_another(state, job, server_id, status);
+        }
+    }
+
+    /// A connection without a request goes to its pool, or is closed.
+    fn release_connection(&self, state: &mut State, at: usize, is_reusable: bool) {
+        let Some(connection) = state.table.known(at) else { return };
+        let (server_id, guest) = (connection.server_id, connection.guest);
         let (upstream, group) =
             (self.upstreams.at(server_id.upstream), state.groups.at_mut(server_id.upstream));
-        upstream.servers.at(server_id.server).succeeded();
         let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
         let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
         if keeps && !is_wanted_here && self.hand_on(state, at) {
@@ -71,7 +92,10 @@ impl ProxyWorker {
         if let Some(connection) = state.table.known(at)
             && let Some(job) = connection.job.as_mut()
         {
-            job.retries_left = 0;
+            let upstream = self.upstreams.at(connection.server_id.upstream);
+            if !upstream.plan.retry_on.invalid_response {
+                job.retries_left = 0;
+            }
         }
         self.lost(state, at, false, Failure::Malformed);
     }

@@ -133,7 +133,7 @@ impl ProxyWorker {
         let upstream = self.upstreams.at(server_id.upstream);
         self.count_failure(state, server_id);
         job.trail.failed(Failure::NotConnected.status());
-        if job.retries_left == 0 {
+        if job.retries_left == 0 || !upstream.plan.retry_on.has(Failure::NotConnected) {
             self.refuse(state, job, Failure::NotConnected);
             return None;
         }

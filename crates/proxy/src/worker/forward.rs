@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatout_engine::{BodyPlan, ExchangeKey, Reply, Request, Response};
 use flatout_gateway::{AuthDecision, AuthQuery, Forward, Forwarded, Forwarding, ResponseOrigin};
+use flatout_lane::clock;
 use flatout_wire::h1::Sent;
 use flatout_wire::{Framing, Head, Method, Status, Version};
 use tokio::sync::oneshot;
@@ -103,7 +104,8 @@ impl ProxyWorker {
             body: Bytes::copy_from_slice(whole),
             length: body_length(head, pulled == Pulled::Not, whole.len()),
             pulled,
-            is_idempotent: is_idempotent(head.method),
+            is_idempotent: is_idempotent(head.method) || upstream.plan.retry_on.non_idempotent,
+            spool_bytes_max: what.forward.buffer_response_bytes,
             peer: *peer,
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             accept,
@@ -112,6 +114,7 @@ impl ProxyWorker {
             names_server: names_server(&what.forward.host, head),
             trailers: trailers::passed_trailers(head, what),
             ends_ns: self.ends_ns(upstream, exchange),
+            retry_until_ns: retry_until_ns(upstream),
             ..Job::new(upstream_id, upstream.plan.retries_max, receiver, bytes)
         };
         match spare {
@@ -122,6 +125,12 @@ impl ProxyWorker {
             None => Box::new(job),
         }
     }
+}
+
+/// Until when a request that begins now may be sent again.
+fn retry_until_ns(upstream: &LiveUpstream) -> Option<u64> {
+    let time_max = upstream.plan.retry_time_max?;
+    Some(clock::nanoseconds() + time_max.as_nanos() as u64)
 }
 
 /// Whether repeating has the same effect as sending once (RFC 9110 section 9.2.2).
@@ -205,6 +214,7 @@ impl Forwarding for ProxyWorker {
         self.begin_job(Box::new(Job {
             names_server: query.head.authority().is_empty(),
             ends_ns: self.ends_ns(upstream, None),
+            retry_until_ns: retry_until_ns(upstream),
             ..Job::new(upstream_id, upstream.plan.retries_max, receiver, head)
         }));
     }

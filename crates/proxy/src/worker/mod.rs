@@ -1,5 +1,6 @@
 //! All connections of one worker to its upstreams, and what happens to them.
 
+mod behind;
 mod completion;
 mod dispatch;
 pub(crate) mod forward;
@@ -7,7 +8,7 @@ mod h2;
 mod limit;
 mod queue;
 mod receive;
-mod retry;
+pub(crate) mod retry;
 mod send;
 pub(crate) mod state;
 mod takeover;
@@ -17,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Worker, bug};
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Mailbox, Worker, bug};
 use flatout_wire::h2::Room;
 
 use self::tunnel::CLIENT_SIDE;
@@ -32,16 +33,20 @@ use crate::request::job::Job;
 use crate::select::balance::Shares;
 use crate::select::budget::Budget;
 use crate::server::LiveServer;
+use crate::spool::store::SpoolStore;
 use crate::table::FixedTable;
 use crate::upstream::{LiveUpstream, Upstreams};
 use crate::watch::{ServerCounts, UpstreamCounts, Watch};
+use crate::worker::behind::BehindList;
 use crate::worker::state::State;
 
 /// A worker's part of the proxy.
 pub struct ProxyWorker {
     me: Weak<ProxyWorker>,
     pub(crate) lane: Lane,
+    pub(crate) mailbox: Mailbox,
     pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) spool: Arc<SpoolStore>,
     pub(crate) watch: Watch,
     pub(crate) state: RefCell<State>,
     /// The newest of the parts that have replaced each other.
@@ -51,7 +56,12 @@ pub struct ProxyWorker {
 }
 
 impl ProxyWorker {
-    pub(crate) fn new(worker: &Worker, upstreams: Arc<Upstreams>, watch: Watch) -> Rc<ProxyWorker> {
+    pub(crate) fn new(
+        worker: &Worker,
+        upstreams: Arc<Upstreams>,
+        spool: Arc<SpoolStore>,
+        watch: Watch,
+    ) -> Rc<ProxyWorker> {
         let figures = watch.figures.as_ref();
         let pool = |upstream: &LiveUpstream, server: &LiveServer| {
             let of = |figures: &Figures| figures.of_server(worker.index, &upstream.plan.name, &server.label);
@@ -78,11 +88,14 @@ impl ProxyWorker {
             spare: Vec::new(),
             windows: Windows::default(),
             is_timing: false,
+            behind: BehindList::default(),
         };
         Rc::new_cyclic(|me| ProxyWorker {
             me: me.clone(),
             lane: worker.lane.clone(),
+            mailbox: worker.mailbox.clone(),
             upstreams,
+            spool,
             watch,
             state: RefCell::new(state),
             newest: RefCell::new(Rc::new(RefCell::new(me.clone()))),
@@ -174,6 +187,10 @@ impl ProxyWorker {
             GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
             // Waiting clients get their responses, and tunnels continue until the drain's deadline.
             GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
+            // Only its spool knows that the client has disconnected.
+            GuestEvent::Again if connection.job.as_ref().is_some_and(|job| job.receiver.is_abandoned()) => {
+                self.close(state, at);
+            }
             GuestEvent::Again => self.pump(state, at),
             GuestEvent::Deadline => self.overdue(state, at),
         }

@@ -20,7 +20,7 @@ impl ProxyWorker {
     /// Receives what a server has sent, while its client has room for it.
     pub(crate) fn receive(&self, state: &mut State, at: usize) {
         for _ in 0..READS_PER_CALL {
-            let State { table, fields, decisions, .. } = &mut *state;
+            let State { table, fields, groups, decisions, .. } = &mut *state;
             let Some(connection) = table.find(at) else { return };
             let Some(job) = &connection.job else {
                 // Unexpected bytes, EOF, or a TLS record without data.
@@ -31,7 +31,7 @@ impl ProxyWorker {
                 return;
             };
             if job.is_answered && !job.receiver.has_room(&self.lane) {
-                return;
+                return self.wait_for_client(state, at);
             }
             if !connection.is_readable && connection.held.is_empty() {
                 return;
@@ -93,15 +93,20 @@ impl ProxyWorker {
             let bytes = buffer.get(..end).unwrap_or_default();
             let guest = connection.guest;
             let watch = &self.watch;
+            let group = groups.at_mut(connection.server_id.upstream);
             let (used, outcome) =
-                ResponseReader { lane: &self.lane, guest, upstream, watch, fields, decisions }
+                ResponseReader { lane: &self.lane, guest, upstream, watch, fields, group, decisions }
                     .consume(connection, bytes);
-            if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
-                connection.held.extend_from_slice(rest);
-            }
+            connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            let has_rest = used < end;
             drop(buffer);
             match outcome {
-                ReadOutcome::More if received == Moved::WouldBlock => return,
+                ReadOutcome::More if received == Moved::WouldBlock => {
+                    if has_rest {
+                        self.wait_for_client(state, at);
+                    }
+                    return;
+                }
                 // It is the start of something whose rest will not come.
                 ReadOutcome::More if received == Moved::Bytes(0) && used == 0 => {
                     return self.ended(state, at);
@@ -168,6 +173,7 @@ impl ProxyWorker {
             }
             Moved::Bytes(count) => {
                 connection.machine.passed(count as u64);
+                connection.forwarded_bytes = connection.forwarded_bytes.wrapping_add(count as u64);
                 if connection.machine.plain_bytes() > 0 {
                     return Some(ReadOutcome::More);
                 }
@@ -189,6 +195,7 @@ impl ProxyWorker {
             ReadOutcome::Bad => self.failed(state, at),
             ReadOutcome::Replaced => self.close(state, at),
             ReadOutcome::Switch(response) => self.switch(state, at, response),
+            ReadOutcome::Rejected(status, is_whole) => self.rejected(state, at, status, is_whole),
         }
     }
 

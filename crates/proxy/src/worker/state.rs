@@ -11,6 +11,7 @@ use crate::receiver::{PendingDecisions, Receiver};
 use crate::request::job::Job;
 use crate::table::{FixedTable, ServerId, UpstreamId};
 use crate::watch::ServerCounts;
+use crate::worker::behind::BehindList;
 
 /// Bytes of a head buffer that are kept for reuse.
 const HEAD_BYTES_KEPT: usize = 4 << 10;
@@ -38,6 +39,8 @@ pub(crate) struct State {
     pub(crate) windows: Windows,
     /// A task ends requests that take too long.
     pub(crate) is_timing: bool,
+    /// Connections whose clients may be slow.
+    pub(crate) behind: BehindList,
 }
 
 impl State {

@@ -68,6 +68,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) handle: Handle,
     pub(crate) figures: Figures,
+    pub(crate) proxy: Proxy,
     server: Option<Server>,
 }
 
@@ -94,14 +95,14 @@ impl Running {
         };
         let proxy = Proxy::open(vec![upstream], resolver).unwrap();
         let figures = Figures::default();
-        let counted = figures.clone();
+        let (counted, opened) = (figures.clone(), proxy.clone());
         let server = start(plan, move |worker| {
             let watch = Watch { notes: None, figures: Some(counted.clone()) };
-            Box::new(All { proxy_worker: proxy.watched_worker(&worker, watch), forward: forward.clone() })
+            Box::new(All { proxy_worker: opened.watched_worker(&worker, watch), forward: forward.clone() })
         })
         .unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Running { address, handle: server.handle(), figures, server: Some(server) }
+        Running { address, handle: server.handle(), figures, proxy, server: Some(server) }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

@@ -34,6 +34,8 @@ pub use template::{BadTemplate, OfCertificate, Piece, Template, VARIABLES, Varia
 pub struct Plan {
     /// The groups of servers that requests are forwarded to.
     pub upstreams: Vec<proxy::Upstream>,
+    /// Where responses of upstreams are kept whose clients are slow.
+    pub spool: proxy::SpoolPlan,
     /// The folders that files are served from.
     pub folders: Vec<files::Plan>,
     /// The cache for responses, for routes that use it.

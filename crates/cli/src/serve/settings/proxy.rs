@@ -1,10 +1,10 @@
 //! Settings of forwarding to upstreams.
 
-use flatout_proxy::{Host, may_be_trailer};
+use flatout_proxy::{Forward, Host, may_be_trailer};
 use flatout_site::plan::{CookieFlag, CookieRule, LocationRule, SameSite};
 
 use crate::serve::parse;
-use crate::serve::setting::{ROUTES, ServeSetting};
+use crate::serve::setting::{ROUTES, SERVERS, ServeSetting};
 use crate::value;
 
 /// The name of a trailer field that may be passed on.
@@ -156,6 +156,63 @@ pub(in crate::serve) const FORWARDING: &[ServeSetting] = &[
             Ok(())
         },
         ..ROUTES
+    },
+    ServeSetting {
+        name: "buffer-response",
+        value: "BYTES",
+        default: "auto",
+        help: "take a response as fast as its upstream sends it while the client is slower, first into memory, then into a file \
+               of up to this size, or auto (1GiB), so that the upstream is free; with off, and for events and gRPC, the upstream waits \
+               for the client; X-Accel-Buffering of the upstream overrides it",
+        set: |options, given| {
+            options.forward.buffer_response_bytes = match given.text() {
+                "auto" => Forward::BUFFER_RESPONSE_BYTES,
+                "off" => 0,
+                text => value::bytes(text)?,
+            };
+            if given.text() != "off" && options.forward.buffer_response_bytes == 0 {
+                return Err(format!(
+                    "got `{}`, need auto, a number of bytes such as 64MiB, or off",
+                    given.text()
+                )
+                .into());
+            }
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "buffer-dir",
+        value: "DIR",
+        default: "/var/tmp",
+        help: "the folder of the files of buffered responses, which have no names in it, or off: in memory only",
+        set: |options, given| {
+            options.spool.folder = (given.text() != "off").then(|| options.path(given.text()));
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "buffer-size",
+        value: "BYTES",
+        default: "4GiB",
+        help: "bytes of all these files; above that, upstreams wait for slow clients",
+        set: |options, given| {
+            options.spool.bytes_max = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "buffer-memory",
+        value: "BYTES",
+        default: "64MiB",
+        help: "memory for all buffered responses; above that, further ones are not buffered",
+        set: |options, given| {
+            options.spool.memory_max = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
     },
     ServeSetting {
         name: "request-trailers",

@@ -3,13 +3,36 @@
 use std::time::Duration;
 
 use flatout_engine::tls::Identity;
-use flatout_proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol};
+use flatout_proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol, RetryOn};
 
 use crate::serve::options::ServeOptions;
 use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ServeSetting, UPSTREAMS};
 use crate::serve::values::{Refused, Values};
 use crate::value;
+
+/// What makes a request be sent again.
+fn retry_on<'a>(words: impl Iterator<Item = &'a str>) -> Result<RetryOn, String> {
+    let mut found = RetryOn::none();
+    let words: Vec<&str> = words.collect();
+    for &word in &words {
+        match word {
+            "off" if words.len() == 1 => {}
+            "error" => found.error = true,
+            "timeout" => found.timeout = true,
+            "invalid-response" => found.invalid_response = true,
+            "non-idempotent" => found.non_idempotent = true,
+            _ => match word.parse() {
+                Ok(status @ 400..=599) => found.statuses.push(status),
+                _ => {
+                    let known = "error, timeout, invalid-response, non-idempotent or statuses from 400 to 599, or off alone";
+                    return Err(format!("got `{word}`, need {known}"));
+                }
+            },
+        }
+    }
+    Ok(found)
+}
 
 pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     ServeSetting {
@@ -157,6 +180,32 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         help: "further attempts for a request, if a retry is safe",
         set: |options, given| {
             options.upstream.retries_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "retry-on",
+        value: "CONDITION…",
+        default: "error timeout",
+        help: "what makes a request be sent again, or off: error, timeout, invalid-response, statuses such as 503, for which another \
+               server is asked, and non-idempotent for POST and the like, which servers may then process twice",
+        set: |options, given| {
+            options.upstream.retry_on = retry_on(given.values())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "retry-time",
+        value: "TIME",
+        default: "off",
+        help: "how long after its start a request may be sent again, or off",
+        set: |options, given| {
+            options.upstream.retry_time_max = match given.text() {
+                "off" => None,
+                text => Some(value::time(text)?),
+            };
             Ok(())
         },
         ..UPSTREAMS

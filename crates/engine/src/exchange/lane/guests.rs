@@ -60,6 +60,13 @@ impl Lane {
         self.add_guest(Transport::tls(channel), owner, tag)
     }
 
+    /// Adds a guest without a socket, which hears only of the exchange that it is [attached](Lane::attach) to, and what it asks
+    /// for itself: to be [called again](Lane::call_again), a deadline. No system call.
+    pub fn register_observer(&self, owner: Rc<dyn Guests>, tag: u64) -> GuestKey {
+        let guest = Guest { link: GuestTransport::None, owner, tag, deadline: None };
+        GuestKey(self.0.guests.borrow_mut().insert(guest))
+    }
+
     pub(crate) fn add_guest(
         &self,
         transport: Transport,
@@ -143,7 +150,7 @@ impl Lane {
         match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &guest.link) {
             Some(GuestTransport::Socket(transport)) => transport.outcome(),
             Some(GuestTransport::Stream(_)) => Ok(()),
-            None => Err(io::ErrorKind::NotConnected.into()),
+            Some(GuestTransport::None) | None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -156,7 +163,7 @@ impl Lane {
                 return moved;
             }
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return Moved::Broken,
+            Some(GuestTransport::None) | None => return Moved::Broken,
         };
         self.receive_from(guest, stream.key(), buffer)
     }
@@ -180,7 +187,7 @@ impl Lane {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(GuestTransport::Socket(transport)) => return transport.send(bytes),
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return Moved::Broken,
+            Some(GuestTransport::None) | None => return Moved::Broken,
         };
         self.send_to(stream.key(), bytes.len(), |count| {
             Bytes::copy_from_slice(bytes.get(..count).unwrap_or_default())
@@ -192,7 +199,7 @@ impl Lane {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(GuestTransport::Socket(transport)) => return transport.send(bytes),
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return Moved::Broken,
+            Some(GuestTransport::None) | None => return Moved::Broken,
         };
         self.send_to(stream.key(), bytes.len(), |count| bytes.slice(..count))
     }
@@ -202,7 +209,7 @@ impl Lane {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(GuestTransport::Socket(transport)) => return transport.send_slices(slices, false),
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return Moved::Broken,
+            Some(GuestTransport::None) | None => return Moved::Broken,
         };
         let whole = Bytes::from(slices.iter().map(|slice| &**slice).collect::<Vec<&[u8]>>().concat());
         self.send_to(stream.key(), whole.len(), |count| whole.slice(..count))
@@ -230,7 +237,7 @@ impl Lane {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(GuestTransport::Socket(transport)) => return transport.shut_down(),
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return,
+            Some(GuestTransport::None) | None => return,
         };
         self.send_item(stream.key(), Outgoing::End(Vec::new()));
     }
@@ -241,7 +248,7 @@ impl Lane {
         let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
             Some(GuestTransport::Socket(transport)) => return transport.give_up_after(time),
             Some(GuestTransport::Stream(stream)) => *stream,
-            None => return,
+            Some(GuestTransport::None) | None => return,
         };
         self.send_item(stream.key(), Outgoing::GiveUpAfter(time));
     }

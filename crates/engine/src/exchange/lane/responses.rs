@@ -10,7 +10,7 @@ use super::{Lane, Pull, Push, RESPONSES_POOLED_MAX};
 use crate::exchange::entry::{Exchange, Outgoing};
 use crate::exchange::intake::Intake;
 use crate::exchange::pipes::PooledPipe;
-use crate::service::{BoxError, ExchangeKey, Filter, Response, Takeover};
+use crate::service::{BoxError, ExchangeKey, FileRange, Filter, Response, Takeover};
 
 impl Lane {
     /// Responds to a parked request. Returns whether it still exists. A second response is ignored.
@@ -128,6 +128,17 @@ impl Lane {
             self.list(key.0, exchange);
         }
         Ok(Push::Accepted)
+    }
+
+    /// Whether a body may come from a file to this exchange: its bytes are not changed.
+    pub fn takes_files(&self, key: ExchangeKey) -> bool {
+        !self.is_filtered(key)
+    }
+
+    /// The same with a range of a file, which must exist until it is sent. It counts like memory. Not for an exchange with a
+    /// [filter](Lane::takes_files).
+    pub fn push_file(&self, key: ExchangeKey, range: FileRange) -> bool {
+        range.bytes == 0 || self.send_item(key, Outgoing::File(range))
     }
 
     /// Whether [`Lane::push`] would accept something now; if not, an attached guest is notified when there is room.

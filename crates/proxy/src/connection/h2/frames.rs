@@ -10,9 +10,11 @@ use flatout_wire::h2::{AnswerHead, Code, ConnectionFault, Event, Room, StreamId}
 use crate::connection::h2::stream::{Stream, StreamEnd};
 use crate::connection::h2::{JOINED_BYTES_MAX, Session};
 use crate::connection::response::{Received, passed_trailers, trailer_lines, write_response};
+use crate::pool::Group;
 use crate::receiver::PendingDecisions;
 use crate::upstream::LiveUpstream;
 use crate::watch::Watch;
+use crate::worker::retry::rejects;
 
 /// The result of receiving.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub(crate) fn repay(lane: &Lane, session: &mut Session, id: StreamId) {
         && entry.stream.owed_bytes > 0
     {
         entry.stream.repay(id, lane, machine, out);
+        session.is_starving |= entry.stream.is_starved();
     }
 }
 
@@ -52,6 +55,7 @@ pub(crate) struct FrameReader<'a> {
     pub(crate) upstream: &'a LiveUpstream,
     pub(crate) server: usize,
     pub(crate) watch: &'a Watch,
+    pub(crate) group: &'a mut Group,
     pub(crate) decisions: &'a mut PendingDecisions,
     pub(crate) now_ns: u64,
 }
@@ -107,11 +111,17 @@ impl FrameReader<'_> {
     fn answer(&mut self, session: &mut Session, id: StreamId, head: &AnswerHead<'_>, is_whole: bool) {
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
+        if head.status.code() >= 400
+            && rejects(self.group, &stream.job, self.upstream, self.server, head.status)
+        {
+            return session.end(id, StreamEnd::Rejected(head.status));
+        }
         stream.kept = None;
         stream.length = head.length;
         let mut response = self.lane.response();
         let received = received(head);
         write_response(&received, &mut stream.job, self.upstream, self.server, self.watch, &mut response);
+        stream.job.spool_bytes_max = received.spool_bytes_max(stream.job.spool_bytes_max);
         stream.response = Some(response);
         if is_whole || stream.job.sent.is_head || head.status.is_bodyless() {
             return self.whole(session, id, Trailers::new());
@@ -163,6 +173,7 @@ impl FrameReader<'_> {
     fn pass_on(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.live(id).filter(|stream| !stream.joined.is_empty()) else { return };
         let joined = std::mem::take(&mut stream.joined);
+        stream.forwarded_bytes += joined.len() as u64;
         if !stream.job.receiver.push(self.lane, joined.into()) {
             stream.job.receiver.cut(self.lane, self.decisions);
             return session.end(id, StreamEnd::Unwanted);

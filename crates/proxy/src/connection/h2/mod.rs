@@ -75,6 +75,10 @@ pub(crate) struct Session {
     pub(crate) receipts: u64,
     /// Number of streams that hold content because their client has no room.
     pub(crate) holding: usize,
+    /// Some of its streams wait for their clients.
+    pub(crate) is_starving: bool,
+    /// Some of its streams may be spooled.
+    pub(crate) has_spools: bool,
     /// Its list in the server's pool.
     pub(crate) shelf: PoolList,
     /// A response was completed.
@@ -131,6 +135,8 @@ impl Session {
             sent: 0,
             receipts: 0,
             holding: 0,
+            is_starving: false,
+            has_spools: false,
             shelf: PoolList::None,
             has_served: false,
             is_ready: false,
@@ -203,6 +209,21 @@ impl Session {
         let entry = self.streams.remove(self.find(id)?);
         self.holding = self.holding.saturating_sub(usize::from(!entry.stream.held.is_empty()));
         Some(entry.stream)
+    }
+
+    /// Ends the streams whose clients are gone, as only their spools know.
+    pub(crate) fn end_abandoned(&mut self) {
+        let is_spooled = |entry: &&Entry| !entry.stream.is_over && !entry.stream.job.receiver.is_direct();
+        let spooled: Vec<(StreamId, bool)> = self
+            .streams
+            .iter()
+            .filter(is_spooled)
+            .map(|entry| (entry.id, entry.stream.job.receiver.is_abandoned()))
+            .collect();
+        self.has_spools = !spooled.is_empty();
+        for (id, _) in spooled.into_iter().filter(|(_, is_abandoned)| *is_abandoned) {
+            self.end(id, StreamEnd::Unwanted);
+        }
     }
 
     /// Queues a stream for a turn to send content.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_engine::{ExchangeKey, Lane, Response};
+use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 use flatout_wire::h2::{Code, Connection, StreamId};
 
@@ -11,6 +12,7 @@ use crate::connection::h2::windows::Growth;
 use crate::failure::Failure;
 use crate::plan;
 use crate::request::job::{Job, Pulled};
+use crate::spool::pace::Pace;
 
 /// The start of a pulled body that is kept until the response starts: a request that no server has processed can then
 /// be repeated.
@@ -52,6 +54,10 @@ pub(crate) struct Stream {
     pub(crate) client_seen_ns: u64,
     /// The session's `receipts` when it started.
     pub(crate) began: u64,
+    /// Content that was passed on.
+    pub(crate) forwarded_bytes: u64,
+    /// How fast its client takes it, while that has no room.
+    pub(crate) pace: Pace,
     /// It is in `turns`.
     pub(crate) has_turn: bool,
     /// It is in `over`.
@@ -63,6 +69,8 @@ pub(crate) struct Stream {
 pub(crate) enum StreamEnd {
     /// The client got the complete response.
     Whole,
+    /// Another server is asked instead, because of the status of its response.
+    Rejected(Status),
     /// We have replaced the response, or the client is gone: the rest is not needed.
     Unwanted,
     /// The server has refused it (RFC 9113 section 8.7).
@@ -95,6 +103,8 @@ impl Stream {
             seen_ns: now_ns,
             client_seen_ns: now_ns,
             began,
+            forwarded_bytes: 0,
+            pace: Pace::default(),
             has_turn: false,
             is_over: false,
         }
@@ -160,8 +170,13 @@ impl Stream {
             }
         }
         // The rest is repaid when the client has taken more.
-        if let Some(key) = exchange.filter(|_| self.owed_bytes >= window / 2) {
+        if let Some(key) = exchange.filter(|_| self.is_starved()) {
             lane.tell_of_room(key);
         }
+    }
+
+    /// Whether the server lacks credit, because the client has not taken what came.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.held.is_empty() || self.owed_bytes >= self.growth.window() as usize / 2
     }
 }

@@ -38,7 +38,10 @@ impl ProxyWorker {
         {
             let Some(stream) = session.take(id) else { continue };
             ended += 1;
-            if matches!(over, StreamEnd::Slow(_) | StreamEnd::Ended(_) | StreamEnd::Unwanted) {
+            if matches!(
+                over,
+                StreamEnd::Slow(_) | StreamEnd::Ended(_) | StreamEnd::Unwanted | StreamEnd::Rejected(_)
+            ) {
                 session.machine.reset(id, Code::CANCEL, &mut session.out);
             }
             // This credit belongs to the whole connection.
@@ -72,6 +75,7 @@ impl ProxyWorker {
                 state.end_job(job);
             }
             StreamEnd::Unwanted => state.end_job(job),
+            StreamEnd::Rejected(status) => self.ask_another(state, job, server_id, status),
             StreamEnd::Refused => self.repeat_unseen(state, job, REFUSED_COSTS),
             StreamEnd::Unseen => self.repeat_unseen(state, job, 1),
             StreamEnd::Ended(failure) => {

@@ -109,6 +109,9 @@ impl ProxyWorker {
         match event {
             GuestEvent::Again => {
                 session.is_scheduled = false;
+                if session.has_spools {
+                    session.end_abandoned();
+                }
                 if session.holding > 0 {
                     self.release_held(state, at, None);
                 }

@@ -20,7 +20,7 @@ impl ProxyWorker {
     /// [`Session::over`].
     pub(crate) fn receive_h2(&self, state: &mut State, at: usize) -> ReceiveOutcome {
         for _ in 0..READS_PER_CALL {
-            let State { table, decisions, room, .. } = &mut *state;
+            let State { table, groups, decisions, room, .. } = &mut *state;
             let Some(connection) = table.known(at) else { return ReceiveOutcome::On };
             let ConnectionProtocol::Http2(session) = &mut connection.protocol else {
                 bug!("{} has no HTTP/2 session", connection.address);
@@ -62,18 +62,23 @@ impl ProxyWorker {
                 upstream,
                 server: connection.server_id.server,
                 watch: &self.watch,
+                group: groups.at_mut(connection.server_id.upstream),
                 decisions,
                 now_ns: clock::nanoseconds(),
             };
             let heard = hearing.hear(session, bytes, room);
             hearing.answer_deferred(session);
             hearing.pass_joined(session);
+            let is_behind = session.holding > 0 || std::mem::take(&mut session.is_starving);
             match heard {
                 Ok(used) => connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default()),
                 Err(fault) => return ReceiveOutcome::Fault(reason(session.is_ready, fault, bytes)),
             }
             if !session.is_ready && session.machine.knows_peer() {
                 return ReceiveOutcome::Opened;
+            }
+            if is_behind {
+                self.wait_for_client(state, at);
             }
         }
         // The socket may have more, and no new edge would report it. Other connections go first, then this one again.
@@ -98,6 +103,7 @@ impl ProxyWorker {
                 continue;
             }
             let held = std::mem::take(&mut stream.held);
+            stream.forwarded_bytes += held.len() as u64;
             let is_wanted = stream.job.receiver.push(&self.lane, held.into());
             let end = stream.end.take().filter(|_| is_wanted);
             match (is_wanted, &end) {

@@ -1,0 +1,193 @@
+//! Files of spooled responses. Threads write and read them: a disk may block, and a worker must not.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use flatout_engine::{FileRange, GuestKey, Mailbox, Witness};
+use flatout_lane::{cpu, file};
+
+use crate::spool::store::{SpoolSpace, SpoolStore};
+
+/// Threads. Started when the first response is written.
+const THREADS: usize = 2;
+
+/// Jobs that wait for a thread; above that, responses stay in memory.
+const JOBS_MAX: usize = 1024;
+
+/// Pieces below this size are copied together, so that each is not a system call.
+const JOINED_BYTES_MAX: usize = 16 << 10;
+
+/// The file of one response.
+pub(crate) struct SpoolFile {
+    /// Made by the first write.
+    file: OnceLock<Arc<File>>,
+    space: SpoolSpace,
+}
+
+impl SpoolFile {
+    pub(crate) fn new(store: &Arc<SpoolStore>) -> Arc<SpoolFile> {
+        Arc::new(SpoolFile { file: OnceLock::new(), space: SpoolSpace::new(store) })
+    }
+
+    /// Makes room for this many bytes in all, in the limit of all files. Returns whether there is.
+    pub(crate) fn reserve(&self, bytes: u64) -> bool {
+        self.space.reserve(bytes)
+    }
+
+    /// A range for the engine. The file exists until the engine has dropped it.
+    pub(crate) fn range(self: &Arc<SpoolFile>, offset: u64, bytes: u64) -> Option<FileRange> {
+        let file = self.file.get()?.clone();
+        let modified = SystemTime::UNIX_EPOCH;
+        Some(FileRange { file, offset, bytes, modified, witness: Some(self.clone()) })
+    }
+
+    fn write(&self, pieces: &[Bytes], mut offset: u64) -> io::Result<()> {
+        let file = match self.file.get() {
+            Some(file) => file,
+            None => {
+                let folder = self.space.store.folder().ok_or(io::ErrorKind::NotFound)?;
+                let made = Arc::new(file::nameless(&folder)?);
+                self.file.get_or_init(|| made)
+            }
+        };
+        let mut joined = Vec::new();
+        for piece in pieces {
+            if piece.len() < JOINED_BYTES_MAX {
+                joined.extend_from_slice(piece);
+                if joined.len() < JOINED_BYTES_MAX {
+                    continue;
+                }
+                offset = write_at(file, &std::mem::take(&mut joined), offset)?;
+                continue;
+            }
+            offset = write_at(file, &std::mem::take(&mut joined), offset)?;
+            offset = write_at(file, piece, offset)?;
+        }
+        write_at(file, &joined, offset).map(drop)
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<Bytes> {
+        let file = self.file.get().ok_or(io::ErrorKind::NotFound)?;
+        let mut read = vec![0; bytes];
+        file.read_exact_at(&mut read, offset)?;
+        Ok(read.into())
+    }
+}
+
+fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<u64> {
+    file.write_all_at(bytes, offset)?;
+    Ok(offset + bytes.len() as u64)
+}
+
+impl fmt::Debug for SpoolFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpoolFile").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+/// What follows a range may still be written; a range itself is written once before it is sent.
+impl Witness for SpoolFile {
+    fn is_unchanged(&self, _: &File, _: &Metadata) -> bool {
+        true
+    }
+}
+
+impl Drop for SpoolFile {
+    /// Freeing the pages of a large file takes long: a thread does it.
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take()
+            && let Some(disk) = self.space.store.disk()
+        {
+            // Above the limit, it is closed here.
+            let _ = disk.jobs.try_send(DiskJob { work: Work::Close(file), done: None });
+        }
+    }
+}
+
+/// The threads.
+pub(crate) struct Disk {
+    jobs: SyncSender<DiskJob>,
+}
+
+pub(crate) struct DiskJob {
+    pub(crate) work: Work,
+    pub(crate) done: Option<Completion>,
+}
+
+pub(crate) enum Work {
+    /// Write these pieces from this offset on.
+    Write(Arc<SpoolFile>, Vec<Bytes>, u64),
+    /// Read this many bytes from this offset on.
+    Read(Arc<SpoolFile>, u64, usize),
+    Close(Arc<File>),
+}
+
+/// The result of a job, for the worker; its guest is called when there is one.
+#[derive(Clone)]
+pub(crate) struct Completion {
+    result: Arc<Mutex<Option<io::Result<Bytes>>>>,
+    mailbox: Mailbox,
+    guest: GuestKey,
+}
+
+impl Completion {
+    pub(crate) fn new(mailbox: &Mailbox, guest: GuestKey) -> Completion {
+        Completion { result: Arc::default(), mailbox: mailbox.clone(), guest }
+    }
+
+    /// The result, if the job is done: what was read.
+    pub(crate) fn take(&self) -> Option<io::Result<Bytes>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn set(&self, result: io::Result<Bytes>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.mailbox.call_again(self.guest);
+    }
+}
+
+impl Disk {
+    /// Starts the threads; they end with the server. `None` if none can be started.
+    pub(crate) fn start() -> Option<Disk> {
+        let (jobs, receiver) = sync_channel(JOBS_MAX);
+        let receiver = Arc::new(Mutex::new(receiver));
+        let started = (0..THREADS).filter(|index| {
+            let receiver = receiver.clone();
+            let thread = std::thread::Builder::new().name(format!("flatout-spool-{index}"));
+            thread.spawn(move || run(&receiver)).is_ok()
+        });
+        (started.count() > 0).then_some(Disk { jobs })
+    }
+
+    /// Starts a job. Returns whether there was room for it.
+    pub(crate) fn begin(&self, job: DiskJob) -> bool {
+        self.jobs.try_send(job).is_ok()
+    }
+}
+
+fn run(jobs: &Mutex<Receiver<DiskJob>>) {
+    // It was started by a worker, which is pinned to a CPU.
+    cpu::unpin();
+    loop {
+        let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(DiskJob { work, done }) = next else { return };
+        // Each ends with its part of the file: what the worker drops afterwards counts at once.
+        let result = match work {
+            Work::Write(file, pieces, offset) => file.write(&pieces, offset).map(|()| Bytes::new()),
+            Work::Read(file, offset, bytes) => file.read(offset, bytes),
+            Work::Close(file) => {
+                drop(file);
+                Ok(Bytes::new())
+            }
+        };
+        if let Some(done) = done {
+            done.set(result);
+        }
+    }
+}
