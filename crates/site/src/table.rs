@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn paths_that_no_request_could_have_are_refused() {
-        for path in ["", "a", "/a//b", "/a/../b", "/.", "/a\\b", "/a\nb"] {
+        for path in ["", "a", "/a//b", "/a/../b", "/.", "/a\nb"] {
             let fault = Table::new(&[Route::new(exact(path), Action::Files(0))], 3).unwrap_err();
             assert_eq!(fault.place, Place::Route(3, 0), "{path}");
         }
