@@ -92,7 +92,7 @@ fn an_address_of_another_machine_is_explained() {
 }
 
 #[test]
-fn the_first_lines_tell_what_is_served_and_the_last_why_it_ended() {
+fn a_server_reports_its_start_and_its_end() {
     let folder = folder();
     let mut server = Server::start(command(
         &folder,
@@ -159,7 +159,7 @@ fn messages_are_json_with_the_logs_and_follow_their_level() {
 }
 
 #[test]
-fn a_reload_logs_what_has_changed() {
+fn a_reload_logs_its_changes() {
     let folder = folder();
     let text = |more: &str| {
         format!(
