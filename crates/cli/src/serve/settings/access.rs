@@ -151,7 +151,7 @@ pub(in crate::serve) const ACCESS: &[ServeSetting] = &[
             let hash = given.value(1).unwrap_or_default();
             if given.text().contains(':') || !hash.starts_with('$') {
                 return Err(
-                    "need a user name without a colon, and a password hash: $2y$… or $argon2id$…".into()
+                    "need a user name without a colon, and a password hash, as flatout hash-password prints: $2y$… or $argon2id$…".into()
                 );
             }
             auth.users.push(User { name: given.text().to_owned(), hash: hash.to_owned() });
