@@ -309,8 +309,8 @@ const LIMITS: &[Setting<BenchOptions>] = &[
     Setting {
         name: "max-errors",
         value: "N",
-        default: "0, or no limit with --require errors",
-        help: "exit with status 1 if there are more errors",
+        default: "0",
+        help: "exit with status 1 if there are more errors; not limited by default with --require errors<...",
         set: |options, text| {
             options.errors_max = Some(value::number(text)?);
             Ok(())
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn defaults_match_the_help() {
         let told = |options: &BenchOptions| {
-            let rest = (options.trials, options.pairs, options.errors_max);
+            let rest = (options.trials, options.pairs, options.errors_max());
             format!("{:?} {rest:?}", options.plan("http://127.0.0.1:1/"))
         };
         let fresh = told(&BenchOptions::default());
@@ -576,6 +576,7 @@ mod tests {
             (&["--source", "0.0.0.0-255.255.255.255"], "at most 65536 addresses"),
             (&["--arrival", "often"], "possible values: constant, poisson"),
             (&["--slo", "99=5ms"], "need an objective"),
+            (&["--require", "p99"], "--require: got `p99`, need a limit such as"),
             (&["--pairs", "2"], "got 2, need 4 to"),
             (&["--expect-status", "99"], "got 99, need 200 to 999"),
             (&["--body", "@/nowhere"], "cannot read `/nowhere`"),
