@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service, adapt_error_page};
+use flatout_engine::{
+    Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service, adapt_error_page,
+};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};

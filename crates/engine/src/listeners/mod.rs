@@ -118,7 +118,7 @@ struct Entry {
 
 /// A prepared change, whose new sockets are bound. Dropping it changes nothing.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedListeners {
     added: Vec<(Entry, Vec<OwnedFd>)>,
     removed: Vec<u32>,
     altered: Vec<(u32, Start)>,
@@ -227,9 +227,9 @@ impl Listeners {
     /// # Errors
     /// A plan that has TLS where this server has not, or the other way round; an address that cannot be bound. Then
     /// none is.
-    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, Error> {
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<PreparedListeners, Error> {
         let mut prepared =
-            Prepared { added: Vec::new(), removed: Vec::new(), altered: Vec::new(), is_committed: false };
+            PreparedListeners { added: Vec::new(), removed: Vec::new(), altered: Vec::new(), is_committed: false };
         if plan.tls.is_some() != self.has_tls {
             let (had, has) = if self.has_tls { ("with", "without") } else { ("without", "with") };
             return Err(Error::Plan(format!(
@@ -278,10 +278,10 @@ impl Listeners {
     }
 
     /// Applies a change. Returns the changes for each worker, and a summary.
-    pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, AddressChanges) {
+    pub(crate) fn commit(&mut self, mut prepared: PreparedListeners) -> (Vec<ListenersChange>, AddressChanges) {
         prepared.is_committed = true;
         let added = std::mem::take(&mut prepared.added);
-        let Prepared { removed, altered, .. } = &prepared;
+        let PreparedListeners { removed, altered, .. } = &prepared;
         let mut workers: Vec<ListenersChange> =
             self.cpus.iter().map(|_| ListenersChange::default()).collect();
         let mut changed = AddressChanges::default();
@@ -338,7 +338,7 @@ impl Entry {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedListeners {
     fn drop(&mut self) {
         if !self.is_committed {
             self.added.iter().for_each(|(entry, _)| entry.remove_file());

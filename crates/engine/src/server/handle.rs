@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::exchange::{Mail, Mailbox, WorkerSockets};
-use crate::listeners::{AddressChanges, Inherited, Listeners, NewLimits, Prepared};
+use crate::listeners::{AddressChanges, Inherited, Listeners, NewLimits, PreparedListeners};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::shared::{Shared, Stats};
 
@@ -33,7 +33,7 @@ pub struct Handle {
 #[must_use]
 pub struct Change {
     handle: Handle,
-    prepared: Prepared,
+    prepared: PreparedListeners,
     plan: Plan,
 }
 
