@@ -54,8 +54,10 @@ impl ProxyWorker {
     }
 
     fn adopt(self: &Rc<Self>, state: &mut State, connection: UpstreamConnection, server_id: ServerId) {
-        let (guest, at) =
-            (connection.guest, state.table.insert(UpstreamConnection { server_id, is_behind: false, ..connection }));
+        let (guest, at) = (
+            connection.guest,
+            state.table.insert(UpstreamConnection { server_id, is_behind: false, ..connection }),
+        );
         let pool = state.pool(server_id);
         pool.idle.push(at);
         pool.open += 1;
