@@ -186,7 +186,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "retry-on",
-        value: "CONDITION…",
+        value: "STATUSES…",
         default: "error timeout",
         help: "what makes a request be sent again, or off: error, timeout, invalid-response, statuses such as 503, for which another \
                server is asked, and non-idempotent for POST and the like, which servers may then process twice",
