@@ -8,6 +8,7 @@ mod completions;
 mod import;
 mod json_api;
 mod man;
+mod new;
 mod profile;
 mod publish;
 mod report;
@@ -71,6 +72,7 @@ const COMMANDS: &[Command] = &[
     tune::COMMAND,
     climb::COMMAND,
     report::COMMAND,
+    new::COMMAND,
     completions::COMMAND,
     man::COMMAND,
     json_api::COMMAND,
