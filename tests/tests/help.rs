@@ -9,7 +9,7 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "serve",
     "check",
     "fmt",
@@ -24,6 +24,7 @@ const COMMANDS: [&str; 15] = [
     "tune",
     "climb",
     "report",
+    "new",
     "completions",
 ];
 

@@ -49,6 +49,8 @@ mod map;
 mod monitoring;
 #[path = "names.rs"]
 mod names;
+#[path = "new_project.rs"]
+mod new_project;
 #[path = "observe.rs"]
 mod observe;
 #[path = "package.rs"]

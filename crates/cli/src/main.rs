@@ -9,6 +9,7 @@ mod hash_password;
 mod import;
 mod json_api;
 mod man;
+mod new;
 mod profile;
 mod publish;
 mod report;
@@ -76,6 +77,7 @@ const COMMANDS: &[Command] = &[
     tune::COMMAND,
     climb::COMMAND,
     report::COMMAND,
+    new::COMMAND,
     completions::COMMAND,
     man::COMMAND,
     json_api::COMMAND,
