@@ -228,8 +228,12 @@ impl Listeners {
     /// A plan that has TLS where this server has not, or the other way round; an address that cannot be bound. Then
     /// none is.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<PreparedListeners, Error> {
-        let mut prepared =
-            PreparedListeners { added: Vec::new(), removed: Vec::new(), altered: Vec::new(), is_committed: false };
+        let mut prepared = PreparedListeners {
+            added: Vec::new(),
+            removed: Vec::new(),
+            altered: Vec::new(),
+            is_committed: false,
+        };
         if plan.tls.is_some() != self.has_tls {
             let (had, has) = if self.has_tls { ("with", "without") } else { ("without", "with") };
             return Err(Error::Plan(format!(
@@ -278,7 +282,10 @@ impl Listeners {
     }
 
     /// Applies a change. Returns the changes for each worker, and a summary.
-    pub(crate) fn commit(&mut self, mut prepared: PreparedListeners) -> (Vec<ListenersChange>, AddressChanges) {
+    pub(crate) fn commit(
+        &mut self,
+        mut prepared: PreparedListeners,
+    ) -> (Vec<ListenersChange>, AddressChanges) {
         prepared.is_committed = true;
         let added = std::mem::take(&mut prepared.added);
         let PreparedListeners { removed, altered, .. } = &prepared;
