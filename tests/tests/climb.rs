@@ -337,7 +337,10 @@ fn rates_of_a_measured_latency() {
         let at = found["load_rate_per_s"].as_f64().unwrap();
         assert!(expected.contains(&at), "{rate:?}: {at}");
         let served = found["before"]["requests_per_s"].as_f64().unwrap();
-        assert!((at * 0.5..at * 1.1).contains(&served), "no more than was due: {served} of {at}");
+        assert!(
+            (at * 0.5..at * 1.25).contains(&served),
+            "about what was due at random times: {served} of {at}"
+        );
         assert!(
             found["before"]["machines"].is_null(),
             "a rate that was given says nothing of how many machines it takes"
@@ -433,11 +436,8 @@ fn only_some_rungs_restart_the_server() {
     assert_eq!(statuses(&found), ["kept", "none"], "{found}");
     assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
     let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
-    assert_eq!(
-        starts,
-        1 + 16 + 16,
-        "the first, eight pairs with and without `fast`, and again for the total"
-    );
+    // The first, eight pairs with and without `fast`, and again for the total; in what order is random.
+    assert!((1 + 16 + 16 - 2..=1 + 16 + 16 + 2).contains(&starts), "{starts}");
 }
 
 /// A setting of the server's processes ends with them: it is applied again to those started next.
@@ -511,18 +511,17 @@ fn an_interrupt_undoes_changes_and_prints_partial_results() {
 }
 
 #[test]
-fn a_server_that_dies_ends_the_climb() {
+fn a_change_that_kills_the_server_is_worse() {
     let folder = Folder::new();
     let (server, url) = bundled();
     let set = "touch deadly && kill -9 $FLATOUT_PIDS";
     let flags =
         ["--server-cmd", &server, "--url", &url, "--variant", "deadly", "--set", set, "--unset", "rm deadly"];
     let output = climb(&folder, &[&flags, &QUICK[..], &["--json", "out.json"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    let message = stderr(&output);
-    assert!(message.contains("server") && message.contains("everything was undone"), "{message}");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("the server died"), "{}", stdout(&output));
     assert!(!is_there(&folder, "deadly"));
-    assert_eq!(result(&folder)["end"].as_str(), Some("failed"));
+    assert_eq!(statuses(&result(&folder)), ["worse"]);
 }
 
 #[test]

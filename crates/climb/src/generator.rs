@@ -1,6 +1,6 @@
 //! One run of load, by our own generator or another.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatout_load::{
@@ -29,6 +29,8 @@ pub(crate) struct Load<'p> {
     pub(crate) url: String,
     pub(crate) lab: Option<Lab>,
     pub(crate) stop: &'p AtomicBool,
+    /// Runs of our own generator so far.
+    pub(crate) runs_count: AtomicU64,
 }
 
 /// Time limit of a run of another generator.
@@ -72,7 +74,11 @@ impl Load<'_> {
     }
 
     fn own(&self, plan: &load::Plan, pids: &[u32]) -> Result<Run, Error> {
-        let plan = load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), ..plan.clone() };
+        // Other random times for each pair of runs: the same would be off in the same direction every time.
+        let number = self.runs_count.fetch_add(1, Ordering::Relaxed);
+        let seed = plan.seed + number / 2;
+        let plan =
+            load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), seed, ..plan.clone() };
         let outcome = load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
             load::Error::Connect(..) => Error::Server(format!("the server cannot be reached: {error}")),
             error => Error::Generator(error.to_string()),

@@ -1,7 +1,7 @@
 //! Runs a plan from start to end.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use flatout_load::{Remote, Target};
@@ -248,7 +248,7 @@ fn trial_plan(plan: &Plan) -> trial::Plan {
 fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Load<'p>, Target), Error> {
     let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
     if !plan.is_lab {
-        return Ok((Load { generator, remote, url, lab: None, stop }, target));
+        return Ok((Load { generator, remote, url, lab: None, stop, runs_count: AtomicU64::new(0) }, target));
     }
     let Remote::Tcp(address) = target.remote else {
         return Err(Error::Plan(
@@ -259,7 +259,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     let remote = Remote::Tcp(SocketAddr::new(lab::SERVER, address.port()));
     let url = format!("http://{remote}{}", target.path);
     let target = Target { remote: remote.clone(), ..target };
-    Ok((Load { generator, remote, url, lab, stop }, target))
+    Ok((Load { generator, remote, url, lab, stop, runs_count: AtomicU64::new(0) }, target))
 }
 
 fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Outcome {

@@ -669,6 +669,32 @@ fn guests_and_jobs_end_with_the_worker() {
     assert_eq!(seen.try_recv(), Ok(Seen::Dropped), "a job that nobody runs is not kept");
 }
 
+/// A job that takes a whole turn leaves others for the next one, in which the wake-up for further jobs comes too.
+#[test]
+fn jobs_that_come_while_others_wait_are_run() {
+    let test = Test::new();
+    let mailbox = test.mailbox.clone();
+    let (begins, has_begun) = channel();
+    let (goes_on, waits) = channel::<()>();
+    let held = mailbox.run(move |_| {
+        begins.send(()).unwrap();
+        waits.recv_timeout(TIME_MAX).unwrap();
+    });
+    held.unwrap();
+    has_begun.recv_timeout(TIME_MAX).unwrap();
+    // These two are taken together.
+    let (done, is_done) = channel();
+    let later = mailbox.clone();
+    let long = mailbox.run(move |_| {
+        later.run(move |_| done.send(()).unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    });
+    long.unwrap();
+    mailbox.run(|_| ()).unwrap();
+    goes_on.send(()).unwrap();
+    is_done.recv_timeout(TIME_MAX).expect("the last job is run");
+}
+
 #[test]
 fn half_closed_clients_get_their_responses() {
     let test = Test::with(Limits { half_close: true, ..Limits::default() });

@@ -306,7 +306,8 @@ fn invalid_or_old_tls_gets_an_alert() {
     let mut old = vec![22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 2];
     old.extend_from_slice(&[7; 32]);
     old.extend_from_slice(&[0, 0, 2, 0xc0, 0x13, 1, 0]);
-    for (sent, alerts) in [(get("/").as_bytes(), 0..=255), (&old[..], 40..=70)] {
+    let invalid = [22, 9, 9, 0, 2, 1, 1];
+    for (sent, alerts) in [(&invalid[..], 0..=255), (&old[..], 40..=70)] {
         let mut stream = test.raw();
         stream.write_all(sent).unwrap();
         let mut back = Vec::new();
@@ -314,6 +315,11 @@ fn invalid_or_old_tls_gets_an_alert() {
         assert_eq!(back[..2], [21, 3], "{back:?}");
         assert!(back.last().is_some_and(|alert| alerts.contains(alert)), "{back:?}");
     }
+    let mut plain = test.raw();
+    plain.write_all(get("/").as_bytes()).unwrap();
+    let mut back = String::new();
+    let _ = plain.read_to_string(&mut back);
+    assert!(back.starts_with("HTTP/1.1 400 ") && back.contains("this port uses TLS"), "{back}");
     assert!(test.all(last("/hello")).ends_with(b"hello"));
 }
 

@@ -127,14 +127,15 @@ pub(super) fn error_route(worker: &SiteWorker, context: &mut RequestContext<'_>)
 /// Applies the response rules to a response made here.
 pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
     gather_needs(worker, context);
-    if context.response.status().code() >= 400 {
-        adapt_error_page(&context.request.head, context.response);
-    }
     if let Some(rerouted) = &context.progress.rerouted {
         rerouted.restore_status(context.response);
     }
     let needs = std::mem::take(&mut context.progress.needs);
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
+    // After the rules: a page of their own stays as it is.
+    if context.response.status().code() >= 400 {
+        adapt_error_page(&context.request.head, context.response);
+    }
     Next::Continue(())
 }
 

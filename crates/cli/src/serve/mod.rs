@@ -93,7 +93,7 @@ fn arguments(command: clap::Command) -> clap::Command {
     let port = Arg::new(PORT)
         .short('p')
         .long(PORT)
-        .value_name("PORT")
+        .value_name("N")
         .value_parser(clap::value_parser!(u16))
         .help("Listen on this port of this machine: short for --listen 127.0.0.1:PORT");
     let mut command =

@@ -295,7 +295,7 @@ fn mistakes_have_a_position() {
     for (text, expected) in [
         ("lisen 80", "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^".to_owned()),
         ("listen 80\nserver_name a", "2:1: unknown setting `server_name` at the top of the file; here it is `site`\n  2 | server_name a\n    | ^^^^^^^^^^^".to_owned()),
-        ("files x\nlisten \"host:80\"", "2:8: listen: listen address: got `host:80`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
+        ("files x\nlisten \"host:80\"", "2:8: listen: listen address: got `host:80`, need IP:PORT, [IPv6]:PORT, :PORT (all addresses), PORT (this machine only) or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
         ("files x\nworkers 0", "2:9: workers: got 0, need at least 1; leave it out for one worker per CPU\n  2 | workers 0\n    |         ^".to_owned()),
         ("head-bytes \"1MiB\"\nfiles x", "1:12: head bytes: got 1048576, allowed 64 to 49152".to_owned()),
         ("listen \":80\" proxy-protocol=on\nfiles x", "1:8: the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection would be closed\n  1 | listen \":80\" proxy-protocol=on\n    |        ^^^^^".to_owned()),

@@ -245,7 +245,8 @@ impl WorkerLoop {
     /// Handles messages of other threads, for at most one turn. Messages that were taken are handled before more are
     /// taken, so that at most two full mailboxes wait.
     fn read_mail(&mut self) {
-        if self.mail.is_empty() {
+        let was_taken_before = !self.mail.is_empty();
+        if !was_taken_before {
             self.mail = self.mailbox.take();
         }
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
@@ -278,7 +279,7 @@ impl WorkerLoop {
                 break;
             }
         }
-        // New messages have woken the worker, or will.
-        self.has_mail = !self.mail.is_empty();
+        // What came after messages were taken wakes the worker. If these were taken before, it may have done so already.
+        self.has_mail = !self.mail.is_empty() || was_taken_before;
     }
 }

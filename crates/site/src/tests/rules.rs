@@ -34,7 +34,7 @@ fn host_selects_its_site() {
     assert_eq!(client.get("/").body, "first");
     assert_eq!(client.get("http://a.example:80/").body, "first");
     let answer = client.get("http://b.example/");
-    assert_eq!((answer.status, answer.body.as_str()), (421, "Misdirected Request\n"));
+    assert_eq!((answer.status, answer.body.as_str()), (421, "no site for host `b.example`\n"));
 }
 
 #[test]
