@@ -720,8 +720,8 @@ fn at_the_limit_of_watches_folders_are_scanned_and_a_warning_is_logged_once() {
         until("a change in it", || server.get(&format!("/{number}/file"), "").text() == "two");
     }
     let said = server.said();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("max_user_watches"), "{said:?}");
+    let warnings = said.iter().filter(|line| line.contains("max_user_watches"));
+    assert_eq!(warnings.count(), 1, "{said:?}");
 }
 
 #[test]

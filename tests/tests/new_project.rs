@@ -25,6 +25,7 @@ fn cargo(project: &Path, arguments: &[&str]) {
 }
 
 #[test]
+#[ignore = "builds the project's own dependencies, TLS and SQLite among them: minutes"]
 fn a_new_project_is_tested_and_served() {
     let folder = Folder::new();
     let library = root().join("crates/flatout");

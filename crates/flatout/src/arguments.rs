@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_the_flags_and_what_applies_without_them() {
+    fn help_shows_the_flags_and_their_defaults() {
         for flag in ["--help", "-h"] {
             let mut plan = Plan { listen: vec!["1.1.1.1:1".parse().unwrap()], ..Plan::default() };
             let arguments = ["/usr/bin/shop", flag].map(OsString::from);

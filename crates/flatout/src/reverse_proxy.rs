@@ -94,6 +94,13 @@ impl Proxy {
 
     /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. With a folder, upstreams are let
     /// go as soon as they have responded, however slow their clients are.
+    ///
+    /// ```
+    /// use flatout::{App, Proxy, proxy::SpoolPlan};
+    ///
+    /// let plan = SpoolPlan { folder: Some("/var/tmp".into()), ..SpoolPlan::default() };
+    /// App::new().proxy("/", Proxy::to("http://10.0.0.5:3000").spool(plan));
+    /// ```
     pub fn spool(mut self, plan: SpoolPlan) -> Proxy {
         self.spool = plan;
         self

@@ -9,6 +9,29 @@ use flatout_wire::target::PathForm;
 use crate::scope::NestedScope;
 
 /// A route as the arguments of its handler see it when the application starts; see [`Extract::check`](crate::Extract::check).
+///
+/// ```
+/// use flatout::{Context, Extract, Problem, RouteCheck};
+///
+/// /// Whose page it is.
+/// struct Owner;
+///
+/// impl Extract for Owner {
+///     fn extract(_: &mut Context<'_>) -> Result<Owner, Problem> {
+///         Ok(Owner)
+///     }
+///
+///     fn check(route: &RouteCheck<'_>) -> Result<(), String> {
+///         if !route.params().contains(&"owner") {
+///             return Err("Owner needs a path parameter `owner`".to_owned());
+///         }
+///         match route.has_state::<u32>() || route.has_local::<u32>() {
+///             true => Ok(()),
+///             false => Err("Owner needs the state u32".to_owned()),
+///         }
+///     }
+/// }
+/// ```
 pub struct RouteCheck<'a> {
     params: Vec<&'a str>,
     /// Never empty: the application's own is the first.
