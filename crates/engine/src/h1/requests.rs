@@ -43,22 +43,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
     let head = match &parsed {
         Ok(Some(head)) => head,
         Ok(None) => return Step::Partial,
-        Err(refusal) => {
-            let refusal = *refusal;
-            if serving.limits.http2
-                && is_http2_preface(bytes)
-                && connection.requests_left == serving.requests_max
-                && !connection.is_sending()
-            {
-                return Step::Http2;
-            }
-            if serving.wants_ended {
-                let recorder = serving.wants_begun.then_some(&*serving.service);
-                serving.records.push(Record::refused(recorder, bytes, connection.origin(), began_ns));
-                serving.has_open = true;
-            }
-            return responses::refuse(serving, connection, refusal, end - at);
-        }
+        Err(refusal) => return refuse_head(serving, connection, (at, end), *refusal, began_ns),
     };
     if serving.wants_ended {
         let recorder = serving.wants_begun.then_some(&*serving.service);
@@ -155,6 +140,31 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
     }
     responses::handle_reply(serving, key, connection, reply, at + used == end);
     Step::Used(used)
+}
+
+/// Refuses `read[at..end]`, which is no head of HTTP/1, unless it is the preface of HTTP/2.
+#[cold]
+fn refuse_head(
+    serving: &mut Serving,
+    connection: &mut Connection,
+    (at, end): (usize, usize),
+    refusal: Refusal,
+    began_ns: u64,
+) -> Step {
+    let bytes = serving.read.get(at..end).unwrap_or_default();
+    if serving.limits.http2
+        && is_http2_preface(bytes)
+        && connection.requests_left == serving.requests_max
+        && !connection.is_sending()
+    {
+        return Step::Http2;
+    }
+    if serving.wants_ended {
+        let recorder = serving.wants_begun.then_some(&*serving.service);
+        serving.records.push(Record::refused(recorder, bytes, connection.origin(), began_ns));
+        serving.has_open = true;
+    }
+    responses::refuse(serving, connection, refusal, end - at)
 }
 
 /// Starts collecting a body.
