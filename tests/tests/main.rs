@@ -68,6 +68,7 @@ mod push_groups;
 #[path = "reloading.rs"]
 mod reloading;
 #[path = "rules.rs"]
+mod remote;
 mod rules;
 #[path = "screens.rs"]
 mod screens;
