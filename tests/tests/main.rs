@@ -67,8 +67,9 @@ mod push;
 mod push_groups;
 #[path = "reloading.rs"]
 mod reloading;
-#[path = "rules.rs"]
+#[path = "remote.rs"]
 mod remote;
+#[path = "rules.rs"]
 mod rules;
 #[path = "screens.rs"]
 mod screens;
