@@ -46,7 +46,8 @@ impl Volume {
     }
 
     fn server(&self, flags: &[&str]) -> Server {
-        let server = Server::site(&self.place.0, &[&["--workers", "1", "--changes", "sweep=200ms"], flags].concat());
+        let server =
+            Server::site(&self.place.0, &[&["--workers", "1", "--changes", "sweep=200ms"], flags].concat());
         until("the folder is scanned", || server.get("/nothing", "").status == 404);
         server
     }
@@ -138,7 +139,10 @@ fn sites_wait_for_a_volume_at_a_step() {
     let server = Server::start(command);
     until("the folder is scanned", || server.get("/nothing", "").status == 404);
     let large = server.get("/large.bin", "");
-    assert_eq!((large.status, large.field("x-rule"), large.body == volume.large()), (200, Some("applied"), true));
+    assert_eq!(
+        (large.status, large.field("x-rule"), large.body == volume.large()),
+        (200, Some("applied"), true)
+    );
     let first = server.get("/first/large.bin", "");
     assert_eq!((first.field("x-rule"), first.body == vec![b'1'; LARGE_BYTES]), (Some("applied"), true));
     assert_eq!(server.get("/first/nothing", "").text(), "second");

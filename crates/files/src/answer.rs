@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, FileRange, Part, Response, adapt_error_page};
+use flatout_engine::{Body, FileRange, Part, Response, write_error};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
@@ -39,6 +39,8 @@ pub(crate) struct Files {
     tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
     open: RefCell<OpenFiles>,
     boundary: String,
+    /// The page of a file that does not exist is in the form that its client prefers; a site does that itself, after its rules.
+    writes_pages: bool,
 }
 
 /// Lets the worker cache the pointer to the site's tree.
@@ -53,7 +55,7 @@ impl std::ops::Deref for SharedTree {
 }
 
 impl Files {
-    pub(crate) fn new(site: Arc<FolderState>) -> Files {
+    pub(crate) fn new(site: Arc<FolderState>, writes_pages: bool) -> Files {
         Files {
             tree: RefCell::new(Cache::new(SharedTree(site.clone()))),
             open: RefCell::default(),
@@ -61,6 +63,7 @@ impl Files {
             needed: RefCell::default(),
             boundary: format!("flatout-{:016x}", RandomState::new().hash_one(0)),
             site,
+            writes_pages,
         }
     }
 
@@ -304,8 +307,10 @@ impl Files {
             response.set_body(Body::Shared(bytes.clone()));
             return;
         }
-        self.answer_404(response);
-        adapt_error_page(head, response);
+        match self.writes_pages {
+            true => write_error(head, Status::NOT_FOUND, response),
+            false => self.answer_404(response),
+        }
     }
 
     /// Responds for a file that exists but cannot be read completely now.

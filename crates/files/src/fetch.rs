@@ -110,8 +110,8 @@ impl Files {
 pub(crate) struct WorkerFiles(Rc<Files>);
 
 impl WorkerFiles {
-    pub(crate) fn new(site: Arc<FolderState>) -> WorkerFiles {
-        WorkerFiles(Rc::new(Files::new(site)))
+    pub(crate) fn new(site: Arc<FolderState>, writes_pages: bool) -> WorkerFiles {
+        WorkerFiles(Rc::new(Files::new(site, writes_pages)))
     }
 }
 

@@ -130,7 +130,12 @@ impl Site {
 
     /// One worker's service.
     pub fn service(&self) -> Box<dyn Service> {
-        Box::new(fetch::WorkerFiles::new(self.site.clone()))
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), true))
+    }
+
+    /// The same for a site, which writes the pages of errors itself, after its rules.
+    pub fn part_of_site(&self) -> Box<dyn Service> {
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), false))
     }
 
     /// The number of known files.
