@@ -90,8 +90,8 @@ fn is_file(path: &[u8]) -> bool {
     let segment = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let Some(dot) = segment.iter().rposition(|&byte| byte == b'.') else { return false };
     let extension = segment.get(dot + 1..).unwrap_or_default();
-    let is_it = |known: &&str| known.as_bytes().eq_ignore_ascii_case(extension);
-    EXTENSIONS.iter().any(|known| is_it(&known))
+    let is_it = |known: &str| known.as_bytes().eq_ignore_ascii_case(extension);
+    EXTENSIONS.iter().any(|known| is_it(known))
 }
 
 /// Whether `Accept` includes HTML (RFC 9110 section 12.5.1); a weight of 0 excludes it.
