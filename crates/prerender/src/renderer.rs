@@ -1,0 +1,192 @@
+//! The renderer's thread, and its sockets.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixListener;
+use tokio::runtime;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::figures::{Counters, Figures};
+use crate::plan::Plan;
+use crate::pool::Pool;
+use crate::service::SiteRenderer;
+
+/// Connections of our proxy to the renderer, for each site. Each has one request at a time.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// The sockets of a site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SiteSockets {
+    /// Where the renderer takes requests for the site's pages.
+    pub renderer: PathBuf,
+    /// Where the site serves the requests of its pages.
+    pub site: PathBuf,
+}
+
+/// A renderer; clones share it. Its thread and its browsers end with the last one.
+#[derive(Clone)]
+pub struct Renderer(Arc<Shared>);
+
+struct Shared {
+    settings: mpsc::UnboundedSender<Settings>,
+    counters: Arc<Counters>,
+    current: Mutex<Option<(Plan, Vec<SiteSockets>)>>,
+}
+
+/// What the thread changes to.
+struct Settings {
+    plan: Option<Plan>,
+    sites: Vec<(SiteSockets, std::os::unix::net::UnixListener)>,
+    closed: Vec<SiteSockets>,
+    done: oneshot::Sender<()>,
+}
+
+impl Renderer {
+    /// Starts the renderer's thread. Profiles of browsers are in folders below `dir`, which must exist. A browser is started with the
+    /// first page.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(dir: PathBuf) -> io::Result<Renderer> {
+        let (settings, received) = mpsc::unbounded_channel();
+        let counters = Arc::new(Counters::default());
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread =
+            Rendering { dir, counters: counters.clone(), pool: None, sites: HashMap::new(), connector: None };
+        std::thread::Builder::new()
+            .name("flatout-render".to_owned())
+            .spawn(move || runtime.block_on(thread.run(received)))?;
+        Ok(Renderer(Arc::new(Shared { settings, counters, current: Mutex::default() })))
+    }
+
+    /// Changes to a plan and its sites. Pages that are being rendered are finished as before.
+    ///
+    /// # Errors
+    /// A socket cannot be bound; nothing has changed.
+    pub fn change(&self, plan: &Plan, sites: &[SiteSockets]) -> io::Result<()> {
+        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let (former_plan, former_sites) = match current.as_ref() {
+            Some((plan, sites)) => (Some(plan), sites.as_slice()),
+            None => (None, &[][..]),
+        };
+        let new = sites.iter().filter(|site| !former_sites.contains(site));
+        let bound =
+            new.map(|site| Ok((site.clone(), bind(&site.renderer)?))).collect::<io::Result<Vec<_>>>()?;
+        let closed = former_sites.iter().filter(|site| !sites.contains(site)).cloned().collect();
+        let (done, is_done) = oneshot::channel();
+        let plan_change = (former_plan != Some(plan)).then(|| plan.clone());
+        let settings = Settings { plan: plan_change, sites: bound, closed, done };
+        // The thread ends after this one.
+        let _ = self.0.settings.send(settings);
+        let _ = is_done.blocking_recv();
+        *current = Some((plan.clone(), sites.to_vec()));
+        Ok(())
+    }
+
+    /// What it has done.
+    pub fn figures(&self) -> Figures {
+        self.0.counters.figures()
+    }
+}
+
+fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The state of the renderer's thread.
+struct Rendering {
+    dir: PathBuf,
+    counters: Arc<Counters>,
+    pool: Option<Arc<Pool>>,
+    sites: HashMap<SiteSockets, (Arc<Mutex<Arc<SiteRenderer>>>, JoinHandle<()>)>,
+    connector: Option<TlsConnector>,
+}
+
+impl Rendering {
+    async fn run(mut self, mut settings: mpsc::UnboundedReceiver<Settings>) {
+        while let Some(settings) = settings.recv().await {
+            self.apply(settings);
+        }
+        for (sockets, _) in self.sites.drain() {
+            let _ = std::fs::remove_file(&sockets.renderer);
+        }
+    }
+
+    fn apply(&mut self, settings: Settings) {
+        let Settings { plan, sites, closed, done } = settings;
+        for sockets in closed {
+            if let Some((_, listening)) = self.sites.remove(&sockets) {
+                listening.abort();
+                let _ = std::fs::remove_file(&sockets.renderer);
+            }
+        }
+        if let Some(plan) = plan {
+            if !plan.allow.is_empty() && self.connector.is_none() {
+                self.connector = flatout_tls::client_config(None).ok().map(TlsConnector::from);
+            }
+            self.pool = Some(Arc::new(Pool::new(plan, self.dir.clone(), self.counters.clone())));
+        }
+        let Some(pool) = self.pool.clone() else { return };
+        for (sockets, (renderer, _)) in &self.sites {
+            *lock(renderer) = Arc::new(self.site(&pool, sockets));
+        }
+        for (sockets, listener) in sites {
+            let renderer = Arc::new(Mutex::new(Arc::new(self.site(&pool, &sockets))));
+            let Ok(listener) = UnixListener::from_std(listener) else { continue };
+            let listening = tokio::spawn(listen(listener, renderer.clone()));
+            self.sites.insert(sockets, (renderer, listening));
+        }
+        let _ = done.send(());
+    }
+
+    fn site(&self, pool: &Arc<Pool>, sockets: &SiteSockets) -> SiteRenderer {
+        SiteRenderer {
+            pool: pool.clone(),
+            socket: sockets.site.clone(),
+            connector: self.connector.clone(),
+            counters: self.counters.clone(),
+        }
+    }
+}
+
+fn lock(renderer: &Mutex<Arc<SiteRenderer>>) -> std::sync::MutexGuard<'_, Arc<SiteRenderer>> {
+    renderer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn listen(listener: UnixListener, renderer: Arc<Mutex<Arc<SiteRenderer>>>) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // No descriptor is free: some will be.
+            Err(_) => {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let renderer = renderer.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let renderer = lock(&renderer).clone();
+                async move { Ok::<_, Infallible>(renderer.respond(request).await) }
+            });
+            // A proxy that closes its connection has lost its client.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            drop(permit);
+        });
+    }
+}
