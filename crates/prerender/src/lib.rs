@@ -1,10 +1,12 @@
 //! Pages for crawlers: who gets them, and the browser that draws them.
 //!
 //! ```text
-//! site ── crawler(User-Agent), wants_page(..) ──> a crawler, and a page: the request goes to the renderer
+//! site ── crawler(User-Agent), wants_page(..) ──> a crawler that wants a page: its request goes to the cache
+//! cache ── what is not stored ──> proxy ── Unix socket ──> service: the page, from the site ──> pool ──> a page of a browser
+//! page ── each request of it, paused ──> walls: the site's own socket, or an allowed origin ──> HTML
 //! ```
 //!
-//! Without features this crate only recognises crawlers, and depends on nothing.
+//! To the cache and the proxy the renderer is an upstream. Without features this crate recognises crawlers and has the renderer's settings.
 #![forbid(unsafe_code)]
 // The data path: data from a client, a page or a plan must not crash a worker or the renderer.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
@@ -15,9 +17,9 @@ mod crawlers;
 mod eligible;
 #[cfg(feature = "browser")]
 mod figures;
+mod origins;
 #[cfg(feature = "browser")]
 mod page;
-#[cfg(feature = "browser")]
 mod plan;
 #[cfg(feature = "browser")]
 mod pool;
@@ -32,9 +34,7 @@ pub use crawlers::{Crawler, CrawlerKind, crawler};
 pub use eligible::wants_page;
 #[cfg(feature = "browser")]
 pub use figures::{Figures, RenderOutcome};
-#[cfg(feature = "browser")]
+pub use origins::AllowedOrigin;
 pub use plan::{PAGE_MEMORY_BYTES_MIN, PAGES_MAX, Plan, QUEUE_MAX};
 #[cfg(feature = "browser")]
 pub use renderer::{Renderer, SiteSockets};
-#[cfg(feature = "browser")]
-pub use walls::AllowedOrigin;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::walls::AllowedOrigin;
+use crate::origins::AllowedOrigin;
 
 /// A renderer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,8 +37,14 @@ const NOT_SETTABLE: [&str; 12] = [
 /// Who asks: fields that a page may use, of the request of a crawler. Nothing that identifies a visitor is among them.
 const OF_CRAWLER: [&str; 2] = ["accept", "accept-language"];
 
-/// How long a page is stored that was not finished, and one that has moved, in seconds.
-const LATE: &str = "max-age=60";
+/// How long a page is stored that was not finished, one that has moved, and one that is no page.
+const SHORT: &str = "max-age=60";
+
+/// The field in which a route says how long its pages are stored. Only the route can send it: it replaces that of clients.
+const ROUTE_LIFETIME: &str = "x-prerender-cache";
+
+/// The field that says so to our own cache, and to no other (RFC 9213).
+const CACHE_LIFETIME: HeaderName = HeaderName::from_static("flatout-cache-control");
 
 /// Renders the pages of one site.
 pub(crate) struct SiteRenderer {
@@ -63,6 +69,7 @@ impl SiteRenderer {
         };
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let url = page.url(&target);
+        let lifetime = request.headers().get(ROUTE_LIFETIME).cloned();
         let fetcher = |agent: &str| {
             let agent = HeaderValue::from_str(agent).unwrap_or(HeaderValue::from_static("flatout-prerender"));
             Fetcher::new(self.socket.clone(), page.clone(), self.connector.clone(), agent)
@@ -84,7 +91,7 @@ impl SiteRenderer {
         match self.pool.render(&document, fetcher).await {
             Ok(PageResult::Rendered(rendered)) => {
                 let outcome = if rendered.is_late { RenderOutcome::Late } else { RenderOutcome::Rendered };
-                (html(&document.fetched.fields, rendered), outcome)
+                (html(&document.fetched.fields, rendered, lifetime), outcome)
             }
             Ok(PageResult::Moved(url)) => (moved(&url), RenderOutcome::Moved),
             Err(RenderFault::Overload) => (skipped(document, "overload"), RenderOutcome::Overload),
@@ -124,7 +131,7 @@ fn is_page(fetched: &Fetched) -> bool {
 }
 
 /// The HTML of a page.
-fn html(document: &HeaderMap, rendered: Rendered) -> Response<Full<Bytes>> {
+fn html(document: &HeaderMap, rendered: Rendered, lifetime: Option<HeaderValue>) -> Response<Full<Bytes>> {
     let status =
         StatusCode::from_u16(rendered.status).ok().filter(|status| (200..600).contains(&status.as_u16()));
     let status = status.unwrap_or_default();
@@ -149,8 +156,10 @@ fn html(document: &HeaderMap, rendered: Rendered) -> Response<Full<Bytes>> {
         .insert(MARK, HeaderValue::from_static(if rendered.is_late { "rendered; late" } else { "rendered" }));
     if is_private(document) {
         fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    } else if rendered.is_late || status.is_server_error() {
-        fields.insert(CACHE_CONTROL, HeaderValue::from_static(LATE));
+    } else {
+        let is_final = !rendered.is_late && status.is_success();
+        let lifetime = lifetime.filter(|_| is_final).unwrap_or(HeaderValue::from_static(SHORT));
+        fields.insert(CACHE_LIFETIME, lifetime);
     }
     response
 }
@@ -172,7 +181,7 @@ fn moved(url: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::FOUND;
     response.headers_mut().insert(LOCATION, url);
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(LATE));
+    response.headers_mut().insert(CACHE_LIFETIME, HeaderValue::from_static(SHORT));
     response.headers_mut().insert(MARK, HeaderValue::from_static("moved"));
     response
 }
@@ -182,9 +191,16 @@ fn plain(fetched: Fetched, mark: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(fetched.body));
     *response.status_mut() = StatusCode::from_u16(fetched.status).unwrap_or(StatusCode::BAD_GATEWAY);
     *response.headers_mut() = fetched.fields;
+    let response_status = response.status();
     let fields = response.headers_mut();
-    for name in ["connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding"] {
+    for name in
+        ["connection", "flatout-cache-control", "keep-alive", "set-cookie", "trailer", "transfer-encoding"]
+    {
         fields.remove(name);
+    }
+    let is_stored_for_short = response_status.is_redirection() || response_status.is_client_error();
+    if is_stored_for_short && !is_private(fields) {
+        fields.insert(CACHE_LIFETIME, HeaderValue::from_static(SHORT));
     }
     fields.insert(MARK, HeaderValue::from_str(mark).unwrap_or(HeaderValue::from_static("plain")));
     response
@@ -242,15 +258,17 @@ mod tests {
             .to_vec(),
             ..Rendered::default()
         };
-        let response = html(&HeaderMap::new(), rendered);
+        let lifetime = Some(HeaderValue::from_static("max-age=9"));
+        let response = html(&HeaderMap::new(), rendered, lifetime.clone());
+        assert_eq!(response.headers()["flatout-cache-control"], "max-age=60");
         assert_eq!(response.status(), 404);
         let names: Vec<&str> = response.headers().keys().map(HeaderName::as_str).collect();
-        assert_eq!(names.len(), 3, "{names:?}");
+        assert_eq!(names.len(), 4, "{names:?}");
         assert_eq!(response.headers()["x-robots-tag"], "noindex");
         assert_eq!(response.headers()["x-prerender"], "rendered");
         for status in [0, 1, 101, 99, 600, 999] {
             assert_eq!(
-                html(&HeaderMap::new(), Rendered { status, ..Rendered::default() }).status(),
+                html(&HeaderMap::new(), Rendered { status, ..Rendered::default() }, None).status(),
                 200,
                 "{status}"
             );

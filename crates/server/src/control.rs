@@ -18,7 +18,7 @@ use crate::start;
 use crate::turns::Turns;
 use crate::upgrade::Predecessor;
 use crate::upgrade::Program;
-use crate::{Failure, signals};
+use crate::{Failure, prerender, signals};
 
 /// Commands of the operator.
 pub(crate) struct Control {
@@ -208,6 +208,7 @@ impl Running {
             sites: _,          // opened below
             state: _,          // these need a restart: `Plan::restart` has them
             https_redirect: _, //
+            prerender: _,      // opened below
             push: _,           //
             bus: _,            //
             messages: _,       // applied below
@@ -222,6 +223,7 @@ impl Running {
         if let Some(secure) = &secure {
             checked.set_tls_rules(|profile| secure.rules(profile));
         }
+        prerender::prepare(checked)?;
         let former = self.live.opened();
         let opened = start::open(checked, &former.hub, Some(&former))?;
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);

@@ -30,7 +30,7 @@ use crate::plan::{Checked, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::worker::{Site, WorkerService};
-use crate::{Failure, signals};
+use crate::{Failure, prerender, signals};
 
 /// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
 ///
@@ -130,6 +130,7 @@ impl Bound {
             false => observed::Sites::default(),
         });
         checked.number(&numbers)?;
+        prerender::prepare(&checked)?;
         // As the starting user, who may read keys that the serving user may not.
         let secure = Secure::open(checked.plan())?;
         if let Some(secure) = &secure {
@@ -309,6 +310,7 @@ impl Started {
         }
         drop(closing);
         observing.close();
+        prerender::clean();
         ended.map_err(Failure::from)
     }
 }
@@ -336,7 +338,8 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
         Some(former) => Cache::open_after(sites.cache.clone(), former),
         None => Cache::open(sites.cache.clone()),
     });
-    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache })
+    let prerender = prerender::open(checked, former.and_then(|former| former.prerender.as_ref()))?;
+    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache, prerender })
 }
 
 /// Checks what only this machine can tell, without changing anything: its certificates and folders.

@@ -144,6 +144,11 @@ impl Sites {
         self.compiled.hosts.find(listener, authority).is_some()
     }
 
+    /// Whether a listener is for the requests of a renderer.
+    pub fn is_renderer(&self, listener: u16) -> bool {
+        self.compiled.sites.iter().any(|site| site.renderer == Some(listener))
+    }
+
     /// Whether any route has channels.
     pub fn has_push(&self) -> bool {
         let has = |route: &compiled::CompiledRoute| matches!(route.action, compiled::CompiledAction::Push(_));

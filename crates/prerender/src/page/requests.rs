@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 
 use crate::browser::{Devtools, DevtoolsFault, text};
-use crate::walls::{AllowedOrigin, Fetched, Fetcher, PageRequest, PausedRequest, Ruling, judge};
+use crate::origins::AllowedOrigin;
+use crate::walls::{FetchFault, Fetched, Fetcher, PageRequest, PausedRequest, Ruling, judge};
 
 /// Largest body of a request of a page.
 const REQUEST_BODY_BYTES_MAX: usize = 1 << 20;
@@ -20,6 +21,15 @@ const PIXEL: &str = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
 /// Fields of responses that a browser must not see: they are of the connection to us.
 const OF_CONNECTION: [&str; 6] =
     ["connection", "content-encoding", "content-length", "keep-alive", "trailer", "transfer-encoding"];
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// The page has a response, or an error that it would also have elsewhere.
+    Done,
+    /// The page's own site could not be reached.
+    Lost,
+}
 
 /// A request that a page waits for.
 pub(crate) struct Paused {
@@ -66,15 +76,22 @@ impl Paused {
         judge(&request, fetcher.page(), allow)
     }
 
-    /// Carries out a ruling. Returns whether the page got a response.
-    pub(crate) async fn settle(self, ruling: Ruling, devtools: Devtools, fetcher: Arc<Fetcher>) -> bool {
-        let settled = match ruling {
+    /// Carries out a ruling.
+    pub(crate) async fn settle(self, ruling: Ruling, devtools: Devtools, fetcher: Arc<Fetcher>) -> Settled {
+        // A command that fails is of a page that has ended, which shows otherwise.
+        let _ = match ruling {
             Ruling::Fetch(to) => {
                 let method = Method::from_bytes(self.method.as_bytes()).unwrap_or_default();
                 let request = PageRequest { to, method, fields: self.fields, body: self.body };
                 match fetcher.fetch(request).await {
                     Ok(fetched) => fulfill(&devtools, &self.session, &self.id, &fetched).await,
-                    Err(_) => refuse(&devtools, &self.session, &self.id).await,
+                    Err(fault) => {
+                        let _ = refuse(&devtools, &self.session, &self.id).await;
+                        return match fault {
+                            FetchFault::Unreachable(_) => Settled::Lost,
+                            _ => Settled::Done,
+                        };
+                    }
                 }
             }
             Ruling::Picture => {
@@ -85,11 +102,11 @@ impl Paused {
                         { "name": "Access-Control-Allow-Origin", "value": "*" },
                     ],
                 });
-                devtools.send(&self.session, "Fetch.fulfillRequest", picture).await.map(|()| true)
+                devtools.send(&self.session, "Fetch.fulfillRequest", picture).await
             }
             Ruling::Refuse(_) => refuse(&devtools, &self.session, &self.id).await,
         };
-        settled.unwrap_or(false)
+        Settled::Done
     }
 }
 
@@ -111,7 +128,7 @@ pub(crate) async fn fulfill(
     session: &str,
     request: &str,
     fetched: &Fetched,
-) -> Result<bool, DevtoolsFault> {
+) -> Result<(), DevtoolsFault> {
     let fields = fetched.fields.iter().filter(|(name, _)| !OF_CONNECTION.contains(&name.as_str()));
     let fields: Vec<Value> = fields
         .map(|(name, value)| json!({ "name": name.as_str(), "value": String::from_utf8_lossy(value.as_bytes()) }))
@@ -120,13 +137,13 @@ pub(crate) async fn fulfill(
         "requestId": request, "responseCode": fetched.status, "responseHeaders": fields,
         "body": BASE64_STANDARD.encode(&fetched.body),
     });
-    devtools.send(session, "Fetch.fulfillRequest", params).await.map(|()| true)
+    devtools.send(session, "Fetch.fulfillRequest", params).await
 }
 
 /// Makes a request fail in its page.
-pub(crate) async fn refuse(devtools: &Devtools, session: &str, request: &str) -> Result<bool, DevtoolsFault> {
+pub(crate) async fn refuse(devtools: &Devtools, session: &str, request: &str) -> Result<(), DevtoolsFault> {
     let params = json!({ "requestId": request, "errorReason": "BlockedByClient" });
-    devtools.send(session, "Fetch.failRequest", params).await.map(|()| false)
+    devtools.send(session, "Fetch.failRequest", params).await
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::requests::{Paused, fulfill, refuse};
+use super::requests::{Paused, Settled, fulfill, refuse};
 use super::session::PageSession;
 use crate::browser::{Devtools, DevtoolsEvent, DevtoolsFault, text};
-use crate::walls::{AllowedOrigin, Fetched, Fetcher, Ruling};
+use crate::origins::AllowedOrigin;
+use crate::walls::{Fetched, Fetcher, Ruling};
 
 /// Requests of one page; further ones are refused.
 const REQUESTS_MAX: u32 = 500;
@@ -88,6 +89,8 @@ pub(crate) enum PageFault {
     Large,
     /// It has loaded itself too often.
     Reloads,
+    /// The site did not serve a request of the page: what could be shown would be a part.
+    Lost,
     /// The browser refuses a command, in its words.
     Refused(String),
 }
@@ -111,6 +114,7 @@ impl PageFault {
             PageFault::Hung => "hung",
             PageFault::Large => "large",
             PageFault::Reloads => "reloads",
+            PageFault::Lost => "lost",
             PageFault::Refused(_) => "refused",
         }
     }
@@ -124,7 +128,7 @@ struct Visit<'a> {
     document: &'a Document,
     fetcher: Arc<Fetcher>,
     allow: &'a [AllowedOrigin],
-    fetches: JoinSet<bool>,
+    fetches: JoinSet<Settled>,
     documents: u32,
     targets: u32,
     quiet_since: Instant,
@@ -203,7 +207,12 @@ impl Visit<'_> {
                         return Ok(true);
                     }
                 }
-                Some(_) = self.fetches.join_next(), if !self.fetches.is_empty() => self.quiet_since = Instant::now(),
+                Some(settled) = self.fetches.join_next(), if !self.fetches.is_empty() => {
+                    if matches!(settled, Ok(Settled::Lost)) {
+                        return Err(PageFault::Lost);
+                    }
+                    self.quiet_since = Instant::now();
+                }
                 result = &mut probe, if is_probing => {
                     is_probing = false;
                     let is_ready = result.map_or_else(probe_failed, |result| {

@@ -80,6 +80,8 @@ pub(crate) struct Fetched {
 pub(crate) enum FetchFault {
     /// The name leads to an address that pages must not reach.
     Address(SocketAddr),
+    /// The site's own socket does not accept connections.
+    Unreachable(String),
     /// All else, in words.
     Failed(String),
 }
@@ -134,7 +136,7 @@ impl Fetcher {
                 let proto = if self.page.is_https { "https" } else { "http" };
                 fields.insert("x-forwarded-proto", HeaderValue::from_static(proto));
                 let stream = UnixStream::connect(&self.socket).await;
-                let stream = stream.map_err(|error| failed("the server's own socket", &error))?;
+                let stream = stream.map_err(|error| FetchFault::Unreachable(error.to_string()))?;
                 (Box::new(stream), self.page.authority.clone(), target)
             }
             RequestTarget::Allowed { is_https, host, port, target } => {

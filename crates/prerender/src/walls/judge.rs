@@ -3,7 +3,7 @@
 use http::Uri;
 
 use super::fetch::RequestTarget;
-use super::origins::{AllowedOrigin, origin_of};
+use crate::origins::{AllowedOrigin, origin_of};
 
 /// The origin of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]

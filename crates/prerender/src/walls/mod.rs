@@ -10,8 +10,6 @@
 mod addresses;
 mod fetch;
 mod judge;
-mod origins;
 
 pub(crate) use fetch::{FetchFault, Fetched, Fetcher, MARK, PageRequest, RequestTarget};
 pub(crate) use judge::{PageOrigin, PausedRequest, Ruling, judge};
-pub use origins::AllowedOrigin;

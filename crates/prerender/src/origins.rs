@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "browser")]
 use http::Uri;
 
 /// An origin that pages may fetch from: `https://api.example.com`, `http://example.com:8080`, or `https://*.example.com` for
@@ -60,6 +61,7 @@ impl fmt::Display for AllowedOrigin {
     }
 }
 
+#[cfg(feature = "browser")]
 impl AllowedOrigin {
     /// Whether a URL belongs to it.
     pub(crate) fn has(&self, url: &Uri) -> bool {
@@ -75,6 +77,7 @@ impl AllowedOrigin {
 }
 
 /// Scheme, host in lower case and port of a URL; `None` if it is not of http or https, has no host, or has credentials.
+#[cfg(feature = "browser")]
 pub(crate) fn origin_of(url: &Uri) -> Option<(bool, String, u16)> {
     let is_https = match url.scheme_str()? {
         "https" => true,
@@ -94,7 +97,7 @@ pub(crate) fn origin_of(url: &Uri) -> Option<(bool, String, u16)> {
     (!host.is_empty()).then_some((is_https, host, port))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "browser"))]
 mod tests {
     use super::*;
 

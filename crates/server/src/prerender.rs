@@ -1,0 +1,156 @@
+//! The renderer of a server: its folder, its sockets, and the upstreams that lead to it.
+//!
+//! ```text
+//! crawler ── site ── cache ── proxy ── `render-…` ──> renderer ── `site-…` ──> the same site: the page, and what it loads
+//! ```
+
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use flatout_engine::{Address, Listen};
+use flatout_prerender::Plan as RendererPlan;
+use flatout_proxy::{Address as ServerAddress, Server, Upstream};
+
+use crate::plan::{Checked, Plan};
+use crate::{Failure, prerender};
+
+/// A renderer, and the sites whose pages it renders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrerenderPlan {
+    /// The renderer.
+    pub renderer: RendererPlan,
+    /// The names of the sites.
+    pub sites: Vec<String>,
+}
+
+/// Time of a request to the renderer beyond that of a page: the document before it, the queue, and the HTML after it.
+const TIME_BESIDE_PAGE: Duration = Duration::from_secs(60);
+
+/// Connections of one worker to the renderer, and requests that wait for one: each waits for a page.
+const CONNECTIONS_MAX: usize = 256;
+
+/// The folder of this process for sockets and profiles of browsers. Nobody else can guess its name.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let random = RandomState::new().hash_one(std::process::id());
+        std::env::temp_dir().join(format!("flatout-prerender-{}-{random:016x}", std::process::id()))
+    })
+}
+
+/// A socket of a site. A site keeps it for as long as the process runs.
+fn socket(kind: &str, site: &str) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    site.hash(&mut hasher);
+    folder().join(format!("{kind}-{:016x}", hasher.finish()))
+}
+
+/// The upstream that renders the pages of a site.
+pub fn upstream(site: &str, renderer: &RendererPlan) -> Upstream {
+    let server = Server::new(ServerAddress::Unix(socket("render", site)));
+    let mut upstream = Upstream::new(&format!("prerender {site}"), vec![server]);
+    upstream.connections_max = CONNECTIONS_MAX;
+    upstream.queue_max = CONNECTIONS_MAX;
+    upstream.read_time_max = renderer.page_time.saturating_mul(4) + TIME_BESIDE_PAGE;
+    // The renderer repeats what can be repeated.
+    upstream.retries_max = 0;
+    upstream
+}
+
+/// The listeners at which the renderer's requests arrive, each with its site's index.
+pub(crate) fn listens(plan: &Plan) -> Vec<(usize, Listen)> {
+    let names = plan.prerender.iter().flat_map(|prerender| &prerender.sites);
+    let sites = names.filter_map(|name| {
+        let at = plan.sites.sites.iter().position(|site| site.name == *name)?;
+        let listen = Listen::from(Address::Unix(socket("site", name)));
+        Some((at, Listen { is_plain: true, ..listen }))
+    });
+    sites.collect()
+}
+
+/// Makes the folder, before anything is bound in it.
+///
+/// # Errors
+/// The folder cannot be made.
+pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
+    if checked.plan().prerender.is_none() || folder().exists() {
+        return Ok(());
+    }
+    // Browsers of a server that runs as root have another user, who has to pass.
+    let made = std::fs::DirBuilder::new().mode(0o711).create(folder());
+    let made = made.and_then(|()| match checked.plan().server.user.as_deref() {
+        Some(user) => {
+            let (uid, gid) = flatout_lane::process::user_ids(user)?;
+            chown(folder(), Some(uid), Some(gid))
+        }
+        None => Ok(()),
+    });
+    made.map_err(|error| cannot(&error))
+}
+
+/// Removes the folder, at the end of the process.
+pub(crate) fn clean() {
+    // Without a renderer there is none. A browser that is just ending may still write into it.
+    let _ = std::fs::remove_dir_all(folder());
+}
+
+fn cannot(error: &io::Error) -> Failure {
+    Failure::Run(format!("prerender: {}: {error}", prerender::folder().display()))
+}
+
+#[cfg(feature = "prerender")]
+mod running {
+    use flatout_prerender::{Renderer, SiteSockets};
+
+    use super::{cannot, folder, socket};
+    use crate::Failure;
+    use crate::plan::Checked;
+
+    /// The renderer of a plan, or that of the former plan, changed to this one.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or a socket not be bound.
+    pub(crate) fn open(checked: &Checked, former: Option<&Renderer>) -> Result<Option<Renderer>, Failure> {
+        let Some(plan) = &checked.plan().prerender else { return Ok(None) };
+        let sockets =
+            |name: &String| SiteSockets { renderer: socket("render", name), site: socket("site", name) };
+        let sites: Vec<SiteSockets> = plan.sites.iter().map(sockets).collect();
+        let renderer = match former {
+            Some(former) => former.clone(),
+            None => Renderer::start(folder().to_owned()).map_err(|error| cannot(&error))?,
+        };
+        renderer.change(&plan.renderer, &sites).map_err(|error| cannot(&error))?;
+        Ok(Some(renderer))
+    }
+}
+
+#[cfg(not(feature = "prerender"))]
+mod running {
+    use crate::Failure;
+    use crate::plan::Checked;
+
+    /// What takes the renderer's place in a program without one.
+    #[derive(Debug, Clone)]
+    pub enum Renderer {}
+
+    pub(crate) fn open(checked: &Checked, _: Option<&Renderer>) -> Result<Option<Renderer>, Failure> {
+        match checked.plan().prerender {
+            None => Ok(None),
+            Some(_) => Err(Failure::Usage(
+                "prerender: this program was built without the feature `prerender`".to_owned(),
+            )),
+        }
+    }
+}
+
+pub(crate) use running::open;
+
+/// The renderer.
+#[cfg(feature = "prerender")]
+pub use flatout_prerender::Renderer;
+#[cfg(not(feature = "prerender"))]
+pub use running::Renderer;
