@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Request;
 use hyper::body::Incoming;
@@ -39,7 +39,8 @@ pub struct SiteSockets {
 pub struct Renderer(Arc<Shared>);
 
 struct Shared {
-    settings: mpsc::UnboundedSender<Settings>,
+    settings: Mutex<Option<mpsc::UnboundedSender<Settings>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     counters: Arc<Counters>,
     current: Mutex<Option<(Plan, Vec<SiteSockets>)>>,
 }
@@ -64,10 +65,11 @@ impl Renderer {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let thread =
             Rendering { dir, counters: counters.clone(), pool: None, sites: HashMap::new(), connector: None };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("flatout-render".to_owned())
             .spawn(move || runtime.block_on(thread.run(received)))?;
-        Ok(Renderer(Arc::new(Shared { settings, counters, current: Mutex::default() })))
+        let (settings, thread) = (Mutex::new(Some(settings)), Mutex::new(Some(thread)));
+        Ok(Renderer(Arc::new(Shared { settings, thread, counters, current: Mutex::default() })))
     }
 
     /// Changes to a plan and its sites. Pages that are being rendered are finished as before.
@@ -75,7 +77,7 @@ impl Renderer {
     /// # Errors
     /// A socket cannot be bound; nothing has changed.
     pub fn change(&self, plan: &Plan, sites: &[SiteSockets]) -> io::Result<()> {
-        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.0.current);
         let (former_plan, former_sites) = match current.as_ref() {
             Some((plan, sites)) => (Some(plan), sites.as_slice()),
             None => (None, &[][..]),
@@ -87,11 +89,21 @@ impl Renderer {
         let (done, is_done) = oneshot::channel();
         let plan_change = (former_plan != Some(plan)).then(|| plan.clone());
         let settings = Settings { plan: plan_change, sites: bound, closed, done };
-        // The thread ends after this one.
-        let _ = self.0.settings.send(settings);
+        let sender = lock(&self.0.settings);
+        let Some(sender) = sender.as_ref() else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let _ = sender.send(settings);
         let _ = is_done.blocking_recv();
         *current = Some((plan.clone(), sites.to_vec()));
         Ok(())
+    }
+
+    /// Ends it: pages that are being rendered are lost, and the browsers have ended when this returns.
+    pub fn end(&self) {
+        lock(&self.0.settings).take();
+        if let Some(thread) = lock(&self.0.thread).take() {
+            // It has no more to report than its end.
+            let _ = thread.join();
+        }
     }
 
     /// What it has done.
@@ -101,6 +113,11 @@ impl Renderer {
 }
 
 fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    // That of a renderer before this one.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let listener = std::os::unix::net::UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -120,9 +137,7 @@ impl Rendering {
         while let Some(settings) = settings.recv().await {
             self.apply(settings);
         }
-        for (sockets, _) in self.sites.drain() {
-            let _ = std::fs::remove_file(&sockets.renderer);
-        }
+        // The files of its sockets stay: another renderer may have taken their places.
     }
 
     fn apply(&mut self, settings: Settings) {
@@ -162,8 +177,8 @@ impl Rendering {
     }
 }
 
-fn lock(renderer: &Mutex<Arc<SiteRenderer>>) -> std::sync::MutexGuard<'_, Arc<SiteRenderer>> {
-    renderer.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn listen(listener: UnixListener, renderer: Arc<Mutex<Arc<SiteRenderer>>>) {

@@ -177,10 +177,11 @@ impl Control {
             several(sites.upstreams.len(), "upstream"),
         ]
         .join(", ");
-        let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
+        let listed = |what: &str, addresses: Vec<Address>| match addresses.iter().all(prerender::is_own) {
             true => String::new(),
             false => {
-                let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+                let addresses = addresses.iter().filter(|address| !prerender::is_own(address));
+                let names: Vec<String> = addresses.map(Address::to_string).collect();
                 format!("; {what} {}", names.join(" "))
             }
         };

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::prerender::Renderer;
+use crate::prerender::{self, Renderer};
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
 use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug};
@@ -128,6 +128,9 @@ impl Source for Live {
     fn collect(&self, into: &mut Vec<Family>) {
         if let Some(cache) = &self.opened().cache {
             cache.collect(into);
+        }
+        if let Some(renderer) = &self.opened().prerender {
+            prerender::collect(renderer, into);
         }
     }
 }

@@ -12,6 +12,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use flatout_engine::{Address, Listen};
+use flatout_observe::metrics::Family;
+#[cfg(feature = "prerender")]
+use flatout_observe::metrics::{Kind, Value};
 use flatout_prerender::Plan as RendererPlan;
 use flatout_proxy::{Address as ServerAddress, Server, Upstream};
 
@@ -92,9 +95,17 @@ pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
     made.map_err(|error| cannot(&error))
 }
 
-/// Removes the folder, at the end of the process.
-pub(crate) fn clean() {
-    // Without a renderer there is none. A browser that is just ending may still write into it.
+/// Whether an address is one of the renderer's, which nobody else is to use.
+pub(crate) fn is_own(address: &Address) -> bool {
+    matches!(address, Address::Unix(path) if path.starts_with(folder()))
+}
+
+/// Ends a renderer, and removes its folder, at the end of the process.
+pub(crate) fn end(renderer: Option<&Renderer>) {
+    if let Some(renderer) = renderer {
+        renderer.end();
+    }
+    // Without a renderer there is none.
     let _ = std::fs::remove_dir_all(folder());
 }
 
@@ -128,6 +139,75 @@ mod running {
     }
 }
 
+/// The figures of a renderer for metrics.
+#[cfg(feature = "prerender")]
+pub(crate) fn collect(renderer: &Renderer, into: &mut Vec<Family>) {
+    let figures = renderer.figures();
+    let one = |kind, name, help, value| {
+        let mut family = Family::new(name, kind, help);
+        family.add(&[], value);
+        family
+    };
+    let mut renders =
+        Family::new("flatout_prerender_requests", Kind::Counter, "Requests to the renderer, by outcome");
+    for (outcome, count) in flatout_prerender::RenderOutcome::ALL.into_iter().zip(figures.outcomes) {
+        renders.add(&[("outcome", outcome.label())], Value::Count(count));
+    }
+    let mut times = Family::new(
+        "flatout_prerender_milliseconds",
+        Kind::Counter,
+        "Milliseconds of the renderer's requests, by phase",
+    );
+    for (phase, time) in
+        [("fetch", figures.fetch_time), ("wait", figures.wait_time), ("page", figures.page_time)]
+    {
+        times.add(&[("phase", phase)], Value::Count(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
+    }
+    let mut requests = Family::new(
+        "flatout_prerender_page_requests",
+        Kind::Counter,
+        "Requests of rendered pages, by whether they were refused",
+    );
+    for (refused, count) in
+        [("no", figures.requests.saturating_sub(figures.refused)), ("yes", figures.refused)]
+    {
+        requests.add(&[("refused", refused)], Value::Count(count));
+    }
+    into.extend([
+        renders,
+        times,
+        requests,
+        one(
+            Kind::Gauge,
+            "flatout_prerender_pages",
+            "Pages that are being rendered",
+            Value::Count(figures.active),
+        ),
+        one(
+            Kind::Gauge,
+            "flatout_prerender_waiting",
+            "Requests that wait for a page",
+            Value::Count(figures.waiting),
+        ),
+        one(
+            Kind::Gauge,
+            "flatout_prerender_memory_bytes",
+            "Memory of pages",
+            Value::Count(figures.memory_bytes),
+        ),
+        one(Kind::Counter, "flatout_prerender_browsers", "Browsers started", Value::Count(figures.browsers)),
+        one(
+            Kind::Counter,
+            "flatout_prerender_killed_pages",
+            "Pages killed because of their memory",
+            Value::Count(figures.killed),
+        ),
+    ]);
+}
+
+#[cfg(not(feature = "prerender"))]
+pub(crate) fn collect(_: &Renderer, _: &mut Vec<Family>) {}
+
 #[cfg(not(feature = "prerender"))]
 mod running {
     use crate::Failure;
@@ -136,6 +216,10 @@ mod running {
     /// What takes the renderer's place in a program without one.
     #[derive(Debug, Clone)]
     pub enum Renderer {}
+
+    impl Renderer {
+        pub(crate) fn end(&self) {}
+    }
 
     pub(crate) fn open(checked: &Checked, _: Option<&Renderer>) -> Result<Option<Renderer>, Failure> {
         match checked.plan().prerender {
