@@ -111,7 +111,7 @@ fn crawlers_get_drawn_pages_from_the_cache_and_people_the_application() {
 }
 
 #[test]
-fn one_render_is_for_all_who_wait() {
+fn waiting_requests_share_one_render() {
     if !has_chromium() {
         return;
     }
@@ -134,7 +134,7 @@ fn one_render_is_for_all_who_wait() {
 }
 
 #[test]
-fn the_operator_chooses_who_gets_drawn_pages() {
+fn conditions_and_kinds_select_the_crawlers() {
     if !has_chromium() {
         return;
     }
@@ -194,6 +194,7 @@ fn pages_of_sites_with_tls_keep_their_scheme() {
         return;
     }
     let (application, authority) = (Application::new(), Authority::new());
+    authority.sign("a", "a.test");
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [secure, plain] = ports.map(|listener| listener.local_addr().unwrap().port());
     let (certificate, key) = (authority.path("a.pem"), authority.path("a.key"));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_for_pages_are_told_from_those_for_files() {
+    fn requests_for_files_are_not_for_pages() {
         for (method, path, accept, expected) in [
             ("GET", "/", None, true),
             ("HEAD", "/articles/1", Some("*/*"), true),

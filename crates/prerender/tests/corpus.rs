@@ -8,7 +8,7 @@ fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn no_browser_of_a_thousand_is_taken_for_a_crawler() {
+fn no_browser_of_a_thousand_is_recognised_as_a_crawler() {
     let browsers: Vec<&str> = lines(include_str!("browsers.txt")).collect();
     assert!(browsers.len() >= 1000, "{} browsers", browsers.len());
     let wrong: Vec<_> = browsers.iter().filter_map(|it| Some((it, crawler(it.as_bytes())?.name))).collect();
@@ -16,7 +16,7 @@ fn no_browser_of_a_thousand_is_taken_for_a_crawler() {
 }
 
 #[test]
-fn crawlers_are_recognised_by_what_they_send() {
+fn crawlers_are_recognised_by_their_user_agents() {
     for line in lines(include_str!("crawlers.txt")) {
         let parts: Vec<&str> = line.split('\t').collect();
         let [name, kind, user_agent] = parts[..] else { panic!("three parts are needed: {line}") };

@@ -2,7 +2,7 @@
 //! the plan, so it can be computed again.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use flatout_engine::Tls;
 use flatout_wire::target::{encode_path, normal_path};
@@ -279,10 +279,14 @@ impl Compiled {
     }
 }
 
-/// The client of a page's request: nobody, so that no rule for addresses lets a page see more than a crawler does.
+/// The address of a page's requests, of the prefix that no packet comes from (RFC 6666): no rule for addresses, and none for Unix
+/// sockets, lets a page see more than any client does.
+const RENDERER_ADDRESS: IpAddr = IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0));
+
+/// The client of a page's request.
 fn of_renderer(head: &Head<'_>) -> Client {
     let is_https = head.field("x-forwarded-proto") == Some(b"https");
-    Client { address: None, is_https, is_early: false, is_from_proxy: false }
+    Client { address: Some(RENDERER_ADDRESS), is_https, is_early: false, is_from_proxy: false }
 }
 
 impl Resolution<'_> {

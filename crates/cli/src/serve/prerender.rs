@@ -1,7 +1,9 @@
 //! The route that renders the pages of another one for crawlers: it has the same paths and rules, and comes before it.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use flatout_config::Mistake;
 use flatout_prerender::CrawlerKind;
 use flatout_proxy::Forward;
 use flatout_server::prerender;
@@ -10,6 +12,7 @@ use flatout_site::plan::{
 };
 
 use super::options::ServeOptions;
+use super::site::Reader;
 
 /// Who gets rendered pages, and for how long they are stored.
 #[derive(Debug, Clone)]
@@ -34,12 +37,25 @@ impl Default for PrerenderOptions {
     }
 }
 
+/// A route, and before it the one that renders its pages for crawlers, if it has one.
+pub(super) fn rendered(
+    reader: Reader<'_>,
+    mut route: Route,
+    at: &Range<usize>,
+    options: &ServeOptions,
+    site: &str,
+) -> Result<Vec<Route>, Mistake> {
+    let rendering = options.rendering(&mut route, site);
+    let rendering = rendering.map_err(|message| reader.tree.mistake(at, message))?;
+    Ok(rendering.into_iter().chain([route]).collect())
+}
+
 impl ServeOptions {
     /// The route for crawlers, if `route` has one. `route` then says that its pages differ by `User-Agent`.
     ///
     /// # Errors
     /// The route has rules that a page of a cache must not evade.
-    pub(super) fn rendering(&self, route: &mut Route, site: &str) -> Result<Option<Route>, String> {
+    fn rendering(&self, route: &mut Route, site: &str) -> Result<Option<Route>, String> {
         let renders = matches!(route.action, Action::Files(_) | Action::Proxy(_) | Action::Reroute(_));
         let is_public = matches!(route.entry, RouteEntry::Paths | RouteEntry::BeforePaths);
         if !self.prerender.is_on

@@ -12,6 +12,7 @@ use super::blocks::ACTIONS;
 use super::channels;
 use super::options::{Level, ServeOptions};
 use super::parse;
+use super::prerender::rendered;
 use super::site::{Places, Reader};
 use super::values::{Values, place};
 use super::when::ConditionalAction;
@@ -313,19 +314,6 @@ impl Sites {
             self.plan.folders.len() - 1
         })
     }
-}
-
-/// A route, and before it the one that renders its pages for crawlers, if it has one.
-fn rendered(
-    reader: Reader<'_>,
-    mut route: Route,
-    at: &Range<usize>,
-    options: &ServeOptions,
-    site: &str,
-) -> Result<Vec<Route>, Mistake> {
-    let rendering = options.rendering(&mut route, site);
-    let rendering = rendering.map_err(|message| reader.tree.mistake(at, message))?;
-    Ok(rendering.into_iter().chain([route]).collect())
 }
 
 /// Whether a route takes all requests of a later one.

@@ -5,8 +5,11 @@
 //!     ──> no request in progress for a while, and the page is ready, or its deadline ──> serialize ──> close
 //! ```
 
+mod html;
 mod requests;
+mod result;
 mod session;
 mod visit;
 
-pub(crate) use visit::{Document, PageFault, PageResult, Rendered, Times, visit};
+pub(crate) use result::{Document, PageFault, PageResult, Rendered, Times};
+pub(crate) use visit::visit;

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
+use super::html::serialize;
 use super::requests::{Paused, Settled, fulfill, refuse};
+use super::result::{Document, PageFault, PageResult, Rendered, Times};
 use super::session::PageSession;
 use crate::browser::{Devtools, DevtoolsEvent, DevtoolsFault, text};
 use crate::origins::AllowedOrigin;
-use crate::walls::{Fetched, Fetcher, Ruling};
+use crate::walls::{Fetcher, Ruling};
 
 /// Requests of one page; further ones are refused.
 const REQUESTS_MAX: u32 = 500;
@@ -29,96 +31,6 @@ const ERROR_CHARACTERS_MAX: usize = 500;
 
 /// How often a page that is not ready is asked again.
 const READY_PERIOD: Duration = Duration::from_millis(100);
-
-/// Time limit of the page's HTML, after its deadline too.
-const SERIALIZE_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Largest HTML, in UTF-16 code units, and its elements.
-const HTML_CHARACTERS_MAX: usize = 8 << 20;
-const ELEMENTS_MAX: usize = 200_000;
-
-/// What a page is made of: its URL, and the document that we have fetched already.
-pub(crate) struct Document {
-    pub(crate) url: String,
-    pub(crate) fetched: Fetched,
-}
-
-/// When a page is finished.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) page: Duration,
-    pub(crate) idle: Duration,
-}
-
-/// The HTML of a page.
-#[derive(Debug, Default)]
-pub(crate) struct Rendered {
-    pub(crate) html: String,
-    /// The status that the page asks for; 0 if it asks for none.
-    pub(crate) status: u16,
-    /// Field lines that the page asks for.
-    pub(crate) fields: Vec<String>,
-    /// It was not finished at its deadline.
-    pub(crate) is_late: bool,
-    pub(crate) requests: u32,
-    pub(crate) refused: u32,
-    /// Errors of its scripts.
-    pub(crate) errors: Vec<String>,
-}
-
-/// The result of a visit.
-#[derive(Debug)]
-pub(crate) enum PageResult {
-    Rendered(Rendered),
-    /// The page has gone to this URL.
-    Moved(String),
-}
-
-/// Why a page has no HTML.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PageFault {
-    /// The browser has ended, or does not respond.
-    Browser,
-    /// The page has crashed, or was killed for its memory.
-    Crashed,
-    /// It has caused more than it may.
-    Flooded,
-    /// Its scripts do not return.
-    Hung,
-    /// Its HTML is larger than allowed.
-    Large,
-    /// It has loaded itself too often.
-    Reloads,
-    /// The site did not serve a request of the page: what could be shown would be a part.
-    Lost,
-    /// The browser refuses a command, in its words.
-    Refused(String),
-}
-
-impl From<DevtoolsFault> for PageFault {
-    fn from(fault: DevtoolsFault) -> PageFault {
-        match fault {
-            DevtoolsFault::Closed | DevtoolsFault::Late => PageFault::Browser,
-            DevtoolsFault::Refused(why) => PageFault::Refused(why),
-        }
-    }
-}
-
-impl PageFault {
-    /// Its name in metrics and in `X-Prerender`.
-    pub(crate) fn label(&self) -> &'static str {
-        match self {
-            PageFault::Browser => "browser",
-            PageFault::Crashed => "crashed",
-            PageFault::Flooded => "flooded",
-            PageFault::Hung => "hung",
-            PageFault::Large => "large",
-            PageFault::Reloads => "reloads",
-            PageFault::Lost => "lost",
-            PageFault::Refused(_) => "refused",
-        }
-    }
-}
 
 type Probe = Pin<Box<dyn Future<Output = Result<Value, DevtoolsFault>> + Send>>;
 
@@ -174,7 +86,7 @@ impl Visit<'_> {
         if let Some(url) = self.moved.take() {
             return Ok(PageResult::Moved(url));
         }
-        self.serialize().await?;
+        serialize(&mut self.session, &mut self.rendered).await?;
         Ok(PageResult::Rendered(std::mem::take(&mut self.rendered)))
     }
 
@@ -325,58 +237,6 @@ impl Visit<'_> {
         self.quiet_since = Instant::now();
         Ok(())
     }
-
-    /// Takes the page's HTML, from a world that its scripts do not reach.
-    async fn serialize(&mut self) -> Result<(), PageFault> {
-        let serialized = timeout(SERIALIZE_TIME_MAX, self.serialized()).await;
-        let value = match serialized {
-            Ok(value) => value?,
-            Err(_) => return Err(PageFault::Hung),
-        };
-        match text(&value, "fault") {
-            "" => {}
-            _ => return Err(PageFault::Large),
-        }
-        let status = value.get("status").and_then(Value::as_u64).unwrap_or_default();
-        self.rendered.status = u16::try_from(status).unwrap_or_default();
-        let fields = value.get("headers").and_then(Value::as_array).into_iter().flatten();
-        self.rendered.fields = fields.filter_map(Value::as_str).map(str::to_owned).collect();
-        self.rendered.html = text(&value, "html").to_owned();
-        Ok(())
-    }
-
-    async fn serialized(&mut self) -> Result<Value, PageFault> {
-        if self.rendered.is_late {
-            // Scripts that do not return end here. Those of other worlds and later ones go on.
-            self.session.send("Runtime.terminateExecution", json!({})).await?;
-        }
-        let session = &self.session;
-        let result = {
-            let command = async {
-                let world = json!({ "frameId": session.frame, "worldName": "flatout" });
-                let world = session.command("Page.createIsolatedWorld", world).await?;
-                let limits = json!({ "elements": ELEMENTS_MAX, "characters": HTML_CHARACTERS_MAX });
-                let expression = format!("({})({limits})", without_comments(include_str!("serialize.js")));
-                let evaluate = json!({
-                    "expression": expression, "returnByValue": true,
-                    "contextId": world.get("executionContextId").cloned().unwrap_or_default(),
-                });
-                session.command("Runtime.evaluate", evaluate).await
-            };
-            command.await
-        };
-        // A page that crashed meanwhile has sent it.
-        while let Ok(event) = self.session.events.try_recv() {
-            if event.method == "Inspector.targetCrashed" {
-                return Err(PageFault::Crashed);
-            }
-        }
-        let result = result?;
-        if let Some(exception) = result.get("exceptionDetails") {
-            return Err(PageFault::Refused(text(exception, "text").to_owned()));
-        }
-        Ok(result.pointer("/result/value").cloned().unwrap_or_default())
-    }
 }
 
 /// While a document is replaced by another one, there is no world to ask.
@@ -386,9 +246,4 @@ fn probe_failed(_: DevtoolsFault) -> bool {
 
 fn without_fragment(url: &str) -> &str {
     url.split('#').next().unwrap_or(url)
-}
-
-/// The script as an expression.
-fn without_comments(script: &str) -> String {
-    script.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }

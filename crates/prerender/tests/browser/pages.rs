@@ -106,7 +106,7 @@ fn a_page_says_when_it_is_ready() {
 }
 
 #[test]
-fn pages_that_never_finish_are_taken_at_their_deadline() {
+fn pages_that_never_finish_are_serialized_at_their_deadline() {
     if !has_chromium() {
         return;
     }

@@ -98,8 +98,8 @@ pub struct Site {
     pub trust: Trust,
     /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
     pub tls_rules: Option<u16>,
-    /// The number of the listener where a renderer requests what its pages need. These requests have no client, and no limits of rates
-    /// and of concurrency.
+    /// The number of the listener where a renderer requests what its pages need. These requests have a client that nobody is, and no limits
+    /// of rates and of concurrency.
     pub renderer: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
