@@ -134,6 +134,31 @@ fn waiting_requests_share_one_render() {
 }
 
 #[test]
+fn a_warm_up_renders_the_pages_of_a_sitemap() {
+    if !has_chromium() {
+        return;
+    }
+    let application = Application::new();
+    let sitemap = "<urlset><url><loc>http://t/one</loc></url><url><loc>http://t/two?x=1&amp;y=2</loc></url>\
+        <url><loc>http://other.test/three</loc></url></urlset>";
+    application.folder.write("app/sitemap.xml", sitemap);
+    let server = application.start(SITE);
+    let (is_done, text) = application.flatout(&["prerender", "warm", "http://t/sitemap.xml"]);
+    assert!(is_done && text.contains("1 pages and sitemaps to come"), "{text}");
+    until("all is rendered", || application.flatout(&["prerender", "status"]).1.contains("3 done, 0 to come"));
+    for target in ["/one", "/two?x=1&y=2"] {
+        let found = server.get(target, CRAWLER);
+        assert_eq!((found.field("X-Cache-Status"), is_drawn(&found)), (Some("HIT"), true), "{target}");
+    }
+    let (_, text) = application.flatout(&["prerender", "status"]);
+    assert!(text.contains("rendered 2") && text.contains("browsers   1 started"), "{text}");
+    for (url, expected) in [("nonsense", "need the URL"), ("ftp://t/", "need the URL")] {
+        let (is_done, text) = application.flatout(&["prerender", "warm", url]);
+        assert!(!is_done && text.contains(expected), "{url}: {text}");
+    }
+}
+
+#[test]
 fn conditions_and_kinds_select_the_crawlers() {
     if !has_chromium() {
         return;

@@ -66,6 +66,8 @@ pub(crate) struct Counters {
     page_us: AtomicU64,
     pub(crate) memory_bytes: AtomicU64,
     pub(crate) killed: AtomicU64,
+    pub(crate) warming: AtomicU64,
+    pub(crate) warmed: AtomicU64,
 }
 
 /// A part of a render's time.
@@ -104,6 +106,10 @@ pub struct Figures {
     pub memory_bytes: u64,
     /// Pages killed because of their memory.
     pub killed: u64,
+    /// Pages of warm-ups that are to come.
+    pub warming: u64,
+    /// Pages of warm-ups that have been requested.
+    pub warmed: u64,
 }
 
 impl Counters {
@@ -138,6 +144,8 @@ impl Counters {
             page_time: time(&self.page_us),
             memory_bytes: of(&self.memory_bytes),
             killed: of(&self.killed),
+            warming: of(&self.warming),
+            warmed: of(&self.warmed),
         }
     }
 }

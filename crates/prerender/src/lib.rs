@@ -29,6 +29,8 @@ mod renderer;
 mod service;
 #[cfg(feature = "browser")]
 mod walls;
+#[cfg(feature = "browser")]
+mod warm;
 
 pub use crawlers::{Crawler, CrawlerKind, crawler};
 pub use eligible::wants_page;
@@ -38,3 +40,5 @@ pub use origins::AllowedOrigin;
 pub use plan::{PAGE_MEMORY_BYTES_MIN, PAGES_MAX, Plan, QUEUE_MAX};
 #[cfg(feature = "browser")]
 pub use renderer::{Renderer, SiteSockets};
+#[cfg(feature = "browser")]
+pub use warm::{WARM_AGENT, WARM_PAGES_MAX, WarmPlan};

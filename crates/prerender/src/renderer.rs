@@ -21,6 +21,7 @@ use crate::figures::{Counters, Figures};
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::service::SiteRenderer;
+use crate::warm::{WARM_PAGES_MAX, WarmPlan, warm};
 
 /// Connections of our proxy to the renderer, for each site. Each has one request at a time.
 const CONNECTIONS_MAX: usize = 1024;
@@ -39,10 +40,16 @@ pub struct SiteSockets {
 pub struct Renderer(Arc<Shared>);
 
 struct Shared {
-    settings: Mutex<Option<mpsc::UnboundedSender<Settings>>>,
+    commands: Mutex<Option<mpsc::UnboundedSender<RendererCommand>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     counters: Arc<Counters>,
     current: Mutex<Option<(Plan, Vec<SiteSockets>)>>,
+}
+
+/// What the thread does next.
+enum RendererCommand {
+    Change(Settings),
+    Warm(WarmPlan),
 }
 
 /// What the thread changes to.
@@ -60,7 +67,7 @@ impl Renderer {
     /// # Errors
     /// No thread can be started.
     pub fn start(dir: PathBuf) -> io::Result<Renderer> {
-        let (settings, received) = mpsc::unbounded_channel();
+        let (commands, received) = mpsc::unbounded_channel();
         let counters = Arc::new(Counters::default());
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let thread =
@@ -68,8 +75,8 @@ impl Renderer {
         let thread = std::thread::Builder::new()
             .name("flatout-render".to_owned())
             .spawn(move || runtime.block_on(thread.run(received)))?;
-        let (settings, thread) = (Mutex::new(Some(settings)), Mutex::new(Some(thread)));
-        Ok(Renderer(Arc::new(Shared { settings, thread, counters, current: Mutex::default() })))
+        let (commands, thread) = (Mutex::new(Some(commands)), Mutex::new(Some(thread)));
+        Ok(Renderer(Arc::new(Shared { commands, thread, counters, current: Mutex::default() })))
     }
 
     /// Changes to a plan and its sites. Pages that are being rendered are finished as before.
@@ -89,17 +96,38 @@ impl Renderer {
         let (done, is_done) = oneshot::channel();
         let plan_change = (former_plan != Some(plan)).then(|| plan.clone());
         let settings = Settings { plan: plan_change, sites: bound, closed, done };
-        let sender = lock(&self.0.settings);
-        let Some(sender) = sender.as_ref() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let _ = sender.send(settings);
+        self.send(RendererCommand::Change(settings))?;
         let _ = is_done.blocking_recv();
         *current = Some((plan.clone(), sites.to_vec()));
         Ok(())
     }
 
+    fn send(&self, command: RendererCommand) -> io::Result<()> {
+        let sent = lock(&self.0.commands).as_ref().map(|commands| commands.send(command));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Renders pages before they are requested, in the background. Returns how many pages of warm-ups are to come, as far as they are known.
+    ///
+    /// # Errors
+    /// Too many pages are to come, or the renderer has ended.
+    pub fn warm(&self, plan: WarmPlan) -> Result<u64, String> {
+        let coming = self.figures().warming + plan.targets.len() as u64;
+        if coming > WARM_PAGES_MAX as u64 {
+            return Err(format!(
+                "{coming} pages would be to come, and at most {WARM_PAGES_MAX} may be; wait for some of them"
+            ));
+        }
+        self.send(RendererCommand::Warm(plan)).map_err(|_| "the renderer has ended".to_owned())?;
+        Ok(coming)
+    }
+
     /// Ends it: pages that are being rendered are lost, and the browsers have ended when this returns.
     pub fn end(&self) {
-        lock(&self.0.settings).take();
+        lock(&self.0.commands).take();
         if let Some(thread) = lock(&self.0.thread).take() {
             // It has no more to report than its end.
             let _ = thread.join();
@@ -133,9 +161,12 @@ struct Rendering {
 }
 
 impl Rendering {
-    async fn run(mut self, mut settings: mpsc::UnboundedReceiver<Settings>) {
-        while let Some(settings) = settings.recv().await {
-            self.apply(settings);
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<RendererCommand>) {
+        while let Some(command) = commands.recv().await {
+            match command {
+                RendererCommand::Change(settings) => self.apply(settings),
+                RendererCommand::Warm(plan) => drop(tokio::spawn(warm(plan, self.counters.clone()))),
+            }
         }
         // The files of its sockets stay: another renderer may have taken their places.
     }

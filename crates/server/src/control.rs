@@ -83,6 +83,10 @@ impl Control {
                 control.purge(what)
             }),
             action("/upgrade", |control, _| control.upgrade()),
+            action("/prerender/status", |control, _| prerender::status(&control.live()?)),
+            action("/prerender/warm", |control, what| {
+                prerender::warm(&control.live()?, &String::from_utf8_lossy(what))
+            }),
         ]
     }
 
@@ -136,6 +140,15 @@ impl Control {
                 pass_on(pid, Signal::USR1, "reopening the logs");
             }
         });
+    }
+
+    /// What is served.
+    fn live(&self) -> Result<Live, String> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running
+            .as_ref()
+            .map(|running| running.live.clone())
+            .ok_or_else(|| "the server has not started yet".to_owned())
     }
 
     /// Removes stored responses. Returns how many, or why it failed.

@@ -16,8 +16,11 @@ use flatout_observe::metrics::Family;
 #[cfg(feature = "prerender")]
 use flatout_observe::metrics::{Kind, Value};
 use flatout_prerender::Plan as RendererPlan;
+#[cfg(feature = "prerender")]
+use flatout_prerender::WarmPlan;
 use flatout_proxy::{Address as ServerAddress, Server, Upstream};
 
+use crate::live::Live;
 use crate::plan::{Checked, Plan};
 use crate::{Failure, prerender};
 
@@ -138,6 +141,87 @@ mod running {
         Ok(Some(renderer))
     }
 }
+
+/// Renders pages before they are requested. `lines` has the agent, then the URL of a page or of a sitemap in each line; all have the same
+/// scheme and host.
+#[cfg(feature = "prerender")]
+pub(crate) fn warm(live: &Live, lines: &str) -> Result<String, String> {
+    let opened = live.opened();
+    let renderer = opened.prerender.as_ref().ok_or_else(|| NO_RENDERER.to_owned())?;
+    let mut lines = lines.lines();
+    let agent =
+        lines.next().filter(|agent| !agent.is_empty()).unwrap_or(flatout_prerender::WARM_AGENT).to_owned();
+    let mut plans: Vec<WarmPlan> = Vec::new();
+    for line in lines {
+        let wrong = || {
+            format!(
+                "got `{line}`, need the URL of a page or of a sitemap, such as https://example.org/sitemap.xml"
+            )
+        };
+        let (is_https, rest) = match (line.strip_prefix("https://"), line.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (_, Some(rest)) => (false, rest),
+            _ => return Err(wrong()),
+        };
+        let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let target = if target.is_empty() { "/" } else { target }.to_owned();
+        let site = opened.sites.rendered_site(authority.as_bytes());
+        let site = site.ok_or_else(|| format!("`{authority}`: no site with this host has `prerender`"))?;
+        match plans.iter_mut().find(|plan| plan.is_https == is_https && plan.authority == authority) {
+            Some(plan) => plan.targets.push(target),
+            None => plans.push(WarmPlan {
+                socket: socket("site", site),
+                is_https,
+                authority: authority.to_owned(),
+                targets: vec![target],
+                agent: agent.clone(),
+            }),
+        }
+    }
+    let mut coming = 0;
+    for plan in plans {
+        coming = renderer.warm(plan)?;
+    }
+    Ok(format!("warming up: {coming} pages and sitemaps to come"))
+}
+
+/// What a renderer does, in words.
+#[cfg(feature = "prerender")]
+pub(crate) fn status(live: &Live) -> Result<String, String> {
+    let opened = live.opened();
+    let figures = opened.prerender.as_ref().ok_or_else(|| NO_RENDERER.to_owned())?.figures();
+    let outcomes = flatout_prerender::RenderOutcome::ALL.into_iter().zip(figures.outcomes);
+    let outcomes: Vec<String> =
+        outcomes.map(|(outcome, count)| format!("{} {count}", outcome.label())).collect();
+    let rendered = figures.outcomes.iter().take(2).sum::<u64>().max(1);
+    let page_ms = figures.page_time.as_millis() / u128::from(rendered);
+    Ok(format!(
+        "requests   {}\npages      {} open, {} waiting, {page_ms} ms each, {} MiB, {} killed for their memory\n\
+         browsers   {} started\nfetched    {} requests of pages, and {} refused\nwarm-up    {} done, {} to come",
+        outcomes.join(", "),
+        figures.active,
+        figures.waiting,
+        figures.memory_bytes >> 20,
+        figures.killed,
+        figures.browsers,
+        figures.requests.saturating_sub(figures.refused),
+        figures.refused,
+        figures.warmed,
+        figures.warming,
+    ))
+}
+
+#[cfg(not(feature = "prerender"))]
+pub(crate) fn warm(_: &Live, _: &str) -> Result<String, String> {
+    Err(NO_RENDERER.to_owned())
+}
+
+#[cfg(not(feature = "prerender"))]
+pub(crate) fn status(_: &Live) -> Result<String, String> {
+    Err(NO_RENDERER.to_owned())
+}
+
+const NO_RENDERER: &str = "this server renders no pages: no route has `prerender`";
 
 /// The figures of a renderer for metrics.
 #[cfg(feature = "prerender")]

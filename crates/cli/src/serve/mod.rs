@@ -17,6 +17,7 @@ mod prerender;
 pub(crate) mod purge;
 pub(crate) mod refused;
 pub(crate) mod reload;
+pub(crate) mod render;
 mod routes;
 mod schema;
 mod setting;

@@ -24,6 +24,9 @@ use super::judge::PageOrigin;
 /// Time limit of one request of a page.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
 
+/// The same for a page that is rendered first.
+const RENDER_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// Largest body of a response to a page.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
@@ -117,20 +120,30 @@ impl Fetcher {
     /// # Errors
     /// It is not allowed, or failed, or took too long, or is too large.
     pub(crate) async fn fetch(&self, request: PageRequest) -> Result<Fetched, FetchFault> {
-        match timeout(REQUEST_TIME_MAX, self.exchange(request)).await {
+        match timeout(REQUEST_TIME_MAX, self.exchange(request, true)).await {
             Ok(fetched) => fetched,
             Err(_) => Err(FetchFault::Failed(format!("no response in {} s", REQUEST_TIME_MAX.as_secs()))),
         }
     }
 
-    async fn exchange(&self, request: PageRequest) -> Result<Fetched, FetchFault> {
+    /// The same as a crawler does it: the page may be rendered first.
+    pub(crate) async fn fetch_unmarked(&self, request: PageRequest) -> Result<Fetched, FetchFault> {
+        match timeout(RENDER_TIME_MAX, self.exchange(request, false)).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(FetchFault::Failed(format!("no page in {} s", RENDER_TIME_MAX.as_secs()))),
+        }
+    }
+
+    async fn exchange(&self, request: PageRequest, is_marked: bool) -> Result<Fetched, FetchFault> {
         let PageRequest { to, method, mut fields, body } = request;
         for name in WITHHELD {
             fields.remove(name);
         }
         fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         fields.insert(http::header::USER_AGENT, self.user_agent.clone());
-        fields.insert(MARK, HeaderValue::from_static("1"));
+        if is_marked {
+            fields.insert(MARK, HeaderValue::from_static("1"));
+        }
         let (stream, authority, target): (Box<dyn Stream>, String, String) = match to {
             RequestTarget::Own { target } => {
                 let proto = if self.page.is_https { "https" } else { "http" };

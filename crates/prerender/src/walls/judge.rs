@@ -19,7 +19,8 @@ impl PageOrigin {
         format!("{}://{}{target}", if self.is_https { "https" } else { "http" }, self.authority)
     }
 
-    fn has(&self, url: &Uri) -> bool {
+    /// Whether a URL belongs to it.
+    pub(crate) fn has(&self, url: &Uri) -> bool {
         let own = self.url("/").parse().ok().and_then(|own: Uri| origin_of(&own));
         own.is_some() && origin_of(url) == own
     }
