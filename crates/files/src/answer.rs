@@ -18,7 +18,7 @@ use flatout_wire::{Head, Method, Status};
 
 use super::disk::{self, Reached};
 use super::entry::{Content, Entry, Sidecar, Variant};
-use super::keeper::FolderState;
+use super::indexer::FolderState;
 use super::opened::{OpenFiles, Opened};
 use super::tree::{Node, Tree};
 
@@ -100,8 +100,8 @@ impl Files {
         let accept = head.field("accept-encoding");
         let Some(variant) = contents.choose(accept) else { return self.refuse_codings(response) };
         if let Content::Memory(bytes) = &variant.content {
-            if accept.is_some() && entry.is_to_press(&contents) {
-                self.site.ask_to_press(entry);
+            if accept.is_some() && entry.is_to_precompress(&contents) {
+                self.site.request_precompression(entry);
             }
             return self.variant(head, entry, variant, &VariantSource::Memory(bytes), response);
         }

@@ -9,6 +9,7 @@ mod blocks;
 mod channels;
 pub(crate) mod check;
 pub(crate) mod explain;
+mod format;
 mod grammar;
 mod manual;
 mod options;
@@ -30,7 +31,6 @@ pub(crate) mod upgrade;
 mod values;
 mod welcome;
 mod when;
-mod words;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
@@ -156,7 +156,7 @@ fn argument(setting: &ServeSetting) -> Arg {
 }
 
 /// The settings given by flags, in order.
-fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
+fn flags_of(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
     let mut found = Vec::new();
     for setting in settings::all() {
         let count = setting.arguments();
