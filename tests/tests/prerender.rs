@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use flatout_tests::authority::Authority;
 use flatout_tests::{Answer, Folder, Server, program, until};
 
-const CRAWLER: &str = "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)\r\n";
+const CRAWLER: &str =
+    "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)\r\n";
 const ASSISTANT: &str = "User-Agent: GPTBot/1.2\r\n";
-const PERSON: &str =
-    "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\nAccept: text/html,*/*;q=0.8\r\n";
+const PERSON: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\nAccept: text/html,*/*;q=0.8\r\n";
 
 const PAGE: &str = "<!DOCTYPE html><html><head><title>App</title><script src=\"/app.js\" defer></script></head>\
     <body><div id=\"root\"></div></body></html>";
@@ -47,7 +47,8 @@ impl Application {
 
     fn write(&self, text: &str) {
         let text = text.replace("{F}", &self.folder.0.display().to_string());
-        self.folder.write("site.kdl", format!("admin \"{}\"\nprerender-page-time \"60s\"\n{text}", self.admin()));
+        self.folder
+            .write("site.kdl", format!("admin \"{}\"\nprerender-page-time \"60s\"\n{text}", self.admin()));
     }
 
     fn start(&self, text: &str) -> Server {
@@ -68,7 +69,8 @@ impl Application {
 fn check(text: &str) -> (bool, String) {
     let folder = Folder::new();
     folder.write("site.kdl", text.replace("{F}", &folder.0.display().to_string()));
-    let output = Command::new(program("flatout")).arg("check").arg(folder.0.join("site.kdl")).output().unwrap();
+    let output =
+        Command::new(program("flatout")).arg("check").arg(folder.0.join("site.kdl")).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
@@ -145,7 +147,9 @@ fn a_warm_up_renders_the_pages_of_a_sitemap() {
     let server = application.start(SITE);
     let (is_done, text) = application.flatout(&["prerender", "warm", "http://t/sitemap.xml"]);
     assert!(is_done && text.contains("1 pages and sitemaps to come"), "{text}");
-    until("all is rendered", || application.flatout(&["prerender", "status"]).1.contains("3 done, 0 to come"));
+    until("all is rendered", || {
+        application.flatout(&["prerender", "status"]).1.contains("3 done, 0 to come")
+    });
     for target in ["/one", "/two?x=1&y=2"] {
         let found = server.get(target, CRAWLER);
         assert_eq!((found.field("X-Cache-Status"), is_drawn(&found)), (Some("HIT"), true), "{target}");
@@ -223,11 +227,15 @@ fn pages_of_sites_with_tls_keep_their_scheme() {
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [secure, plain] = ports.map(|listener| listener.local_addr().unwrap().port());
     let (certificate, key) = (authority.path("a.pem"), authority.path("a.key"));
-    let site = format!("listen \"127.0.0.1:{secure}\"\nlisten-plain \"127.0.0.1:{plain}\"\nhttps-redirect on\ntls {certificate:?} {key:?}\n");
+    let site = format!(
+        "listen \"127.0.0.1:{secure}\"\nlisten-plain \"127.0.0.1:{plain}\"\nhttps-redirect on\ntls {certificate:?} {key:?}\n"
+    );
     let _server = application.start(&SITE.replace("listen \"127.0.0.1:0\"\n", &site));
     let mut found = String::new();
     until("the server listens", || {
-        found = authority.curl("a.test", secure, "/x?y=1", &["--user-agent", "Googlebot/2.1"]).unwrap_or_default();
+        found = authority
+            .curl("a.test", secure, "/x?y=1", &["--user-agent", "Googlebot/2.1"])
+            .unwrap_or_default();
         !found.is_empty()
     });
     assert!(found.contains(&format!("drawn https://a.test:{secure}/x?y=1 admin 403")), "{found}");

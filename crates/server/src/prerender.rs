@@ -86,6 +86,11 @@ pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
     if checked.plan().prerender.is_none() || folder().exists() {
         return Ok(());
     }
+    if std::env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string()) {
+        let message = "prerender: sockets of systemd (LISTEN_FDS) replace the server's own socket for its pages; let flatout bind its addresses, \
+                       or switch prerender off";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     // Browsers of a server that runs as root have another user, who has to pass.
     let made = std::fs::DirBuilder::new().mode(0o711).create(folder());
     let made = made.and_then(|()| match checked.plan().server.user.as_deref() {
