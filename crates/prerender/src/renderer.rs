@@ -26,6 +26,9 @@ use crate::warm::{WARM_PAGES_MAX, WarmPlan, warm};
 /// Connections of our proxy to the renderer, for each site. Each has one request at a time.
 const CONNECTIONS_MAX: usize = 1024;
 
+/// Commands that wait for the thread; their senders wait too.
+const COMMANDS_MAX: usize = 16;
+
 /// The sockets of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SiteSockets {
@@ -40,7 +43,7 @@ pub struct SiteSockets {
 pub struct Renderer(Arc<Shared>);
 
 struct Shared {
-    commands: Mutex<Option<mpsc::UnboundedSender<RendererCommand>>>,
+    commands: Mutex<Option<mpsc::Sender<RendererCommand>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     counters: Arc<Counters>,
     current: Mutex<Option<(Plan, Vec<SiteSockets>)>>,
@@ -67,7 +70,7 @@ impl Renderer {
     /// # Errors
     /// No thread can be started.
     pub fn start(dir: PathBuf) -> io::Result<Renderer> {
-        let (commands, received) = mpsc::unbounded_channel();
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let counters = Arc::new(Counters::default());
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let thread =
@@ -103,11 +106,9 @@ impl Renderer {
     }
 
     fn send(&self, command: RendererCommand) -> io::Result<()> {
-        let sent = lock(&self.0.commands).as_ref().map(|commands| commands.send(command));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            _ => Err(io::ErrorKind::BrokenPipe.into()),
-        }
+        let commands = lock(&self.0.commands).clone();
+        let is_sent = commands.is_some_and(|commands| commands.blocking_send(command).is_ok());
+        if is_sent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 
     /// Renders pages before they are requested, in the background. Returns how many pages of warm-ups are to come, as far as they are known.
@@ -151,17 +152,20 @@ fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     Ok(listener)
 }
 
+/// The renderer of a site, which a change replaces.
+type SharedRenderer = Arc<Mutex<Arc<SiteRenderer>>>;
+
 /// The state of the renderer's thread.
 struct Rendering {
     dir: PathBuf,
     counters: Arc<Counters>,
     pool: Option<Arc<Pool>>,
-    sites: HashMap<SiteSockets, (Arc<Mutex<Arc<SiteRenderer>>>, JoinHandle<()>)>,
+    sites: HashMap<SiteSockets, (SharedRenderer, JoinHandle<()>)>,
     connector: Option<TlsConnector>,
 }
 
 impl Rendering {
-    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<RendererCommand>) {
+    async fn run(mut self, mut commands: mpsc::Receiver<RendererCommand>) {
         while let Some(command) = commands.recv().await {
             match command {
                 RendererCommand::Change(settings) => self.apply(settings),
@@ -212,7 +216,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn listen(listener: UnixListener, renderer: Arc<Mutex<Arc<SiteRenderer>>>) {
+async fn listen(listener: UnixListener, renderer: SharedRenderer) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return };

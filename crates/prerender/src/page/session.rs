@@ -49,9 +49,8 @@ impl PageSession {
     async fn open_in(devtools: &Devtools, context: &str) -> Result<PageSession, DevtoolsFault> {
         let deny = json!({ "behavior": "deny", "browserContextId": context });
         devtools.send("", "Browser.setDownloadBehavior", deny).await?;
-        let target = json!({
-            "url": "about:blank", "browserContextId": context, "width": WINDOW.0, "height": WINDOW.1,
-        });
+        // Hidden: without a window of the browser around it, which takes three times as long.
+        let target = json!({ "url": "about:blank", "browserContextId": context, "hidden": true });
         // The id of a page's target is that of its main frame.
         let frame = member(&devtools.command("", "Target.createTarget", target).await?, "targetId")?;
         let attach = json!({ "targetId": frame, "flatten": true });
@@ -105,8 +104,12 @@ impl PageSession {
             // Its process ends; those of other pages stay.
             let _ = self.send("Page.crash", json!({})).await;
         }
-        let dispose = json!({ "browserContextId": self.context });
-        let closed = self.devtools.command("", "Target.disposeBrowserContext", dispose);
+        let closed = async {
+            // Before its context: the process of a hidden target would stay otherwise. One that has crashed may be gone.
+            let _ = self.devtools.command("", "Target.closeTarget", json!({ "targetId": self.frame })).await;
+            let dispose = json!({ "browserContextId": self.context });
+            self.devtools.command("", "Target.disposeBrowserContext", dispose).await
+        };
         matches!(timeout(CLOSE_TIME_MAX, closed).await, Ok(Ok(_)))
     }
 }

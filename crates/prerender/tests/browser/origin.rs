@@ -16,7 +16,7 @@ pub(crate) struct Origin {
     sockets: SiteSockets,
     requests: Arc<Mutex<Vec<String>>>,
     pub(crate) dir: TempDir,
-    pub(crate) turn: Turn,
+    _turn: Turn,
 }
 
 /// A response of the renderer.
@@ -113,7 +113,7 @@ impl Origin {
         });
         let renderer = Renderer::start(dir.path().to_owned()).unwrap();
         renderer.change(&plan, std::slice::from_ref(&sockets)).unwrap();
-        Origin { renderer, sockets, requests, dir, turn }
+        Origin { renderer, sockets, requests, dir, _turn: turn }
     }
 
     /// Requests a page as a crawler does, through the renderer.
