@@ -272,16 +272,16 @@ impl Files {
         {
             return self.file(head, index, response);
         }
-        self.answer_404(response);
-        adapt_error_page(head, response);
         // The site's own page, if it is in memory.
         if let Some(Node::File(page)) = tree.get(b"/404.html")
             && let Some(bytes) = page.contents().plain()
         {
-            response.reset();
             response.set_status(Status::NOT_FOUND).header("Content-Type", &page.content_type);
             response.set_body(Body::Shared(bytes.clone()));
+            return;
         }
+        self.answer_404(response);
+        adapt_error_page(head, response);
     }
 
     /// Responds for a file that exists but cannot be read completely now.
