@@ -19,6 +19,7 @@ const PAGE: &str = "<!DOCTYPE html><html><head><title>App</title><script src=\"/
 const SCRIPT: &str = "fetch('/admin').then(async r => { document.getElementById('root').textContent = \
     'drawn ' + location.href + ' admin ' + r.status + ' ' + (await r.text()); });";
 
+#[allow(clippy::print_stderr, reason = "whoever runs the tests sees what was skipped")]
 fn has_chromium() -> bool {
     let found = Path::new("/usr/bin/chromium").exists();
     if !found {
@@ -239,6 +240,20 @@ fn pages_of_sites_with_tls_keep_their_scheme() {
         !found.is_empty()
     });
     assert!(found.contains(&format!("drawn https://a.test:{secure}/x?y=1 admin 403")), "{found}");
+}
+
+/// Needs root, and is skipped without.
+#[test]
+fn a_server_that_changes_its_user_renders_pages() {
+    use std::os::unix::fs::PermissionsExt;
+    if !has_chromium() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let application = Application::new();
+    std::fs::set_permissions(&application.folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = application.start(&format!("user \"www-data\"\n{SITE}"));
+    let found = server.get("/", CRAWLER);
+    assert!(is_drawn(&found), "{}", found.text());
 }
 
 #[test]

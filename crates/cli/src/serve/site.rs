@@ -145,7 +145,8 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
     let rendered = std::mem::take(&mut shared.rendered);
-    let prerender = (!rendered.is_empty()).then(|| PrerenderPlan { renderer: top.renderer, sites: rendered });
+    let prerender =
+        (!rendered.is_empty()).then_some(PrerenderPlan { renderer: top.renderer, sites: rendered });
     sites.rates = std::mem::take(&mut shared.rates);
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);

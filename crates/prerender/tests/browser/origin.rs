@@ -64,6 +64,7 @@ impl Drop for Turn {
 }
 
 /// Whether this machine has chromium; the reason to skip a test is shown otherwise.
+#[allow(clippy::print_stderr, reason = "whoever runs the tests sees what was skipped")]
 pub(crate) fn has_chromium() -> bool {
     let found =
         ["/usr/bin/chromium", "/usr/local/bin/chromium"].iter().any(|path| PathBuf::from(path).exists());
