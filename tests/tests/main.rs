@@ -57,6 +57,8 @@ mod observe;
 mod package;
 #[path = "pages.rs"]
 mod pages;
+#[path = "prerender.rs"]
+mod prerender;
 #[path = "proxy_protocol.rs"]
 mod proxy_protocol;
 #[path = "published.rs"]
