@@ -22,7 +22,7 @@ impl Volume {
     /// `None`, with a message, if this machine cannot mount one.
     fn mount() -> Option<Volume> {
         if !rustix::process::geteuid().is_root() || !PathBuf::from("/dev/fuse").exists() {
-            println!("left out: a volume in user space needs root and /dev/fuse");
+            eprintln!("left out: a volume in user space needs root and /dev/fuse");
             return None;
         }
         let (behind, place) = (Folder::new(), Folder::new());
