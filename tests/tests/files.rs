@@ -742,7 +742,7 @@ fn files_of_new_folders_are_not_missed() {
 }
 
 #[test]
-fn an_error_page_says_once_what_it_varies_by() {
+fn an_error_page_varies_once() {
     let folder = filled();
     let alone = site(&folder, &[]);
     let place = folder.0.join("site.kdl");

@@ -36,16 +36,16 @@ const PIECE_BYTES: u64 = 256 << 10;
 
 /// The threads of one folder, started when they are needed. They end when this is dropped.
 #[derive(Default)]
-pub(crate) struct Threads(Arc<Shared>);
+pub(crate) struct Threads(Arc<ThreadPool>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ThreadPool {
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     threads: usize,
     /// Those without a job.
@@ -94,8 +94,8 @@ impl Drop for Threads {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ThreadPool {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // Each change under the lock leaves consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hangs_is_bounded_and_the_rest_goes_on_after_it() {
+    fn hanging_jobs_are_bounded_and_the_rest_goes_on_after_them() {
         let threads = Threads::default();
         let (sender, receiver) = channel::<()>();
         let receiver = Arc::new(Mutex::new(receiver));

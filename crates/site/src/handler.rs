@@ -54,9 +54,11 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
         return Next::Continue(());
     }
     match file(worker, folder, context) {
-        Found::File => Next::Break(Outcome::Respond),
-        Found::Later(response) => Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles)),
-        Found::Nothing => {
+        FolderReply::File => Next::Break(Outcome::Respond),
+        FolderReply::Later(response) => {
+            Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles))
+        }
+        FolderReply::Nothing => {
             context.response.reset();
             Next::Continue(())
         }
@@ -90,13 +92,13 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         CompiledAction::Push(plan) => channel(worker, context, plan),
         CompiledAction::Files(folder) => {
             match file(worker, *folder, context) {
-                Found::Later(response) => {
+                FolderReply::Later(response) => {
                     return Next::Break(Outcome::Suspend(Event::Response(response), Step::Handler));
                 }
-                Found::Nothing if context.response.status() == Status::OK => {
+                FolderReply::Nothing if context.response.status() == Status::OK => {
                     write_status(Status::NOT_FOUND, context.response);
                 }
-                Found::File | Found::Nothing => {}
+                FolderReply::File | FolderReply::Nothing => {}
             }
             Next::Continue(())
         }
@@ -249,7 +251,7 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
 }
 
 /// What a folder has for a request.
-enum Found {
+enum FolderReply {
     /// The response is written.
     File,
     /// There is none.
@@ -259,14 +261,14 @@ enum Found {
 }
 
 /// Responds from a folder.
-fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> Found {
+fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> FolderReply {
     let RequestContext { request, resolution, response, progress, .. } = context;
     let Some(folder) = worker.folders.get(folder) else {
         bug!("no folder has the index {folder}");
         write_status(Status::INTERNAL_SERVER_ERROR, response);
-        return Found::File;
+        return FolderReply::File;
     };
-    let Some(path) = resolution.file_path() else { return Found::Nothing };
+    let Some(path) = resolution.file_path() else { return FolderReply::Nothing };
     let reply = match progress.made.take() {
         Some(made) => {
             **response = *made;
@@ -279,9 +281,9 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         None => folder.call(Request::detached(request.head, &path, RequestBody::NONE), response),
     };
     match reply {
-        Reply::Later(response) => Found::Later(response),
-        _ if response.status() == Status::NOT_FOUND => Found::Nothing,
-        _ => Found::File,
+        Reply::Later(response) => FolderReply::Later(response),
+        _ if response.status() == Status::NOT_FOUND => FolderReply::Nothing,
+        _ => FolderReply::File,
     }
 }
 
