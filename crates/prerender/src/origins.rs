@@ -97,7 +97,8 @@ pub(crate) fn origin_of(url: &Uri) -> Option<(bool, String, u16)> {
     (!host.is_empty()).then_some((is_https, host, port))
 }
 
-#[cfg(all(test, feature = "browser"))]
+#[cfg(test)]
+#[cfg(feature = "browser")]
 mod tests {
     use super::*;
 
