@@ -69,6 +69,8 @@ mod push;
 mod push_groups;
 #[path = "reloading.rs"]
 mod reloading;
+#[path = "remote.rs"]
+mod remote;
 #[path = "rules.rs"]
 mod rules;
 #[path = "screens.rs"]
