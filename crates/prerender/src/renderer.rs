@@ -1,7 +1,6 @@
 //! The renderer's thread, and its sockets.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -232,7 +231,8 @@ async fn listen(listener: UnixListener, renderer: SharedRenderer) {
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
                 let renderer = lock(&renderer).clone();
-                async move { Ok::<_, Infallible>(renderer.respond(request).await) }
+                // A task of its own: a page is closed properly, and counts until then, also if its client has left.
+                tokio::spawn(async move { renderer.respond(request).await })
             });
             // A proxy that closes its connection has lost its client.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;

@@ -141,6 +141,18 @@ impl Origin {
         Page { status, fields, body: body.to_owned() }
     }
 
+    /// Requests a page, and closes the connection when it is being rendered.
+    pub(crate) fn leave(&self, target: &str) {
+        let mut stream = UnixStream::connect(&self.sockets.renderer).unwrap();
+        let head = format!("GET {target} HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let begun = std::time::Instant::now();
+        while self.renderer.figures().active == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is rendered");
+            std::thread::yield_now();
+        }
+    }
+
     /// The heads of all requests that have come to the site.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()

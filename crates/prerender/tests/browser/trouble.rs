@@ -144,6 +144,27 @@ fn browsers_are_replaced_after_their_pages_and_end_with_the_renderer() {
 }
 
 #[test]
+fn a_page_is_closed_although_its_client_has_left() {
+    if !has_chromium() {
+        return;
+    }
+    let origin = Origin::new(Plan { pages: 1, queue: 0, ..short_plan() }, |asked| match asked {
+        "GET /never" => page("<body><script>window.prerenderReady = false</script>"),
+        _ => page(GOOD),
+    });
+    origin.leave("/never");
+    let begun = Instant::now();
+    let late = || origin.renderer.figures().outcomes[1];
+    while late() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", origin.renderer.figures());
+        std::thread::yield_now();
+    }
+    good(&origin);
+    assert_eq!(RenderOutcome::ALL[1], RenderOutcome::Late);
+    assert_eq!(origin.renderer.figures().browsers, 1);
+}
+
+#[test]
 fn without_room_the_page_comes_as_it_is() {
     if !has_chromium() {
         return;
