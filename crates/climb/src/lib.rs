@@ -41,6 +41,7 @@ mod output;
 mod plan;
 mod run;
 mod server;
+mod side_by_side;
 mod state;
 mod status;
 mod tuned;

@@ -1,11 +1,13 @@
 //! The server, the applied changes and the load. This is where a climb changes the machine.
 
+mod both;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
-use flatout_trial::{Found, Go, Progress, Sample, Set, Stage, Subject};
+use flatout_trial::{Both, Found, Go, Progress, Sample, Set, Stage, Subject};
 use flatout_tune::quote;
 
 use crate::changes::Changes;
@@ -14,6 +16,7 @@ use crate::generator::{Load, Run};
 use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
 use crate::run::{ClimbProgress, Finished};
 use crate::server::{Start, UnderTest, is_here};
+use crate::side_by_side::Pair;
 use crate::tuned::Tuned;
 use crate::variants::{Copies, Edit};
 use flatout_tune::Needs;
@@ -47,6 +50,11 @@ pub(crate) struct Machine<'p, 'h> {
     is_starting: bool,
     /// Why our server died in the last run, if it did.
     death: Option<String>,
+    /// The two servers of this comparison, if both are alive.
+    pair: Option<Pair<'p>>,
+    /// Why two servers cannot be alive at once, if that is known.
+    pub(crate) why_one: Option<String>,
+    target: Target,
 }
 
 impl<'p, 'h> Machine<'p, 'h> {
@@ -70,6 +78,9 @@ impl<'p, 'h> Machine<'p, 'h> {
             restarting: restarting.collect(),
             is_starting: false,
             death: None,
+            pair: None,
+            why_one: None,
+            target: target.clone(),
             plan,
             changes: Changes::new(&plan.rungs, tunings),
             noise: Gathered::default(),
@@ -268,6 +279,7 @@ impl Subject for Machine<'_, '_> {
 
     fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
         self.stage = Some(stage);
+        self.pair = None;
         self.is_starting = self.start(one) != self.start(other);
     }
 
@@ -293,6 +305,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
+        self.pair = None;
         if self.is_starting || !self.served.is_up(&self.start(on)) {
             let started = self.start_with(on)?;
             if started != Set::Done || self.is_stopped() {
@@ -303,6 +316,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
+        self.pair = None;
         // While the server is running: commands that undo a change may need its processes.
         let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
@@ -347,6 +361,10 @@ impl Subject for Machine<'_, '_> {
             _ => {}
         }
         Ok(run.sample)
+    }
+
+    fn measure_both(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
+        self.side_by_side(one, other)
     }
 
     fn death(&mut self) -> Option<String> {

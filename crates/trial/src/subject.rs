@@ -52,6 +52,15 @@ pub trait Subject {
     /// An error that ends the climb.
     fn measure(&mut self) -> Result<Sample, Self::Error>;
 
+    /// A pair of runs with two sets that are both alive, in short blocks in random order. It replaces [`Subject::set`] and
+    /// [`Subject::measure`] of both. Called first for each pair.
+    ///
+    /// # Errors
+    /// An error that ends the climb.
+    fn measure_both(&mut self, _one: &[bool], _other: &[bool]) -> Result<Both, Self::Error> {
+        Ok(Both::Alternate)
+    }
+
     /// Why the subject died in the last run, if it did. The run does not count, and the next [`Subject::set`] starts
     /// it again.
     fn death(&mut self) -> Option<String> {
@@ -78,6 +87,17 @@ pub enum Set {
     Done,
     /// One of them cannot be applied here and now, and why.
     Refused(String),
+}
+
+/// The result of a pair of runs with two sets that are both alive.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Both {
+    /// They cannot both be alive: their runs have to alternate.
+    Alternate,
+    /// The run of the first set, and of the other.
+    Samples([Sample; 2]),
+    /// The first set (0) or the other one (1) died, and why. The run does not count.
+    Died(usize, String),
 }
 
 /// Whether to continue.
