@@ -56,6 +56,6 @@ pub use outcome::{Figures, Mean, Means, Outcome, Profiles, TriedRung, Waiting};
 pub use variants::{Config, Edit};
 
 pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
-pub use run::{ClimbProgress, Finished, resume, run};
+pub use run::{Ahead, ClimbProgress, Finished, resume, run};
 pub use state::State;
 pub use tuned::{Reading, Tuned};

@@ -29,6 +29,19 @@ pub struct ClimbProgress<'l> {
     pub budget: Duration,
     /// A rung with a new result.
     pub finished: Option<Finished<'l>>,
+    /// What the climb will be able to see; once, after the A/A runs.
+    pub ahead: Option<Ahead>,
+}
+
+/// What a climb will be able to see, by its A/A runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ahead {
+    /// The time of a comparison.
+    pub each: Duration,
+    /// The smallest gain, as a share, that is found in four of five climbs in that time.
+    pub smallest: f64,
+    /// Gains, as shares, and the time that a comparison needs to find them in four of five climbs.
+    pub needed: [(f64, Duration); 2],
 }
 
 /// A rung with a result.

@@ -23,6 +23,7 @@
 use crate::across::{Block, Resumed, across};
 use crate::compare::{Level, Word, judge_mean};
 use crate::effect::{Effect, Estimate};
+use crate::foresight::Foresight;
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
 use crate::looks::{INTERIM_PAIRS, Look};
@@ -176,7 +177,13 @@ impl<'s, S: Subject> Climber<'s, S> {
         self.family =
             self.climbed.rungs.iter().filter(is_tried).count() + usize::from(self.waiting.is_some());
         let nothing = vec![false; self.plan.rungs];
-        let Compared::Done(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
+        let noise = self.pairs(Stage::Noise, &nothing, &nothing, Pairs::new(), Level::ONE)?;
+        let Compared::Done(Runs { pairs, look, .. }) = noise else { return Ok(()) };
+        let objective = self.plan.objective;
+        let noise = Effect::at_look(&pairs, objective, Level::ONE, look);
+        if let Some(foresight) = Foresight::of(&pairs, objective, Level::shared(self.family)) {
+            self.subject.foresee(&foresight);
+        }
         let floor = noise.on(self.plan.objective).map(|estimate| estimate.far_end());
         if noise.word != Word::NoDifference {
             self.bias = floor.unwrap_or(0.0);

@@ -1,6 +1,7 @@
 //! The subject of a climb: can be changed and measured, and has the clock.
 
 use crate::effect::Estimate;
+use crate::foresight::Foresight;
 use crate::found::Found;
 use crate::sample::Sample;
 
@@ -74,6 +75,9 @@ pub trait Subject {
 
     /// Called with the result of a rung, as soon as it is known and whenever it changes.
     fn found(&mut self, _rung: usize, _found: &Found) {}
+
+    /// Called after the A/A runs with what the comparisons will be able to see.
+    fn foresee(&mut self, _foresight: &Foresight) {}
 
     /// Called before and after each run with the progress. Decides whether to continue, since the subject has the
     /// clock.

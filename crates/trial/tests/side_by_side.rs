@@ -3,8 +3,8 @@
 
 use flatout_trial::compare::{Level, judge_look, judge_planned};
 use flatout_trial::{
-    Both, Climbed, Go, Look, Objective, Plan, Progress, Random, Sample, Set, Stage, Status, Subject, Turn, climb,
-    samples,
+    Both, Climbed, Go, Look, Objective, Plan, Progress, Random, Sample, Set, Stage, Status, Subject, Turn,
+    climb, samples,
 };
 
 /// Seconds of a block.
@@ -164,7 +164,8 @@ impl Subject for Simulated {
     }
 
     fn measure_both(&mut self, one: &[bool], other: &[bool]) -> Result<Both, String> {
-        let cost = |on: &[bool]| -on.iter().zip(&self.saves).filter(|(on, _)| **on).map(|(_, by)| by).sum::<f64>();
+        let cost =
+            |on: &[bool]| -on.iter().zip(&self.saves).filter(|(on, _)| **on).map(|(_, by)| by).sum::<f64>();
         let costs = [cost(one), cost(other)];
         Ok(Both::Samples(self.noise.batch(costs)))
     }
