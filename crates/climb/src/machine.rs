@@ -60,8 +60,9 @@ pub(crate) struct Machine<'p, 'h> {
     death: Option<String>,
     /// The two servers of this comparison, if both are alive.
     pair: Option<Pair<'p>>,
-    /// Why two servers cannot be alive at once, if that is known.
-    pub(crate) why_one: Option<String>,
+    /// Whether the two servers of this comparison could not both be started; the same for all comparisons.
+    is_one_at_a_time: bool,
+    are_all_one_at_a_time: bool,
     target: Target,
 }
 
@@ -87,7 +88,8 @@ impl<'p, 'h> Machine<'p, 'h> {
             is_starting: false,
             death: None,
             pair: None,
-            why_one: None,
+            is_one_at_a_time: false,
+            are_all_one_at_a_time: false,
             target: target.clone(),
             plan,
             changes: Changes::new(&plan.rungs, tunings),
@@ -290,6 +292,7 @@ impl Subject for Machine<'_, '_> {
         self.stage = Some(stage);
         self.compared_at = Some(Instant::now());
         self.pair = None;
+        self.is_one_at_a_time = false;
         self.is_starting = self.start(one) != self.start(other);
     }
 

@@ -11,8 +11,8 @@ use crate::side_by_side::{Pair, Places};
 use flatout_tune::Needs;
 
 impl Machine<'_, '_> {
-    /// A batch of blocks on both, if both can be alive. Otherwise their runs alternate, for the rest of the climb if
-    /// two servers cannot be started here.
+    /// A batch of blocks on both, if both can be alive. Otherwise their runs alternate: for the rest of the comparison, or of
+    /// the climb if two unchanged servers cannot be started here.
     pub(super) fn side_by_side(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
         let Some(starts) = self.starts_of_both(one, other) else { return Ok(Both::Alternate) };
         let Generator::Own(plan) = &self.load.generator else { return Ok(Both::Alternate) };
@@ -33,8 +33,10 @@ impl Machine<'_, '_> {
             match Pair::start(&places, starts) {
                 Ok(pair) => self.pair = Some(pair),
                 Err(_) if self.is_stopped() => return Ok(Both::Samples([Sample::default(); 2])),
-                Err(why) => {
-                    self.why_one = Some(why);
+                Err(_) => {
+                    // If the change is to blame, its own start reports that, and other changes are measured.
+                    self.is_one_at_a_time = true;
+                    self.are_all_one_at_a_time |= one == other;
                     return Ok(Both::Alternate);
                 }
             }
@@ -59,7 +61,7 @@ impl Machine<'_, '_> {
         // Alone it responds without errors, or the climb would have ended: it needs what is not in its new network.
         if !is_stopped && !other.contains(&true) && samples[1].errors * 2 > samples[1].requests {
             self.pair = None;
-            self.why_one = Some("the server does not respond in a network of its own".to_owned());
+            (self.is_one_at_a_time, self.are_all_one_at_a_time) = (true, true);
             return Ok(Both::Alternate);
         }
         for ((on, sample), latency) in [one, other].into_iter().zip(samples).zip(batch.latencies) {
@@ -93,7 +95,8 @@ impl Machine<'_, '_> {
                     | Stage::Total
             )
         );
-        if !is_here || !is_plain || !is_compared || self.load.lab.is_some() || self.why_one.is_some() {
+        let is_one_at_a_time = self.is_one_at_a_time || self.are_all_one_at_a_time;
+        if !is_here || !is_plain || !is_compared || self.load.lab.is_some() || is_one_at_a_time {
             return None;
         }
         let is_noise = self.stage == Some(Stage::Noise);
