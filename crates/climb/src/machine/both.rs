@@ -5,10 +5,9 @@ use flatout_trial::{Both, Sample, Set, Stage, samples};
 
 use super::Machine;
 use crate::generator::Run;
-use crate::plan::{Attempt, Error, Generator};
+use crate::plan::{Error, Generator};
 use crate::server::{Start, is_here};
 use crate::side_by_side::{Pair, Places};
-use flatout_tune::Needs;
 
 impl Machine<'_, '_> {
     /// A batch of blocks on both, if both can be alive. Otherwise their runs alternate: for the rest of the comparison, or of
@@ -100,30 +99,13 @@ impl Machine<'_, '_> {
             return None;
         }
         let is_noise = self.stage == Some(Stage::Noise);
-        let mut rungs = self.plan.rungs.iter().enumerate().filter(|(at, rung)| match is_noise {
-            // Noise is that of the design that the rungs are measured by.
-            true => !matches!(rung.change, Attempt::Skip(_)),
-            false => one[*at] || other[*at],
-        });
-        if !rungs.all(|(at, _)| self.is_in_the_server(at)) {
+        // Noise is that of the design that the rungs are measured by.
+        let mut rungs =
+            self.plan.rungs.iter().enumerate().filter(|(at, _)| is_noise || one[*at] || other[*at]);
+        if !rungs.all(|(_, rung)| rung.is_in_the_server()) {
             return None;
         }
         let starts = [self.start(one)?, self.start(other)?];
         (is_noise || starts[0] != starts[1]).then_some(starts)
-    }
-
-    /// Whether a rung changes nothing but how the server is started.
-    fn is_in_the_server(&self, rung: usize) -> bool {
-        let rung = &self.plan.rungs[rung];
-        match &rung.change {
-            Attempt::Edit(_) => true,
-            Attempt::Variant(variant) => {
-                variant.set.is_none()
-                    && variant.unset.is_none()
-                    && !variant.is_burden
-                    && rung.needs != Needs::Reboot
-            }
-            Attempt::Tuning | Attempt::Skip(_) => false,
-        }
     }
 }
