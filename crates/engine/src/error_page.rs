@@ -28,6 +28,21 @@ pub fn write_error_page_of(head: &[u8], detail: &str, response: &mut Response) {
     write(field_of(head, b"accept"), field_of(head, b"x-request-id"), detail, response);
 }
 
+/// Writes an error without details into an empty response. What clients without preferences get is not put together each time.
+pub fn write_error(head: &Head<'_>, status: Status, response: &mut Response) {
+    response.set_status(status);
+    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
+    match accept.map_or(ErrorForm::Text, ErrorForm::of) {
+        ErrorForm::Text if id.is_none() => {
+            response.encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\nVary: Accept\r\n");
+            let page = response.buffer();
+            page.extend_from_slice(status.reason().as_bytes());
+            page.push(b'\n');
+        }
+        _ => write(accept, id, "", response),
+    }
+}
+
 /// Changes the default body of an error, which is the reason phrase of its status, to the form that the client with this head
 /// prefers. Other bodies stay: somebody has chosen them.
 pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {

@@ -14,9 +14,11 @@ mod grammar;
 mod manual;
 mod options;
 mod parse;
+mod prerender;
 pub(crate) mod purge;
 pub(crate) mod refused;
 pub(crate) mod reload;
+pub(crate) mod render;
 mod routes;
 mod schema;
 mod setting;
@@ -53,6 +55,10 @@ pub(crate) const COMMAND: Command = Command {
             "all addresses, port 80, without root privileges",
         ),
         ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+        (
+            "flatout serve ./dist --spa --prerender",
+            "the same, drawn by a browser for crawlers; see docs/prerender.md",
+        ),
         (
             "flatout serve ./public --domain example.org",
             "HTTPS on port 443 with a certificate from Let's Encrypt; see docs/tls.md",
