@@ -1204,3 +1204,57 @@ fn a_bad_plan_file_is_wrong_usage() {
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
 }
+
+/// Two variants of a server are alive at once, on two ports if the command names its port once, otherwise in two networks, which
+/// needs root. Load alternates between them in short blocks.
+#[test]
+fn two_servers_are_measured_side_by_side() {
+    attempts(two_servers_side_by_side);
+}
+
+fn two_servers_side_by_side() {
+    let folder = Folder::new();
+    let (command, url) = bundled();
+    let port = url.rsplit(':').next().unwrap().split('/').next().unwrap().to_owned();
+    for command in [command.clone(), format!("true {port}; {command}")] {
+        let flags = ["--url", &url, "--server-cmd", &command, "--for", "cpu", "-c4"];
+        let variant = ["--variant", "log", "--with-args", "--access-log log"];
+        let short = ["-d200ms", "--pairs-max", "8", "--profile", "0s"];
+        let found = climbed(&folder, &[&flags[..], &variant, &short].concat());
+        let rung = &found["rungs"][0];
+        let is_root = rustix::process::geteuid().is_root();
+        if rung["how"] == "side-by-side" {
+            assert!(rung["gain"].as_f64().unwrap() < 0.0, "a log of each request costs something: {found}");
+            assert!(found["noise"]["high"].as_f64().unwrap() > 0.0, "{found}");
+        } else {
+            assert!(!is_root || command.starts_with("true"), "{found}");
+        }
+        assert!(is_there(&folder, "log"), "{found}");
+    }
+}
+
+/// A variant that does not start is refused, and the others are measured side by side all the same.
+#[test]
+fn a_variant_that_does_not_start_is_refused_beside_others() {
+    let folder = Folder::new();
+    let (command, url) = bundled();
+    let flags = ["--url", &url, "--server-cmd", &command, "--for", "cpu", "-c2"];
+    let variants = [
+        "--variant",
+        "broken",
+        "--with-args",
+        "--no-such-flag",
+        "--variant",
+        "metrics",
+        "--with-args",
+        "--metrics",
+    ];
+    let short = ["-d100ms", "--pairs-max", "5", "--profile", "0s"];
+    let found = climbed(&folder, &[&flags[..], &variants, &short].concat());
+    assert_eq!(found["rungs"][0]["status"], "skipped", "{found}");
+    assert!(
+        found["rungs"][0]["reason"].as_str().unwrap().contains("ended before it accepted connections"),
+        "{found}"
+    );
+    assert_eq!(found["rungs"][1]["how"], "side-by-side", "{found}");
+}

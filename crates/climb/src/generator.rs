@@ -29,6 +29,8 @@ pub(crate) struct Load<'p> {
     pub(crate) url: String,
     pub(crate) lab: Option<Lab>,
     pub(crate) stop: &'p AtomicBool,
+    /// Whether all changes are to the server: then CPU time is that of its processes, without other programs.
+    pub(crate) is_server_alone: bool,
     /// Runs of our own generator so far.
     pub(crate) runs_count: AtomicU64,
 }
@@ -86,7 +88,7 @@ impl Load<'_> {
         let errors = outcome.errors.sum();
         let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
         let good = outcome.requests.saturating_sub(bad);
-        let cpu = outcome.server_cpu.as_ref().and_then(|used| cpu_us(used, outcome.requests));
+        let cpu = outcome.server_cpu.as_ref().and_then(|used| self.cpu_us(used, outcome.requests));
         let p99_ns = outcome.latency.percentile(99.0) as f64;
         let sample = Sample {
             requests_per_s: good as f64 / outcome.elapsed.as_secs_f64().max(1e-9),
@@ -121,7 +123,7 @@ impl Load<'_> {
             .map_err(|error| Error::Generator(format!("the load generator `{command}`: {error}")))?;
         let used = before.zip(after).and_then(|(before, after)| after.since(&before));
         let requests = reading.requests.filter(|requests| *requests > 0);
-        let cpu = used.zip(requests).and_then(|(used, requests)| cpu_us(&used, requests));
+        let cpu = used.zip(requests).and_then(|(used, requests)| self.cpu_us(&used, requests));
         let sample = Sample {
             requests_per_s: reading.requests_per_s,
             p99_ns: reading.p99_ns,
@@ -131,12 +133,17 @@ impl Load<'_> {
         };
         Ok(Run { sample, p50_ns: reading.p50_ns, latency: None, generator_share: None })
     }
+
+    fn cpu_us(&self, used: &ServerCpu, requests: u64) -> Option<f64> {
+        cpu_us(used, requests, self.is_server_alone)
+    }
 }
 
-/// CPU time per request: of the machine without the load generator, because a change may move work to other CPUs and
-/// to kernel threads; or of the server's processes, if the machine's is not known.
-fn cpu_us(used: &ServerCpu, requests: u64) -> Option<f64> {
-    let time = used.machine.unwrap_or(used.user + used.kernel);
+/// CPU time per request: of the server's processes, if all changes are to the server. Otherwise of the machine without the
+/// load generator, because a change may move work to other CPUs and to kernel threads, unless that is not known.
+fn cpu_us(used: &ServerCpu, requests: u64, is_server_alone: bool) -> Option<f64> {
+    let processes = used.user + used.kernel;
+    let time = used.machine.filter(|_| !is_server_alone).unwrap_or(processes);
     (requests > 0).then(|| time.as_secs_f64() * 1e6 / requests as f64)
 }
 
@@ -153,9 +160,11 @@ mod tests {
             kernel: Duration::from_millis(own_ms / 2),
             machine: machine_ms.map(Duration::from_millis),
         };
-        assert_eq!(cpu_us(&used(1000, Some(1200)), 100_000), Some(12.0));
-        assert_eq!(cpu_us(&used(500, Some(1200)), 100_000), Some(12.0));
-        assert_eq!(cpu_us(&used(500, None), 100_000), Some(5.0));
-        assert_eq!(cpu_us(&used(500, None), 0), None);
+        assert_eq!(cpu_us(&used(1000, Some(1200)), 100_000, false), Some(12.0));
+        assert_eq!(cpu_us(&used(500, Some(1200)), 100_000, false), Some(12.0));
+        assert_eq!(cpu_us(&used(500, None), 100_000, false), Some(5.0));
+        assert_eq!(cpu_us(&used(500, None), 0, false), None);
+        let alone = cpu_us(&used(500, Some(1200)), 100_000, true);
+        assert_eq!(alone, Some(5.0), "other programs are no cost of a server that alone is changed");
     }
 }

@@ -41,6 +41,7 @@ mod output;
 mod plan;
 mod run;
 mod server;
+mod side_by_side;
 mod state;
 mod status;
 mod tuned;
@@ -55,6 +56,6 @@ pub use outcome::{Figures, Mean, Means, Outcome, Profiles, TriedRung, Waiting};
 pub use variants::{Config, Edit};
 
 pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
-pub use run::{ClimbProgress, Finished, resume, run};
+pub use run::{Ahead, ClimbProgress, Finished, resume, run};
 pub use state::State;
 pub use tuned::{Reading, Tuned};

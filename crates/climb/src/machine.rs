@@ -1,25 +1,34 @@
 //! The server, the applied changes and the load. This is where a climb changes the machine.
 
+mod both;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
-use flatout_trial::{Found, Go, Progress, Sample, Set, Stage, Subject};
+use flatout_trial::{Both, Foresight, Found, Go, Progress, Sample, Set, Stage, Subject};
 use flatout_tune::quote;
 
 use crate::changes::Changes;
 use crate::gathered::Gathered;
 use crate::generator::{Load, Run};
 use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
-use crate::run::{ClimbProgress, Finished};
+use crate::run::{Ahead, ClimbProgress, Finished};
 use crate::server::{Start, UnderTest, is_here};
+use crate::side_by_side::Pair;
 use crate::tuned::Tuned;
 use crate::variants::{Copies, Edit};
 use flatout_tune::Needs;
 
 /// Runs whose median counts as the highest rate, when a share of it is taken.
 const RATE_RUNS: usize = 5;
+
+/// The A/A runs take this part of the budget.
+const NOISE_PART: u32 = 10;
+
+/// Gains, as shares, for which a climb says how much time they would need.
+const GAINS: [f64; 2] = [0.02, 0.05];
 
 /// Number of parts of a profile: those before and after alternate, as all runs do.
 pub(crate) const PROFILE_PARTS: u32 = 2;
@@ -38,6 +47,8 @@ pub(crate) struct Machine<'p, 'h> {
     begun: Instant,
     progress: Option<Progress>,
     comparison: Option<(Stage, Instant)>,
+    /// When the current comparison began.
+    compared_at: Option<Instant>,
     /// The folder with copies of the server's configuration.
     copies: Copies,
     /// The rungs that need a restart of the server.
@@ -47,6 +58,12 @@ pub(crate) struct Machine<'p, 'h> {
     is_starting: bool,
     /// Why our server died in the last run, if it did.
     death: Option<String>,
+    /// The two servers of this comparison, if both are alive.
+    pair: Option<Pair<'p>>,
+    /// Whether the two servers of this comparison could not both be started; the same for all comparisons.
+    is_one_at_a_time: bool,
+    are_all_one_at_a_time: bool,
+    target: Target,
 }
 
 impl<'p, 'h> Machine<'p, 'h> {
@@ -70,6 +87,10 @@ impl<'p, 'h> Machine<'p, 'h> {
             restarting: restarting.collect(),
             is_starting: false,
             death: None,
+            pair: None,
+            is_one_at_a_time: false,
+            are_all_one_at_a_time: false,
+            target: target.clone(),
             plan,
             changes: Changes::new(&plan.rungs, tunings),
             noise: Gathered::default(),
@@ -81,6 +102,7 @@ impl<'p, 'h> Machine<'p, 'h> {
             begun: Instant::now(),
             progress: None,
             comparison: None,
+            compared_at: None,
         }
     }
 
@@ -268,6 +290,9 @@ impl Subject for Machine<'_, '_> {
 
     fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
         self.stage = Some(stage);
+        self.compared_at = Some(Instant::now());
+        self.pair = None;
+        self.is_one_at_a_time = false;
         self.is_starting = self.start(one) != self.start(other);
     }
 
@@ -293,6 +318,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
+        self.pair = None;
         if self.is_starting || !self.served.is_up(&self.start(on)) {
             let started = self.start_with(on)?;
             if started != Set::Done || self.is_stopped() {
@@ -303,6 +329,7 @@ impl Subject for Machine<'_, '_> {
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
+        self.pair = None;
         // While the server is running: commands that undo a change may need its processes.
         let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
@@ -349,6 +376,10 @@ impl Subject for Machine<'_, '_> {
         Ok(run.sample)
     }
 
+    fn measure_both(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
+        self.side_by_side(one, other)
+    }
+
     fn death(&mut self) -> Option<String> {
         self.death.take()
     }
@@ -388,7 +419,22 @@ impl Subject for Machine<'_, '_> {
         });
         let (left, budget) = (self.left(), self.plan.budget);
         let finished = Some(Finished { name, found, objective });
-        (self.watch)(&ClimbProgress { progress, rung: None, left, budget, finished });
+        (self.watch)(&ClimbProgress { progress, rung: None, left, budget, finished, ahead: None });
+    }
+
+    fn foresee(&mut self, foresight: &Foresight) {
+        let (Some(progress), Some(compared)) = (self.progress, self.compared_at) else { return };
+        let pair = compared.elapsed() / foresight.pairs.max(1) as u32;
+        let (left, budget) = (self.left(), self.plan.budget);
+        let each = left / progress.left.saturating_sub(1).max(1) as u32;
+        let pairs = (each.as_secs_f64() / pair.as_secs_f64().max(1e-9)) as usize;
+        let pairs = pairs.clamp(self.plan.pairs_min, self.plan.pairs_max);
+        let ahead = Some(Ahead {
+            each: pair.saturating_mul(pairs as u32),
+            smallest: foresight.smallest(pairs),
+            needed: GAINS.map(|gain| (gain, pair.saturating_mul(foresight.pairs_for(gain) as u32))),
+        });
+        (self.watch)(&ClimbProgress { progress, rung: None, left, budget, finished: None, ahead });
     }
 
     fn look(&mut self, progress: &Progress) -> Go {
@@ -401,7 +447,7 @@ impl Subject for Machine<'_, '_> {
             _ => None,
         };
         let budget = self.plan.budget;
-        (self.watch)(&ClimbProgress { progress: *progress, rung, left, budget, finished: None });
+        (self.watch)(&ClimbProgress { progress: *progress, rung, left, budget, finished: None, ahead: None });
         if self.is_stopped() {
             return Go::Interrupted;
         }
@@ -411,10 +457,9 @@ impl Subject for Machine<'_, '_> {
         let now = Instant::now();
         let ends = match self.comparison {
             Some((stage, ends)) if stage == progress.stage => ends,
-            // Everything is compared with the noise floor: it gets twice the time.
-            _ if matches!(progress.stage, Stage::Noise | Stage::Block) => {
-                now + 2 * left / (progress.left as u32 + 1)
-            }
+            _ if progress.stage == Stage::Noise => now + left / NOISE_PART,
+            // The next boot is compared with it: it gets twice the time.
+            _ if progress.stage == Stage::Block => now + 2 * left / (progress.left as u32 + 1),
             _ => now + left / progress.left.max(1) as u32,
         };
         self.comparison = Some((progress.stage, ends));

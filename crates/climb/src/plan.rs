@@ -110,6 +110,20 @@ pub struct Rung {
     pub needs: Needs,
 }
 
+impl Rung {
+    /// Whether it changes nothing but how the server is started, or nothing at all.
+    pub(crate) fn is_in_the_server(&self) -> bool {
+        match &self.change {
+            Attempt::Edit(_) | Attempt::Skip(_) => true,
+            Attempt::Variant(variant) => {
+                let is_command = variant.set.is_none() && variant.unset.is_none();
+                is_command && !variant.is_burden && self.needs != Needs::Reboot
+            }
+            Attempt::Tuning => false,
+        }
+    }
+}
+
 /// What a rung changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempt {

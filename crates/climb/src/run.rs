@@ -29,6 +29,19 @@ pub struct ClimbProgress<'l> {
     pub budget: Duration,
     /// A rung with a new result.
     pub finished: Option<Finished<'l>>,
+    /// What the climb will be able to see; once, after the A/A runs.
+    pub ahead: Option<Ahead>,
+}
+
+/// What a climb will be able to see, by its A/A runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ahead {
+    /// The time of a comparison.
+    pub each: Duration,
+    /// The smallest gain, as a share, that is found in four of five climbs in that time.
+    pub smallest: f64,
+    /// Gains, as shares, and the time that a comparison needs to find them in four of five climbs.
+    pub needed: [(f64, Duration); 2],
 }
 
 /// A rung with a result.
@@ -247,8 +260,11 @@ fn trial_plan(plan: &Plan) -> trial::Plan {
 /// The load generator, and the target as it is reached: in the lab, by the server's end of the pair.
 fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Load<'p>, Target), Error> {
     let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
+    let is_server_alone = plan.rungs.iter().all(Rung::is_in_the_server);
     if !plan.is_lab {
-        return Ok((Load { generator, remote, url, lab: None, stop, runs_count: AtomicU64::new(0) }, target));
+        let load =
+            Load { generator, remote, url, lab: None, stop, is_server_alone, runs_count: AtomicU64::new(0) };
+        return Ok((load, target));
     }
     let Remote::Tcp(address) = target.remote else {
         return Err(Error::Plan(
@@ -259,7 +275,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     let remote = Remote::Tcp(SocketAddr::new(lab::SERVER, address.port()));
     let url = format!("http://{remote}{}", target.path);
     let target = Target { remote: remote.clone(), ..target };
-    Ok((Load { generator, remote, url, lab, stop, runs_count: AtomicU64::new(0) }, target))
+    Ok((Load { generator, remote, url, lab, stop, is_server_alone, runs_count: AtomicU64::new(0) }, target))
 }
 
 fn outcome(machine: &mut Machine<'_, '_>, climbed: trial::Climbed<Error>) -> Outcome {

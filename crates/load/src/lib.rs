@@ -26,6 +26,7 @@ mod run;
 mod server_cpu;
 mod several;
 mod shared;
+pub mod side_by_side;
 mod socket;
 mod status;
 mod streams;

@@ -44,13 +44,17 @@ impl ServerProcesses {
 
     /// What its processes have used so far; `None` if none of them can be read.
     pub fn used(&self) -> Option<Used> {
-        let mut used = Used {
-            pids: Vec::new(),
-            total: Duration::ZERO,
-            user_ticks: 0,
-            kernel_ticks: 0,
-            machine: MachineCpu::now(),
-        };
+        self.used_beside(MachineCpu::now())
+    }
+
+    /// The same without the machine's time, which takes long to read.
+    pub fn used_by_processes(&self) -> Option<Used> {
+        self.used_beside(None)
+    }
+
+    fn used_beside(&self, machine: Option<MachineCpu>) -> Option<Used> {
+        let mut used =
+            Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0, machine };
         for &pid in &self.pids {
             if let Ok(stat) = Stat::read(&Here, pid)
                 && let Ok(total) = clock::process_cpu(pid)

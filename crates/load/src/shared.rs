@@ -53,6 +53,8 @@ pub(crate) struct Times {
     pub(crate) begin_ns: u64,
     /// Counting ends.
     pub(crate) end_ns: u64,
+    /// Nothing more is sent.
+    pub(crate) send_end_ns: u64,
 }
 
 /// The results of a thread.
@@ -89,7 +91,8 @@ impl<'p> Shared<'p> {
         self.set.wait();
         let start_ns = self.start_ns.load(Ordering::Relaxed);
         let begin_ns = start_ns + self.plan.warmup.as_nanos() as u64;
-        Times { start_ns, begin_ns, end_ns: begin_ns + self.plan.duration.as_nanos() as u64 }
+        let end_ns = begin_ns + self.plan.duration.as_nanos() as u64;
+        Times { start_ns, begin_ns, end_ns, send_end_ns: end_ns }
     }
 
     /// Called once by each worker at its end.

@@ -17,6 +17,7 @@
 //! shorter. While the thread is below its limit (see [`Outcome::warnings`](crate::Outcome::warnings)), a batch is a
 //! few responses.
 
+mod block;
 mod places;
 mod stage;
 mod streams;
@@ -120,7 +121,7 @@ impl<'p> Worker<'p> {
             expected: Expected::new(&plan.expect, plan.head_bytes_max, heard),
             tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed),
             buffer: vec![0; READ_BUFFER_BYTES],
-            times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX },
+            times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX, send_end_ns: u64::MAX },
             now_ns,
             next_sweep_ns: now_ns + SWEEP_NS,
             next_telling_ns: now_ns,
@@ -202,7 +203,7 @@ impl<'p> Worker<'p> {
     #[inline]
     fn is_past(&self) -> bool {
         let grace_ns = if self.pace.is_open() { LATE_SEND_NS_MAX } else { 0 };
-        self.now_ns >= self.times.end_ns.saturating_add(grace_ns)
+        self.now_ns >= self.times.send_end_ns.saturating_add(grace_ns)
     }
 
     /// Gives due requests to free connections.

@@ -5,5 +5,7 @@
 mod scripted;
 #[path = "secured.rs"]
 mod secured;
+#[path = "side_by_side.rs"]
+mod side_by_side;
 #[path = "streams.rs"]
 mod streams;

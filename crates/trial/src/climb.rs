@@ -23,12 +23,13 @@
 use crate::across::{Block, Resumed, across};
 use crate::compare::{Level, Word, judge_mean};
 use crate::effect::{Effect, Estimate};
+use crate::foresight::Foresight;
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
 use crate::looks::{INTERIM_PAIRS, Look};
 use crate::random::Random;
 use crate::sample::{Objective, Sample};
-use crate::subject::{Go, Progress, Set, Stage, Subject};
+use crate::subject::{Both, Go, Progress, Set, Stage, Subject};
 
 /// What to find out, and how precisely.
 #[derive(Debug, Clone)]
@@ -73,6 +74,8 @@ type Pairs = Vec<(Sample, Sample)>;
 struct Runs {
     pairs: Pairs,
     look: Look,
+    /// Whether both sets were alive in all of them.
+    is_side_by_side: bool,
 }
 
 /// Runs with and without a rung, and the rungs below it.
@@ -174,7 +177,13 @@ impl<'s, S: Subject> Climber<'s, S> {
         self.family =
             self.climbed.rungs.iter().filter(is_tried).count() + usize::from(self.waiting.is_some());
         let nothing = vec![false; self.plan.rungs];
-        let Compared::Done(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
+        let noise = self.pairs(Stage::Noise, &nothing, &nothing, Pairs::new(), Level::ONE)?;
+        let Compared::Done(Runs { pairs, look, .. }) = noise else { return Ok(()) };
+        let objective = self.plan.objective;
+        let noise = Effect::at_look(&pairs, objective, Level::ONE, look);
+        if let Some(foresight) = Foresight::of(&pairs, objective, Level::shared(self.family)) {
+            self.subject.foresee(&foresight);
+        }
         let floor = noise.on(self.plan.objective).map(|estimate| estimate.far_end());
         if noise.word != Word::NoDifference {
             self.bias = floor.unwrap_or(0.0);
@@ -266,7 +275,8 @@ impl<'s, S: Subject> Climber<'s, S> {
                 };
                 self.subject.found(rung, found);
             }
-            Compared::Done(Runs { pairs, look }) => {
+            Compared::Done(Runs { pairs, look, is_side_by_side }) => {
+                found.how = if is_side_by_side { How::SideBySide } else { How::InTurn };
                 self.tried[rung] = Tried { base, pairs, look: Some(look), is_significant: false };
                 self.judge(rung);
             }
@@ -419,7 +429,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         base: &[bool],
     ) -> Result<Compared<Effect>, Halt<S::Error>> {
         Ok(match self.pairs(stage, changed, base, Pairs::new(), Level::ONE)? {
-            Compared::Done(Runs { pairs, look }) => {
+            Compared::Done(Runs { pairs, look, .. }) => {
                 let effect = Effect::at_look(&pairs, self.plan.objective, Level::ONE, look);
                 Compared::Done(effect.widened(self.bias, self.plan.objective))
             }
@@ -443,23 +453,36 @@ impl<'s, S: Subject> Climber<'s, S> {
         let least = level.pairs_min();
         let objective = self.plan.objective;
         let mut estimate = Effect::of(&pairs, objective, level).on(objective);
+        // Of earlier runs of this rung.
+        let mut is_side_by_side = match stage {
+            Stage::SecondLook(rung) if !pairs.is_empty() => self.climbed.rungs[rung].how == How::SideBySide,
+            _ => true,
+        };
         loop {
-            let mut samples = [Sample::default(); 2];
-            let first = self.order.below(2) as usize;
-            for place in [first, 1 - first] {
-                if self.look(stage, pairs.len(), estimate)? == Go::Over {
-                    return early(Runs { pairs, look: last }, least);
-                }
-                let set = [changed, base][place];
-                match self.set(set)? {
-                    Set::Done => {}
-                    Set::Refused(reason) => return Ok(Compared::Refused(reason)),
-                }
-                samples[place] = self.subject.measure().map_err(Halt::Failed)?;
-                if let Some(why) = self.subject.death() {
-                    return Ok(Compared::Died(set.to_vec(), why));
-                }
+            if self.look(stage, pairs.len(), estimate)? == Go::Over {
+                return early(Runs { pairs, look: last, is_side_by_side }, least);
             }
+            let samples = match self.subject.measure_both(changed, base).map_err(Halt::Failed)? {
+                Both::Samples(samples) => {
+                    if !is_side_by_side {
+                        (is_side_by_side, pairs) = (true, Pairs::new());
+                    }
+                    samples
+                }
+                Both::Died(place, why) => return Ok(Compared::Died([changed, base][place].to_vec(), why)),
+                Both::Alternate => {
+                    if is_side_by_side {
+                        // Runs of the two designs are not mixed.
+                        (is_side_by_side, pairs) = (false, Pairs::new());
+                    }
+                    match self.in_turn(stage, [changed, base], pairs.len(), estimate)? {
+                        Some(Compared::Done(samples)) => samples,
+                        Some(Compared::Refused(reason)) => return Ok(Compared::Refused(reason)),
+                        Some(Compared::Died(set, why)) => return Ok(Compared::Died(set, why)),
+                        None => return early(Runs { pairs, look: last, is_side_by_side }, least),
+                    }
+                }
+            };
             pairs.push((samples[0], samples[1]));
             estimate = Effect::of(&pairs, objective, level).on(objective);
             let go = self.look(stage, pairs.len(), estimate)?;
@@ -467,15 +490,40 @@ impl<'s, S: Subject> Climber<'s, S> {
             if count >= self.plan.pairs_max.max(least)
                 || is_last && count >= least && (go == Go::Over || count >= self.plan.pairs_min)
             {
-                return Ok(Compared::Done(Runs { pairs, look: last }));
+                return Ok(Compared::Done(Runs { pairs, look: last, is_side_by_side }));
             }
             if count >= self.plan.pairs_min.max(least) && INTERIM_PAIRS.contains(&count) {
                 let interim = Effect::at_look(&pairs, objective, level, Look::Interim).on(objective);
                 if interim.is_some_and(|estimate| estimate.width() <= self.plan.width_max) {
-                    return Ok(Compared::Done(Runs { pairs, look: Look::Interim }));
+                    return Ok(Compared::Done(Runs { pairs, look: Look::Interim, is_side_by_side }));
                 }
             }
         }
+    }
+
+    /// A run of each set, in random order. `None` if the budget ended between them.
+    fn in_turn(
+        &mut self,
+        stage: Stage,
+        sets: [&[bool]; 2],
+        pairs: usize,
+        estimate: Option<Estimate>,
+    ) -> Result<Option<Compared<[Sample; 2]>>, Halt<S::Error>> {
+        let mut samples = [Sample::default(); 2];
+        let first = self.order.below(2) as usize;
+        for place in [first, 1 - first] {
+            if place != first && self.look(stage, pairs, estimate)? == Go::Over {
+                return Ok(None);
+            }
+            if let Set::Refused(reason) = self.set(sets[place])? {
+                return Ok(Some(Compared::Refused(reason)));
+            }
+            samples[place] = self.subject.measure().map_err(Halt::Failed)?;
+            if let Some(why) = self.subject.death() {
+                return Ok(Some(Compared::Died(sets[place].to_vec(), why)));
+            }
+        }
+        Ok(Some(Compared::Done(samples)))
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Halt<S::Error>> {

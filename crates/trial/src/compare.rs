@@ -80,6 +80,11 @@ impl Level {
         Level { alpha: Level::ONE.alpha / comparisons.max(1) as f64 }
     }
 
+    /// The error probability of one of several planned looks.
+    pub(crate) fn at(self, look: Look) -> f64 {
+        self.alpha * look.part()
+    }
+
     /// The probability that an interval contains the truth, as a share.
     pub fn confidence(self) -> f64 {
         1.0 - self.alpha
@@ -128,7 +133,7 @@ pub fn judge_planned(pairs: &[(f64, f64)], level: Level) -> Verdict {
 
 /// The same at one of several planned looks, which together have the error probability of the level.
 pub fn judge_look(pairs: &[(f64, f64)], level: Level, look: Look) -> Verdict {
-    judge_planned(pairs, Level { alpha: level.alpha * look.part() })
+    judge_planned(pairs, Level { alpha: level.at(look) })
 }
 
 /// Like [`judge_planned`] by the plain mean, for values whose means have to add up: trimming would drop the few large
@@ -145,7 +150,7 @@ pub fn judge_mean(pairs: &[(f64, f64)], level: Level) -> Verdict {
 }
 
 /// The value that the magnitude of Student's t with this many degrees of freedom exceeds with probability `alpha`.
-fn student(alpha: f64, freedom: usize) -> f64 {
+pub(crate) fn student(alpha: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, f64::from(1 << 20));
     // Halving to the precision of the type.
     for _ in 0..80 {
@@ -178,6 +183,14 @@ pub(crate) fn levels(pairs: &[(f64, f64)], ratio: f64) -> Option<(f64, f64)> {
     let middle = (logs.len() >= PAIRS_MIN).then(|| trimmed(&mut logs).mean.exp())?;
     let half = ratio.sqrt();
     (middle.is_finite() && half.is_finite() && half > 0.0).then(|| (middle * half, middle / half))
+}
+
+/// What one pair adds to the error of the logarithm of the ratio, as a standard deviation: the error of the trimmed mean is
+/// this, divided by the root of the number of pairs. `None` with too few pairs.
+pub(crate) fn spread(pairs: &[(f64, f64)]) -> Option<f64> {
+    let mut logs = logs(pairs, |one, other| one / other);
+    let count = logs.len();
+    (count >= PAIRS_MIN).then(|| trimmed(&mut logs).error * (count as f64).sqrt())
 }
 
 /// Judges figures, where more is better, of candidates whose runs could not alternate: by the difference of the

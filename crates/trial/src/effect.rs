@@ -234,7 +234,7 @@ impl Effect {
 }
 
 /// The figure of all pairs that have it.
-fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> {
+pub(crate) fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> {
     pairs
         .iter()
         .filter_map(|(with, without)| Some((objective.figure(with)?, objective.figure(without)?)))

@@ -24,6 +24,8 @@ pub enum How {
     /// Runs with and without it alternated.
     #[default]
     InTurn,
+    /// Both variants were alive, and short blocks of load alternated between them.
+    SideBySide,
     /// By adding a burden equal to the one that it would remove: its gain is what removing one would gain.
     FromTheOtherSide,
     /// By one block of runs before a reboot and one after it.
@@ -94,12 +96,13 @@ impl Status {
 
 impl How {
     /// All of them, for their names.
-    pub const ALL: [How; 3] = [How::InTurn, How::FromTheOtherSide, How::AcrossReboot];
+    pub const ALL: [How; 4] = [How::InTurn, How::SideBySide, How::FromTheOtherSide, How::AcrossReboot];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             How::InTurn => "in-turn",
+            How::SideBySide => "side-by-side",
             How::FromTheOtherSide => "from-the-other-side",
             How::AcrossReboot => "across-a-reboot",
         }

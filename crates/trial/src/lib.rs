@@ -8,6 +8,7 @@
 //! Subject <── climb      which changes help?                  noise ─> forward ─> leave one out ─> all ─> orders
 //!               │
 //!            across      the same for what takes a reboot     a block of runs before and one after
+//!            turns       two servers that are both alive      blocks of load in random order ──> one pair of runs
 //!  set, measure, look
 //! ```
 //!
@@ -29,19 +30,23 @@ mod climb;
 pub mod compare;
 mod effect;
 mod errors;
+mod foresight;
 mod found;
 mod judged;
 mod looks;
 mod random;
 mod sample;
 mod subject;
+mod turns;
 
 pub use across::{Block, Resumed};
 pub use climb::{Plan, climb, resume};
 pub use effect::{Effect, Estimate, Levels};
+pub use foresight::Foresight;
 pub use found::{Climbed, End, Found, How, Status};
 pub use judged::STAYS;
 pub use looks::{INTERIM_PAIRS, Look};
 pub use random::Random;
 pub use sample::{Objective, Sample};
-pub use subject::{Go, Progress, Set, Stage, Subject};
+pub use subject::{Both, Go, Progress, Set, Stage, Subject};
+pub use turns::{Turn, is_steady, samples};

@@ -1,6 +1,7 @@
 //! The subject of a climb: can be changed and measured, and has the clock.
 
 use crate::effect::Estimate;
+use crate::foresight::Foresight;
 use crate::found::Found;
 use crate::sample::Sample;
 
@@ -52,6 +53,15 @@ pub trait Subject {
     /// An error that ends the climb.
     fn measure(&mut self) -> Result<Sample, Self::Error>;
 
+    /// A pair of runs with two sets that are both alive, in short blocks in random order. It replaces [`Subject::set`] and
+    /// [`Subject::measure`] of both. Called first for each pair.
+    ///
+    /// # Errors
+    /// An error that ends the climb.
+    fn measure_both(&mut self, _one: &[bool], _other: &[bool]) -> Result<Both, Self::Error> {
+        Ok(Both::Alternate)
+    }
+
     /// Why the subject died in the last run, if it did. The run does not count, and the next [`Subject::set`] starts
     /// it again.
     fn death(&mut self) -> Option<String> {
@@ -66,6 +76,9 @@ pub trait Subject {
     /// Called with the result of a rung, as soon as it is known and whenever it changes.
     fn found(&mut self, _rung: usize, _found: &Found) {}
 
+    /// Called after the A/A runs with what the comparisons will be able to see.
+    fn foresee(&mut self, _foresight: &Foresight) {}
+
     /// Called before and after each run with the progress. Decides whether to continue, since the subject has the
     /// clock.
     fn look(&mut self, progress: &Progress) -> Go;
@@ -78,6 +91,17 @@ pub enum Set {
     Done,
     /// One of them cannot be applied here and now, and why.
     Refused(String),
+}
+
+/// The result of a pair of runs with two sets that are both alive.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Both {
+    /// They cannot both be alive: their runs have to alternate.
+    Alternate,
+    /// The run of the first set, and of the other.
+    Samples([Sample; 2]),
+    /// The first set (0) or the other one (1) died, and why. The run does not count.
+    Died(usize, String),
 }
 
 /// Whether to continue.

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use flatout_climb::ClimbProgress;
 use flatout_report::climb::Course;
-use flatout_report::climb::text::finished_line;
+use flatout_report::climb::text::{ahead_line, finished_line};
 
 use crate::terminal;
 
@@ -24,6 +24,11 @@ impl ClimbScreen {
     pub(crate) fn show(&mut self, live: &ClimbProgress<'_>) {
         if let Some(finished) = &live.finished {
             return self.write(Some(finished_line(finished)));
+        }
+        if let Some(ahead) = &live.ahead {
+            let over = self.course.end();
+            self.write(over);
+            return self.write(Some(ahead_line(ahead)));
         }
         let over = self.course.take(live);
         self.write(over);

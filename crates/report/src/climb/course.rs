@@ -106,6 +106,7 @@ mod tests {
             left: Duration::from_secs(left),
             budget: Duration::from_secs(60),
             finished: None,
+            ahead: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{End, Estimate, Figures, Finished, How, Objective, Profiles};
+use flatout_climb::{Ahead, End, Estimate, Figures, Finished, How, Objective, Profiles};
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
@@ -122,7 +122,7 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
     let forward = found.forward.as_ref().and_then(|effect| effect.on(*objective));
     let gain = forward.map_or(String::new(), |forward| match found.how {
         How::FromTheOtherSide => cost(&forward.as_cost(*objective)),
-        How::InTurn | How::AcrossReboot => interval(&forward),
+        How::InTurn | How::SideBySide | How::AcrossReboot => interval(&forward),
     });
     let why = if found.reason.is_empty() { String::new() } else { format!("  ({})", found.reason) };
     let pairs = found.forward.as_ref().filter(|_| !gain.is_empty()).map_or(0, |effect| effect.pairs);
@@ -133,6 +133,22 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
     };
     let line = format!("{name:<24} {:<15} {gain:<INTERVAL_COLUMNS$} {counted}{why}", found.status.name());
     line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
+}
+
+/// What the climb will be able to see, in one line without a line end.
+pub fn ahead_line(ahead: &Ahead) -> String {
+    let seconds = |time: std::time::Duration| match time.as_secs_f64() {
+        long if long >= 600.0 => format!("{:.0} min", long / 60.0),
+        short => format!("{short:.0} s"),
+    };
+    let needed =
+        ahead.needed.iter().map(|(gain, time)| format!("{:.0} % needs {}", gain * 100.0, seconds(*time)));
+    format!(
+        "changes of {:.1} % or more can be seen in {} each (in 4 of 5 climbs): {}",
+        ahead.smallest * 100.0,
+        seconds(ahead.each),
+        needed.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// One line per rung; for kept ones, a bar with their combined level.
@@ -152,7 +168,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     for step in &fall.steps {
         let (rung, found) = (step.rung, &step.rung.found);
         let gain = step.gain.map_or(String::new(), |gain| match found.how {
-            How::InTurn | How::AcrossReboot => interval(&gain),
+            How::InTurn | How::SideBySide | How::AcrossReboot => interval(&gain),
             How::FromTheOtherSide => cost(&gain.as_cost(climb.objective)),
         });
         let among =

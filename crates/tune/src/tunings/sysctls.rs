@@ -111,7 +111,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "rmem-max",
             reason: "a program may ask for a large receive buffer",
-            detail: "It limits SO_RCVBUF. TCP sizes its own buffers by tcp_rmem.",
+            detail: "It limits SO_RCVBUF. TCP sizes its own buffers by tcp_rmem. No counter proves that a program was \
+                     held back: RcvPruned counts packets dropped by full buffers of any kind.",
             source: "Yang Jian 2008: 16 MiB; socket(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -152,7 +153,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             name: "tcp-wmem",
             reason: "large responses over long paths are not held back by a small buffer",
             detail: "The third number is how far TCP lets a send buffer grow; the memory is used only when \
-                     needed.",
+                     needed. No counter proves that it is too small. If TCPMemoryPressures grows, the machine has too \
+                     little memory for its buffers (tcp_mem), and larger ones make that worse.",
             source: "Yang Jian 2008: 16 MiB; tcp(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -395,13 +397,11 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
 ];
 
 /// Tunings whose counter shows the lack of them.
-const COUNTED: [&str; 12] = [
+const COUNTED: [&str; 10] = [
     "somaxconn",
     "syn-backlog",
-    "rmem-max",
     "wmem-max",
     "tcp-rmem",
-    "tcp-wmem",
     "netdev-backlog",
     "netdev-budget",
     "netdev-budget-usecs",

@@ -474,7 +474,7 @@ fn tunings_describe_themselves() {
             "{}",
             about.name
         );
-        assert_eq!(about.lost.is_empty(), about.risk == Risk::Low, "{}: what is lost?", about.name);
+        assert!(about.risk == Risk::Low || !about.lost.is_empty(), "{}: what is lost?", about.name);
     }
     assert_eq!(find("mitigations").unwrap().about().needs, Needs::Reboot);
 }

@@ -1,0 +1,111 @@
+//! Comparisons of two servers that are both alive.
+
+use flatout_load::{self as load, Latency, Remote};
+use flatout_trial::{Both, Sample, Set, Stage, samples};
+
+use super::Machine;
+use crate::generator::Run;
+use crate::plan::{Error, Generator};
+use crate::server::{Start, is_here};
+use crate::side_by_side::{Pair, Places};
+
+impl Machine<'_, '_> {
+    /// A batch of blocks on both, if both can be alive. Otherwise their runs alternate: for the rest of the comparison, or of
+    /// the climb if two unchanged servers cannot be started here.
+    pub(super) fn side_by_side(&mut self, one: &[bool], other: &[bool]) -> Result<Both, Error> {
+        let Some(starts) = self.starts_of_both(one, other) else { return Ok(Both::Alternate) };
+        let Generator::Own(plan) = &self.load.generator else { return Ok(Both::Alternate) };
+        let plan = plan.clone();
+        if !self.pair.as_ref().is_some_and(|pair| pair.is_of(&starts)) {
+            // Nothing that is set on the machine is in effect: it would be set for one server only.
+            if self.changes.change_to(one, &self.served.environment())? != Set::Done {
+                return Ok(Both::Alternate);
+            }
+            self.served.end();
+            let places = Places {
+                server: &self.plan.server,
+                target: self.target.clone(),
+                url: self.load.url.clone(),
+                stop: self.load.stop,
+                is_port_in_command: self.edits(one).is_empty() && self.edits(other).is_empty(),
+            };
+            match Pair::start(&places, starts) {
+                Ok(pair) => self.pair = Some(pair),
+                Err(_) if self.is_stopped() => return Ok(Both::Samples([Sample::default(); 2])),
+                Err(_) => {
+                    // If the change is to blame, its own start reports that, and other changes are measured.
+                    self.is_one_at_a_time = true;
+                    self.are_all_one_at_a_time |= one == other;
+                    return Ok(Both::Alternate);
+                }
+            }
+        }
+        self.batch(&plan, one, other)
+    }
+
+    fn batch(&mut self, plan: &load::Plan, one: &[bool], other: &[bool]) -> Result<Both, Error> {
+        let Some(pair) = &mut self.pair else { return Ok(Both::Alternate) };
+        let number = self.load.runs_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let batch =
+            pair.measure(plan, plan.duration, plan.seed.wrapping_add(number << 16), self.load.stop)?;
+        let is_stopped = self.load.stop.load(std::sync::atomic::Ordering::Relaxed);
+        if !is_stopped && let Some((place, why)) = pair.death() {
+            self.pair = None;
+            return Ok(Both::Died(place, why));
+        }
+        let percentile =
+            |latency: &Latency, percent| (latency.count() > 0).then(|| latency.percentile(percent) as f64);
+        let p99_ns = batch.latencies.each_ref().map(|latency| percentile(latency, 99.0));
+        let samples = samples(&batch.pairs, p99_ns);
+        // Alone it responds without errors, or the climb would have ended: it needs what is not in its new network.
+        if !is_stopped && !other.contains(&true) && samples[1].errors * 2 > samples[1].requests {
+            self.pair = None;
+            (self.is_one_at_a_time, self.are_all_one_at_a_time) = (true, true);
+            return Ok(Both::Alternate);
+        }
+        for ((on, sample), latency) in [one, other].into_iter().zip(samples).zip(batch.latencies) {
+            let run = Run {
+                sample,
+                p50_ns: percentile(&latency, 50.0),
+                latency: Some(latency),
+                generator_share: Some(batch.generator_share),
+            };
+            match self.stage {
+                Some(Stage::Noise) => self.noise.add(on, &run),
+                Some(Stage::Total) => self.total.add(on, &run),
+                _ => {}
+            }
+        }
+        Ok(Both::Samples(samples))
+    }
+
+    /// How to start both servers; `None` if they cannot both be alive.
+    fn starts_of_both(&self, one: &[bool], other: &[bool]) -> Option<[Start; 2]> {
+        let is_here = matches!(&self.target.remote, Remote::Tcp(address) if address.ip().is_loopback())
+            && is_here(&self.target.remote);
+        let is_plain = matches!(&self.load.generator, Generator::Own(plan) if plan.subscribe.is_none());
+        let is_compared = matches!(
+            self.stage,
+            Some(
+                Stage::Noise
+                    | Stage::Forward(_)
+                    | Stage::SecondLook(_)
+                    | Stage::LeaveOneOut(_)
+                    | Stage::Total
+            )
+        );
+        let is_one_at_a_time = self.is_one_at_a_time || self.are_all_one_at_a_time;
+        if !is_here || !is_plain || !is_compared || self.load.lab.is_some() || is_one_at_a_time {
+            return None;
+        }
+        let is_noise = self.stage == Some(Stage::Noise);
+        // Noise is that of the design that the rungs are measured by.
+        let mut rungs =
+            self.plan.rungs.iter().enumerate().filter(|(at, _)| is_noise || one[*at] || other[*at]);
+        if !rungs.all(|(_, rung)| rung.is_in_the_server()) {
+            return None;
+        }
+        let starts = [self.start(one)?, self.start(other)?];
+        (is_noise || starts[0] != starts[1]).then_some(starts)
+    }
+}
