@@ -97,7 +97,9 @@ pub fn write_params(pairs: &[u8], out: &mut Vec<u8>) -> Result<(), LongParam> {
             }
             bytes += pair;
         }
-        let (Some(record), Some(after)) = (rest.get(..bytes), rest.get(bytes..)) else { return Err(LongParam) };
+        let (Some(record), Some(after)) = (rest.get(..bytes), rest.get(bytes..)) else {
+            return Err(LongParam);
+        };
         if record.is_empty() {
             return Err(LongParam);
         }
@@ -179,7 +181,11 @@ impl Records {
         loop {
             let rest = bytes.get(used..).unwrap_or_default();
             if self.has_ended {
-                return if rest.is_empty() { Ok((used, RecordEvent::NeedMore)) } else { Err(RecordFault::AfterEnd) };
+                return if rest.is_empty() {
+                    Ok((used, RecordEvent::NeedMore))
+                } else {
+                    Err(RecordFault::AfterEnd)
+                };
             }
             if self.header_bytes < HEADER_BYTES {
                 let Some(&byte) = rest.first() else { return Ok((used, RecordEvent::NeedMore)) };
