@@ -112,7 +112,7 @@ fn server(folder: &Folder, address: SocketAddr, route: &str) -> Server {
         ),
     );
     let mut command = Command::new(program("flatout"));
-    command.args(["serve", "--config"]).arg(folder.0.join("site.kdl"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
     Server::start(command)
 }
 
