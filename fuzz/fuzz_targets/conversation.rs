@@ -23,7 +23,7 @@ pub fn run(input: &[u8]) {
         let acts: Vec<Act> = scripts.map(|mut source| Act::read(&mut source)).collect();
         seeds.into_iter().for_each(|seed| server::check(bytes, &acts, seed));
     } else {
-        let asks: Vec<Ask> = scripts.map(|mut source| Ask::read(&mut source)).collect();
-        seeds.into_iter().for_each(|seed| client::check(bytes, &asks, seed));
+        let directives: Vec<Ask> = scripts.map(|mut source| Ask::read(&mut source)).collect();
+        seeds.into_iter().for_each(|seed| client::check(bytes, &directives, seed));
     }
 }

@@ -59,6 +59,8 @@ mod observe;
 mod package;
 #[path = "pages.rs"]
 mod pages;
+#[path = "prerender.rs"]
+mod prerender;
 #[path = "proxy_protocol.rs"]
 mod proxy_protocol;
 #[path = "published.rs"]
@@ -69,6 +71,8 @@ mod push;
 mod push_groups;
 #[path = "reloading.rs"]
 mod reloading;
+#[path = "remote.rs"]
+mod remote;
 #[path = "rules.rs"]
 mod rules;
 #[path = "screens.rs"]

@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 const VAGUE: &[&str] =
     &["Said", "Asked", "Kept", "Held", "Looked", "Told", "Came", "Went", "Took", "What", "Left", "Given"];
 
+/// Words that have been names of functions and do not say what is returned or done.
+const VAGUE_FUNCTIONS: &[&str] = &[
+    "said", "says", "asked", "asks", "heard", "looked", "told", "tells", "came", "went", "took", "what",
+    "given",
+];
+
 /// Modules that end with `-ing` and are named by a noun or a fixed term.
 const NOUNS: &[(&str, &str)] = &[
     ("blocking", "tokio's term for calls that block a thread"),
@@ -108,6 +114,17 @@ fn type_defined(line: &str) -> Option<&str> {
     (is_type && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
 }
 
+/// The name of the function that a line defines.
+fn function_defined(line: &str) -> Option<&str> {
+    let rest = line.trim_start();
+    let rest =
+        rest.strip_prefix("pub").map_or(rest, |rest| rest.split_once(' ').map_or(rest, |(_, rest)| rest));
+    let rest = ["const ", "async ", "unsafe "]
+        .iter()
+        .fold(rest, |rest, word| rest.strip_prefix(word).unwrap_or(rest));
+    rest.strip_prefix("fn ")?.split(['(', '<']).next()
+}
+
 /// The names of the tests in a source.
 fn tests(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
@@ -160,6 +177,18 @@ fn type_names_are_nouns_of_the_field() {
 }
 
 #[test]
+fn functions_are_named_by_actions_or_results() {
+    let mut wrong = BTreeMap::new();
+    for source in &sources(&["src"]) {
+        let functions = source.text.lines().filter_map(function_defined);
+        for name in functions.filter(|name| VAGUE_FUNCTIONS.contains(name)) {
+            wrong.insert(format!("{} {name}", source.package), source.path.display().to_string());
+        }
+    }
+    report("a function has a name that does not say what it returns or does", &wrong);
+}
+
+#[test]
 fn modules_are_named_by_nouns() {
     let mut wrong = BTreeMap::new();
     let is_noun = |module: &str| NOUNS.iter().any(|(noun, _)| *noun == module);
@@ -201,5 +230,8 @@ fn definitions_are_found() {
     assert_eq!(found("type Edges = BTreeMap<u8, u8>;"), Some("Edges"));
     assert_eq!(found("    type Output = u8;"), None);
     assert_eq!(found("    // struct Nothing"), None);
+    assert_eq!(function_defined("    pub(crate) const fn told(&self) {"), Some("told"));
+    assert_eq!(function_defined("fn asked<T>(it: T) {"), Some("asked"));
+    assert_eq!(function_defined("// fn nothing()"), None);
     assert_eq!(tests("#[test]\nfn a() {}\nfn b() {}\n#[tokio::test]\nasync fn c() {}"), ["a", "c"]);
 }

@@ -304,6 +304,19 @@ cache-no-store "$http_x_a"
 cache-min-uses 2
 cache-ignore "Expires"
 cache-stale "1s"
+prerender
+prerender-for ai=off
+prerender-when "method == 'GET'"
+prerender-time "3s"
+prerender-stale "3s"
+prerender-allow "https://a.test"
+prerender-pages 3
+prerender-queue 3
+prerender-page-time "3s"
+prerender-page-memory "200MiB"
+prerender-browser-pages 3
+prerender-browser "chromium-3"
+prerender-sandbox off
 cache-slice "1MiB"
 cache-status off
 cache-memory "1MiB"

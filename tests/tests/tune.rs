@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use flatout_tests::{Folder, Server, program};
 
@@ -209,9 +210,10 @@ fn applied_settings_are_undone_byte_for_byte() {
 #[test]
 fn a_killed_run_is_undone() {
     let whole = {
-        let (machine, began) = (Machine::new(), std::time::Instant::now());
+        let (machine, began) = (Machine::new(), Instant::now());
         assert!(machine.tune(&["apply", "--low-risk", "--persist"]).status.success());
-        began.elapsed()
+        // On a busy machine a run may take long once, and short the next times.
+        began.elapsed().min(Duration::from_secs(2))
     };
     for moment in 0..20 {
         let machine = Machine::new();

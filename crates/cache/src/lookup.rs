@@ -62,7 +62,7 @@ impl CacheWorker {
             return self.answer_sliced(request, forwarded, &lookup, start, Some(manifest), response);
         }
         if let Some(entry) = &found.entry {
-            let verdict = entry.policy.judge(&lookup.asks, lookup.now_ms, entry.is_expired());
+            let verdict = entry.policy.judge(&lookup.directives, lookup.now_ms, entry.is_expired());
             let label = match verdict {
                 Verdict::Fresh => CacheOutcome::Hit,
                 Verdict::Stale => CacheOutcome::Stale,

@@ -4,7 +4,7 @@
 use flatout_engine::Request;
 use flatout_gateway::Forwarded;
 use flatout_wire::Head;
-use flatout_wire::cache::{Asks, write_selected};
+use flatout_wire::cache::{RequestDirectives, write_selected};
 
 use flatout_proxy::withholds;
 
@@ -53,7 +53,7 @@ pub(crate) struct RequestConditions {
 /// The parsed fields of a request that concern a cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheFields {
-    pub(crate) asks: Asks,
+    pub(crate) directives: RequestDirectives,
     pub(crate) conditions: RequestConditions,
     pub(crate) is_authorized: bool,
     /// Only the origin can serve it: it has a precondition, or fields that the origin does not get.
@@ -65,19 +65,23 @@ impl CacheFields {
     #[inline]
     pub(crate) fn at(head: &Head<'_>) -> CacheFields {
         let conditions = RequestConditions { has_conditions: false, has_range: false };
-        let mut cache_fields =
-            CacheFields { asks: Asks::default(), conditions, is_authorized: false, is_for_origin: false };
-        let mut asks = false;
+        let mut cache_fields = CacheFields {
+            directives: RequestDirectives::default(),
+            conditions,
+            is_authorized: false,
+            is_for_origin: false,
+        };
+        let mut has_directives = false;
         for (name, value) in head.fields() {
             let is = |this: &[u8]| name.eq_ignore_ascii_case(this);
             match name.len() {
                 5 => cache_fields.conditions.has_range |= is(b"range"),
-                6 => asks |= is(b"pragma"),
+                6 => has_directives |= is(b"pragma"),
                 8 => cache_fields.is_for_origin |= is(b"if-match"),
                 // A field that the upstream does not get must not select a variant, nor be in the key.
                 10 => cache_fields.is_for_origin |= is(b"connection") && withholds(value, head),
                 13 => {
-                    asks |= is(b"cache-control");
+                    has_directives |= is(b"cache-control");
                     cache_fields.is_authorized |= is(b"authorization");
                     cache_fields.conditions.has_conditions |= is(b"if-none-match");
                 }
@@ -86,8 +90,8 @@ impl CacheFields {
                 _ => {}
             }
         }
-        if asks {
-            cache_fields.asks = Asks::of(head.fields());
+        if has_directives {
+            cache_fields.directives = RequestDirectives::of(head.fields());
         }
         cache_fields
     }

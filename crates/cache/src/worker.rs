@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flatout_engine::{BodyPlan, ExchangeKey, Lane, Mailbox, Reply, Request, Response, Worker};
 use flatout_lane::clock;
-use flatout_wire::cache::Asks;
+use flatout_wire::cache::RequestDirectives;
 use flatout_wire::{Framing, Head, Method};
 
 use crate::encodings::ServedEntry;
@@ -45,7 +45,7 @@ pub(crate) struct Lookup<'c> {
     pub(crate) key: Key<'c>,
     pub(crate) rules: Caching<'c>,
     pub(crate) cache_fields: CacheFields,
-    pub(crate) asks: Asks,
+    pub(crate) directives: RequestDirectives,
     pub(crate) now_ms: u64,
     pub(crate) waited: WaitHistory,
 }
@@ -120,12 +120,16 @@ impl CacheWorker {
                 response,
             )
         } else {
-            let asks = if rules.rules.ignores_requests { Asks::default() } else { cache_fields.asks };
+            let directives = if rules.rules.ignores_requests {
+                RequestDirectives::default()
+            } else {
+                cache_fields.directives
+            };
             let lookup = Lookup {
                 key,
                 rules,
                 cache_fields,
-                asks,
+                directives,
                 now_ms: clock::unix_milliseconds(),
                 waited: WaitHistory::default(),
             };

@@ -85,7 +85,7 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, wrong: Wrong, domain: St
 }
 
 /// What is reported for a CA that responds like this.
-fn told(number: usize, wrong: Wrong) -> String {
+fn message(number: usize, wrong: Wrong) -> String {
     let folder = TempDir::new().unwrap();
     let domain = format!("n{number}.flatout.test");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -177,7 +177,7 @@ fn nonsense_is_reported_at_every_step() {
     std::thread::scope(|scope| {
         for (number, (path, head, body, expected)) in cases.into_iter().enumerate() {
             scope.spawn(move || {
-                let said = told(number, Wrong { path, head, body });
+                let said = message(number, Wrong { path, head, body });
                 assert!(
                     said.contains(expected) && said.contains("next attempt in"),
                     "{number} {path}: {said}"

@@ -9,7 +9,7 @@ use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, compare, li
 use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
-use crate::serve::source::{asks, mistake};
+use crate::serve::source::{mistake, requests};
 use crate::setting::words;
 use crate::{Failure, print, terminal, value};
 
@@ -102,7 +102,9 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
     let host = text("host").cloned().unwrap_or_else(|| old.host());
     let asked = match (log, text("config")) {
         (Some(log), None) => of_log(log, &host)?,
-        (None, Some(file)) => asks(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?,
+        (None, Some(file)) => {
+            requests(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?
+        }
         _ => {
             return Err(Failure::Usage(
                 "give an access log, or a site file with -c, to take requests from".to_owned(),
@@ -113,7 +115,7 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
     let fields: Vec<String> =
         fields.chain(words(matches, "field").into_iter().map(|name| name.to_lowercase())).collect();
     let compared = compare(&old, &new, asked, &fields, &bounds);
-    print(&told(&compared))?;
+    print(&report(&compared))?;
     match (compared.asked, compared.differences.len()) {
         (0, _) => Err(Failure::Run("there are no requests to compare".to_owned())),
         (_, 0) => Ok(()),
@@ -142,7 +144,7 @@ fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
     }
 }
 
-fn told(compared: &Compared) -> String {
+fn report(compared: &Compared) -> String {
     let mut text = String::new();
     for difference in &compared.differences {
         let ask = &difference.ask;

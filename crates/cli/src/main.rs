@@ -69,6 +69,7 @@ const COMMANDS: &[Command] = &[
     serve::upgrade::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
+    serve::render::COMMAND,
     hash_password::COMMAND,
     import::COMMAND,
     top::COMMAND,

@@ -296,7 +296,7 @@ fn run_failure(error: flatout_profile::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn told(arguments: &[&str]) -> String {
+    fn mistake(arguments: &[&str]) -> String {
         let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
         match matches.and_then(|matches| run(&matches)) {
             Err(failure) => failure.to_string(),
@@ -321,7 +321,7 @@ mod tests {
             (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
             (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: not a profile: expected"),
         ] {
-            let message = told(arguments);
+            let message = mistake(arguments);
             assert!(message.contains(expected), "{message}");
         }
     }

@@ -54,7 +54,7 @@ pub(crate) fn fill<T>(matches: &ArgMatches, groups: &[Group<T>], options: &mut T
 }
 
 /// The names of the given flags.
-pub(crate) fn given<T>(matches: &ArgMatches, groups: &[Group<T>]) -> Vec<&'static str> {
+pub(crate) fn names_given<T>(matches: &ArgMatches, groups: &[Group<T>]) -> Vec<&'static str> {
     let all = groups.iter().flat_map(|(_, settings)| settings.iter()).map(|setting| setting.name);
     all.filter(|name| matches.contains_id(name)).collect()
 }

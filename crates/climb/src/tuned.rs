@@ -59,7 +59,7 @@ impl<'h> Tuned<'h> {
     /// One of them holds no tap.
     pub fn stopping(self, stops: Vec<u32>) -> Result<Tuned<'h>, String> {
         if let Some(&pid) = stops.first() {
-            let held = self.held()?;
+            let held = self.other_holders()?;
             if let Some(stranger) = stops.iter().find(|stop| held.iter().all(|holder| holder.pid() != **stop))
             {
                 return Err(match held.is_empty() {
@@ -74,7 +74,7 @@ impl<'h> Tuned<'h> {
     }
 
     /// All holders of packet taps except this process.
-    fn held(&self) -> Result<Vec<Holder>, String> {
+    fn other_holders(&self) -> Result<Vec<Holder>, String> {
         let mut held = holders(self.host).map_err(|Unknown(why)| why)?;
         held.retain(|holder| holder.pid() != std::process::id());
         Ok(held)
@@ -96,7 +96,7 @@ impl<'h> Tuned<'h> {
             }
         };
         let deadline = Instant::now() + END_TIME_MAX;
-        while self.held()?.contains(holder) {
+        while self.other_holders()?.contains(holder) {
             if Instant::now() > deadline {
                 return Err(format!("{told}; but it still holds its packet tap"));
             }
@@ -285,7 +285,7 @@ impl Tuned<'_> {
         if name != TAPS || self.stops.is_empty() {
             return Vec::new();
         }
-        let mut held = match self.held() {
+        let mut held = match self.other_holders() {
             Ok(held) => held,
             Err(why) => return vec![Err(why)],
         };
@@ -295,7 +295,7 @@ impl Tuned<'_> {
 
     /// Whose burden it is and how it could be removed, as text.
     pub(crate) fn holders(&self, name: &str) -> String {
-        let held = match self.held() {
+        let held = match self.other_holders() {
             Ok(held) if name == TAPS && !held.is_empty() => held,
             _ => return "held by a process that is not visible from here".to_owned(),
         };

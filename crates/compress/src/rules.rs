@@ -172,7 +172,7 @@ impl Rules {
             && response.field("content-encoding").is_none()
             && response.field("content-range").is_none()
             && !response.fields().any(|(name, value)| {
-                name.eq_ignore_ascii_case(b"cache-control") && says(value, b"no-transform")
+                name.eq_ignore_ascii_case(b"cache-control") && has_option(value, b"no-transform")
             })
     }
 
@@ -203,7 +203,8 @@ impl Verdict {
             return;
         }
         let names_it = |(name, value): (&[u8], &[u8])| {
-            name.eq_ignore_ascii_case(b"vary") && (says(value, b"accept-encoding") || says(value, b"*"))
+            name.eq_ignore_ascii_case(b"vary")
+                && (has_option(value, b"accept-encoding") || has_option(value, b"*"))
         };
         if !response.fields().any(names_it) {
             response.header("Vary", "Accept-Encoding");
@@ -224,7 +225,7 @@ impl Verdict {
 }
 
 /// Whether a list of options contains this one.
-fn says(value: &[u8], option: &[u8]) -> bool {
+fn has_option(value: &[u8], option: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|this| this.trim_ascii().eq_ignore_ascii_case(option))
 }
 

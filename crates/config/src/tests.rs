@@ -57,7 +57,7 @@ const WORDS: Words<'_> = Words {
     tunings: &["gro", "somaxconn"],
 };
 
-fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
+fn record(bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut told = RecordingPlan::default();
     let source = Source::new("a.kdl", bytes.to_vec(), &PLAN).map_err(|mistake| mistake.to_string())?;
     read(source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
@@ -70,8 +70,8 @@ fn steps_have_the_order_of_the_file() {
                 /- rung nothing\nskip \"xps\" reason=\"one queue\"";
     let expected =
         ["lab=", "header=a", "header=b", "rung gro", "variant my own", ".set=x", ".unset=y z", ".restart="];
-    assert_eq!(told(text.as_bytes()).unwrap(), [&expected[..], &["skip xps: one queue"]].concat());
-    assert_eq!(told("\u{feff}server-cmd a\r\nurl b\r\n".as_bytes()).unwrap(), ["server-cmd=a", "url=b"]);
+    assert_eq!(record(text.as_bytes()).unwrap(), [&expected[..], &["skip xps: one queue"]].concat());
+    assert_eq!(record("\u{feff}server-cmd a\r\nurl b\r\n".as_bytes()).unwrap(), ["server-cmd=a", "url=b"]);
 }
 
 #[test]
@@ -155,21 +155,21 @@ fn each_mistake_is_shown_where_it_is() {
             "a.kdl:1:20: `set` is given twice; first on line 1\n  1 | variant a { set x; set y; unset z; }\n    |                    ^^^",
         ),
     ] {
-        assert_eq!(told(text.as_bytes()).unwrap_err(), expected, "{text}");
+        assert_eq!(record(text.as_bytes()).unwrap_err(), expected, "{text}");
     }
 }
 
 #[test]
 fn invalid_plans_are_reported() {
-    assert_eq!(told(b"").unwrap_err(), "a.kdl:1:1: it is empty; a plan needs at least one rung");
+    assert_eq!(record(b"").unwrap_err(), "a.kdl:1:1: it is empty; a plan needs at least one rung");
     assert_eq!(
-        told(b"lab\nurl \"\xff\xfe\"").unwrap_err(),
+        record(b"lab\nurl \"\xff\xfe\"").unwrap_err(),
         "a.kdl:2:6: it is not UTF-8\n  2 | url \"\u{fffd}\u{fffd}\"\n    |      ^"
     );
     let huge = vec![b'\n'; BYTES_MAX + 1];
-    assert_eq!(told(&huge).unwrap_err(), "a.kdl:1:1: it is larger than 64 KiB, the limit of a plan");
+    assert_eq!(record(&huge).unwrap_err(), "a.kdl:1:1: it is larger than 64 KiB, the limit of a plan");
     for deep in ["a{", "/*", "("] {
-        let message = told(deep.repeat(BYTES_MAX / 2).as_bytes()).unwrap_err();
+        let message = record(deep.repeat(BYTES_MAX / 2).as_bytes()).unwrap_err();
         assert!(message.contains(&format!("more than {OPENINGS_MAX} braces")), "{message}");
     }
 }
@@ -178,7 +178,7 @@ fn invalid_plans_are_reported() {
 #[test]
 fn kdl_errors_have_a_position() {
     for text in ["url \"a", "lab {", "lab }", "url #maybe", "\"", "=", "lab \u{1b}[2J", "url a=\nlab"] {
-        let message = told(text.as_bytes()).unwrap_err();
+        let message = record(text.as_bytes()).unwrap_err();
         assert!(message.starts_with("a.kdl:") && !message.contains('\u{1b}'), "{message}");
     }
 }
@@ -188,12 +188,12 @@ fn kdl_errors_have_a_position() {
 fn the_largest_file_is_read_in_time() {
     for open in ["a{", "/*", "(", "a \"}\" {"] {
         let begun = Instant::now();
-        let _ = told(open.repeat(OPENINGS_MAX).as_bytes());
+        let _ = record(open.repeat(OPENINGS_MAX).as_bytes());
         assert!(begun.elapsed() < Duration::from_secs(60), "{open:?} took {:?}", begun.elapsed());
     }
     for part in ["lab;", "url \"", "a ", "/-", "#\"", "\\\n", "header a\n", "{}", "é", "a{}", "1", "a=1 "] {
         let begun = Instant::now();
-        let _ = told(part.repeat(BYTES_MAX / part.len()).as_bytes());
+        let _ = record(part.repeat(BYTES_MAX / part.len()).as_bytes());
         assert!(begun.elapsed() < Duration::from_secs(60), "{part:?} took {:?}", begun.elapsed());
     }
 }

@@ -48,11 +48,12 @@ fn read(text: &str) -> Result<Vec<Node>, String> {
 }
 
 /// Nodes as one would write them.
-fn told(nodes: &[Node]) -> String {
+fn written(nodes: &[Node]) -> String {
     let one = |node: &Node| {
         let values: String = node.values.iter().map(|value| format!(" {}", value.text)).collect();
         let keys: String = node.keys.iter().map(|(name, value)| format!(" {name}={}", value.text)).collect();
-        let inner = node.inner.as_ref().map_or_else(String::new, |inner| format!(" {{ {} }}", told(inner)));
+        let inner =
+            node.inner.as_ref().map_or_else(String::new, |inner| format!(" {{ {} }}", written(inner)));
         format!("{}{values}{keys}{inner}", node.name)
     };
     nodes.iter().map(one).collect::<Vec<_>>().join("; ")
@@ -70,7 +71,7 @@ fn files_are_read() {
             "site a b { allow all; allow unix 10.0.0.0/8; route / { respond 200 ok }; route /b { respond 204; header set A b } }",
         ),
     ] {
-        assert_eq!(read(text).map(|nodes| told(&nodes)).as_deref(), Ok(expected), "{text}");
+        assert_eq!(read(text).map(|nodes| written(&nodes)).as_deref(), Ok(expected), "{text}");
     }
 }
 

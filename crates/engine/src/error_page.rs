@@ -28,6 +28,21 @@ pub fn write_error_page_of(head: &[u8], detail: &str, response: &mut Response) {
     write(field_of(head, b"accept"), field_of(head, b"x-request-id"), detail, response);
 }
 
+/// Writes an error without details into an empty response. What clients without preferences get is not put together each time.
+pub fn write_error(head: &Head<'_>, status: Status, response: &mut Response) {
+    response.set_status(status);
+    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
+    match accept.map_or(ErrorForm::Text, ErrorForm::of) {
+        ErrorForm::Text if id.is_none() => {
+            response.encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\nVary: Accept\r\n");
+            let page = response.buffer();
+            page.extend_from_slice(status.reason().as_bytes());
+            page.push(b'\n');
+        }
+        _ => write(accept, id, "", response),
+    }
+}
+
 /// Changes the default body of an error, which is the reason phrase of its status, to the form that the client with this head
 /// prefers. Other bodies stay: somebody has chosen them.
 pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {
@@ -35,30 +50,49 @@ pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {
     let is_default = response.status().code() >= 400
         && response.body_bytes().and_then(|body| body.strip_suffix(b"\n")) == Some(reason.as_bytes())
         && response.field("content-type").is_some_and(|found| found.starts_with(b"text/plain"));
-    if is_default {
-        write_error_page(head, "", response);
+    if !is_default {
+        return;
+    }
+    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
+    match accept.map_or(ErrorForm::Text, ErrorForm::of) {
+        // As it is.
+        ErrorForm::Text if id.is_none() => {
+            response.header("Vary", "Accept");
+        }
+        _ => write(accept, id, "", response),
     }
 }
 
 fn write(accept: Option<&[u8]>, id: Option<&[u8]>, detail: &str, response: &mut Response) {
     let form = accept.map_or(ErrorForm::Text, ErrorForm::of);
-    let status = response.status();
     let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| is_id(id));
-    let (content_type, body) = match form {
-        ErrorForm::Text => ("text/plain; charset=utf-8", text(status, detail, id)),
-        ErrorForm::Html => ("text/html; charset=utf-8", html(status, detail, id)),
-        ErrorForm::Json => ("application/problem+json", json(status, detail, id)),
-    };
+    write_as(form, id, detail, response);
+}
+
+fn write_as(form: ErrorForm, id: Option<&str>, detail: &str, response: &mut Response) {
+    let status = response.status();
     if response.field("content-type").is_some() {
         response.remove_header("content-type");
     }
-    response.header("Content-Type", content_type).header("Vary", "Accept");
-    let buffer = response.buffer();
-    buffer.clear();
-    buffer.extend_from_slice(body.as_bytes());
+    response.header("Content-Type", form.content_type()).header("Vary", "Accept");
+    let page = response.buffer();
+    page.clear();
+    match form {
+        ErrorForm::Text => text(status, detail, id, page),
+        ErrorForm::Html => html(status, detail, id, page),
+        ErrorForm::Json => json(status, detail, id, page),
+    }
 }
 
 impl ErrorForm {
+    fn content_type(self) -> &'static str {
+        match self {
+            ErrorForm::Text => "text/plain; charset=utf-8",
+            ErrorForm::Html => "text/html; charset=utf-8",
+            ErrorForm::Json => "application/problem+json",
+        }
+    }
+
     /// The first form that an `Accept` names; `*/*` alone is that of a program at a terminal.
     fn of(accept: &[u8]) -> ErrorForm {
         for range in accept.split(|&byte| byte == b',') {
@@ -91,48 +125,67 @@ fn field_of<'h>(head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
     })
 }
 
-fn text(status: Status, detail: &str, id: Option<&str>) -> String {
-    let first = if detail.is_empty() { status.reason() } else { detail };
-    match id {
-        Some(id) => format!("{}\nrequest {id}\n", shown(first)),
-        None => format!("{}\n", shown(first)),
+fn text(status: Status, detail: &str, id: Option<&str>, page: &mut Vec<u8>) {
+    escape(if detail.is_empty() { status.reason() } else { detail }, &[], page);
+    if let Some(id) = id {
+        append(page, &["\nrequest ", id]);
     }
+    page.push(b'\n');
 }
 
-fn html(status: Status, detail: &str, id: Option<&str>) -> String {
-    let title = format!("{} {}", status.code(), status.reason());
-    let detail = match detail {
-        "" => String::new(),
-        detail => format!("<p>{}</p>", escaped(&shown(detail))),
-    };
-    let id = id.map_or_else(String::new, |id| format!("<p><small>request {}</small></p>", escaped(id)));
-    format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
-         <meta name=color-scheme content=\"light dark\"><title>{title}</title>\
-         <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:20vh auto;padding:0 1rem}}</style>\
-         <h1>{title}</h1>{detail}{id}\n"
-    )
+fn html(status: Status, detail: &str, id: Option<&str>, page: &mut Vec<u8>) {
+    let code = status.code().to_string();
+    let title = [code.as_str(), " ", status.reason()];
+    append(page, &[HTML_BEFORE_TITLE]);
+    append(page, &title);
+    append(page, &[HTML_AFTER_TITLE]);
+    append(page, &title);
+    append(page, &["</h1>"]);
+    if !detail.is_empty() {
+        append(page, &["<p>"]);
+        escape(detail, HTML_ESCAPES, page);
+        append(page, &["</p>"]);
+    }
+    if let Some(id) = id {
+        append(page, &["<p><small>request ", id, "</small></p>"]);
+    }
+    page.push(b'\n');
 }
 
-fn json(status: Status, detail: &str, id: Option<&str>) -> String {
-    let member = |name: &str, value: &str| format!(",\"{name}\":{}", quoted(&shown(value)));
-    let detail = if detail.is_empty() { String::new() } else { member("detail", detail) };
-    let id = id.map_or_else(String::new, |id| member("request_id", id));
-    format!("{{\"status\":{},\"title\":{}{detail}{id}}}\n", status.code(), quoted(status.reason()))
+fn json(status: Status, detail: &str, id: Option<&str>, page: &mut Vec<u8>) {
+    append(page, &["{\"status\":", &status.code().to_string(), ",\"title\":\"", status.reason(), "\""]);
+    if !detail.is_empty() {
+        append(page, &[",\"detail\":\""]);
+        escape(detail, JSON_ESCAPES, page);
+        append(page, &["\""]);
+    }
+    if let Some(id) = id {
+        append(page, &[",\"request_id\":\"", id, "\""]);
+    }
+    append(page, &["}\n"]);
 }
 
-/// Text without what could control a terminal.
-fn shown(text: &str) -> String {
-    text.chars().filter(|char| !char.is_control()).collect()
+const HTML_BEFORE_TITLE: &str = "<!doctype html><html lang=en><meta charset=utf-8>\
+    <meta name=viewport content=\"width=device-width\"><meta name=color-scheme content=\"light dark\"><title>";
+
+const HTML_AFTER_TITLE: &str = "</title>\
+    <style>body{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:20vh auto;padding:0 1rem}</style><h1>";
+
+const HTML_ESCAPES: &[(char, &str)] = &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;")];
+const JSON_ESCAPES: &[(char, &str)] = &[('\\', "\\\\"), ('"', "\\\"")];
+
+fn append(page: &mut Vec<u8>, texts: &[&str]) {
+    texts.iter().for_each(|text| page.extend_from_slice(text.as_bytes()));
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// A JSON string of text without control characters.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+/// Appends text with these characters replaced, and without those that could control a terminal.
+fn escape(text: &str, escapes: &[(char, &str)], page: &mut Vec<u8>) {
+    for char in text.chars().filter(|char| !char.is_control()) {
+        match escapes.iter().find(|(escaped, _)| *escaped == char) {
+            Some((_, replacement)) => append(page, &[replacement]),
+            None => append(page, &[char.encode_utf8(&mut [0; 4])]),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use bytes::Bytes;
 use flatout_wire::accept::Coding;
 
 use super::entry::{Entry, Sidecar};
-use super::keeper::FolderState;
+use super::indexer::FolderState;
 use super::load::sidecar;
 use super::opened::{OpenFiles, Opened};
 use super::source::{Fault, fault};
-use super::whole::{Stamp, is_half, stamp};
+use super::write_detection::{Stamp, is_half, stamp};
 use super::{listing, names};
 
 /// The most names that are listed at once; a longer listing waits for the end of the first scan.

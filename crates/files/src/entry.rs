@@ -10,7 +10,7 @@ use flatout_wire::accept::{Coding, choose};
 
 use super::head::{Head, content_type, is_compressible};
 use super::load::sidecar;
-use super::whole::Stamp;
+use super::write_detection::Stamp;
 
 /// One version of a file. The version is immutable; the location of its bytes changes, and workers see that at once.
 #[derive(Debug)]
@@ -31,19 +31,19 @@ pub(crate) struct Entry {
     /// The inode change time when a scan last opened it, in nanoseconds since 1970; a change of permissions changes
     /// it too.
     checked_ns: AtomicI64,
-    /// Whether the keeper was asked to load it.
-    asked: AtomicBool,
+    /// Whether the indexer was asked to load it.
+    requested: AtomicBool,
     /// Whether a client's request has asked for its compression.
-    press_asked: AtomicBool,
+    precompress_requested: AtomicBool,
     /// Whether it is queued for compression at low priority.
-    press_queued: AtomicBool,
+    precompress_queued: AtomicBool,
     /// Whether it was passed to the compressor.
-    pressed: AtomicBool,
+    precompressed: AtomicBool,
     /// Whether its file was seen shorter than this version: then it is being rewritten, whatever its length is now.
     torn: AtomicBool,
     /// Since when the file on disk is incomplete, in seconds since 1970; 0 if it is complete.
     pub(crate) half_since_s: AtomicU64,
-    /// Whether the keeper has dropped it.
+    /// Whether the indexer has dropped it.
     gone: AtomicBool,
 }
 
@@ -147,10 +147,10 @@ impl Entry {
             contents: ArcSwap::from_pointee(contents),
             used: AtomicU32::new(0),
             checked_ns: AtomicI64::new(0),
-            asked: AtomicBool::new(false),
-            press_asked: AtomicBool::new(false),
-            press_queued: AtomicBool::new(false),
-            pressed: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
+            precompress_requested: AtomicBool::new(false),
+            precompress_queued: AtomicBool::new(false),
+            precompressed: AtomicBool::new(false),
             torn: AtomicBool::new(false),
             half_since_s: AtomicU64::new(0),
             gone: AtomicBool::new(false),
@@ -218,47 +218,48 @@ impl Entry {
 
     /// Whether this caller is to ask for it to be loaded.
     pub(crate) fn begin_asking(&self) -> bool {
-        !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::Relaxed)
+        !self.requested.load(Ordering::Relaxed) && !self.requested.swap(true, Ordering::Relaxed)
     }
 
     /// Allows another request to load it.
     pub(crate) fn end_asking(&self) {
-        self.asked.store(false, Ordering::Relaxed);
+        self.requested.store(false, Ordering::Relaxed);
     }
 
     /// Whether it is text in memory without compressed variants.
     #[inline]
-    pub(crate) fn is_to_press(&self, contents: &Contents) -> bool {
+    pub(crate) fn is_to_precompress(&self, contents: &Contents) -> bool {
         self.is_compressible && contents.variants.len() == 1 && contents.is_in_memory()
     }
 
     /// Whether this caller is to ask for its compression.
     #[inline]
-    pub(crate) fn begin_asking_press(&self) -> bool {
-        !self.press_asked.load(Ordering::Relaxed) && !self.press_asked.swap(true, Ordering::Relaxed)
+    pub(crate) fn note_precompression_request(&self) -> bool {
+        !self.precompress_requested.load(Ordering::Relaxed)
+            && !self.precompress_requested.swap(true, Ordering::Relaxed)
     }
 
     /// Whether this caller is to queue it for compression.
-    pub(crate) fn begin_queueing_press(&self) -> bool {
-        !self.press_queued.swap(true, Ordering::Relaxed)
+    pub(crate) fn note_precompression_queued(&self) -> bool {
+        !self.precompress_queued.swap(true, Ordering::Relaxed)
     }
 
     /// It is no longer queued.
-    pub(crate) fn end_queueing_press(&self) {
-        self.press_queued.store(false, Ordering::Relaxed);
+    pub(crate) fn clear_precompression_queued(&self) {
+        self.precompress_queued.store(false, Ordering::Relaxed);
     }
 
     /// The plain bytes, if it is to be compressed and was not passed to the compressor before.
     pub(crate) fn begin_pressing(&self) -> Option<Bytes> {
         let contents = self.contents();
-        let plain = contents.plain().filter(|_| self.is_to_press(&contents))?.clone();
-        (!self.pressed.swap(true, Ordering::Relaxed)).then_some(plain)
+        let plain = contents.plain().filter(|_| self.is_to_precompress(&contents))?.clone();
+        (!self.precompressed.swap(true, Ordering::Relaxed)).then_some(plain)
     }
 
     /// Resets the compression state, because its variants have left memory.
     pub(crate) fn reset_pressing(&self) {
-        self.pressed.store(false, Ordering::Relaxed);
-        self.press_asked.store(false, Ordering::Relaxed);
+        self.precompressed.store(false, Ordering::Relaxed);
+        self.precompress_requested.store(false, Ordering::Relaxed);
     }
 
     /// Stores the inode change time of a scan that found it readable and unchanged.
@@ -287,7 +288,7 @@ impl Entry {
         }
     }
 
-    /// Marks it as dropped by the keeper.
+    /// Marks it as dropped by the indexer.
     pub(crate) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }

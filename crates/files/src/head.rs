@@ -6,7 +6,7 @@ use flatout_wire::accept::Coding;
 use flatout_wire::date;
 
 use super::entry::{Content, Variant};
-use super::whole::Stamp;
+use super::write_detection::Stamp;
 
 /// For shorter texts a `Content-Encoding` line is not worth it.
 const COMPRESSIBLE_BYTES_MIN: u64 = 256;

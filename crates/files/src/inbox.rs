@@ -1,4 +1,4 @@
-//! Messages to the keeper from the watcher, the workers and the compressor. All queues are bounded.
+//! Messages to the indexer from the watcher, the workers and the compressor. All queues are bounded.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::entry::Entry;
 const CHANGED_MAX: usize = 10_000;
 
 /// Entries that workers have asked for; beyond that they ask again later.
-const ASKED_MAX: usize = 4096;
+const REQUESTED_MAX: usize = 4096;
 
 /// Queued results of the compressor; beyond that the compressor waits.
 const COMPRESSED_MAX: usize = 64;
@@ -26,7 +26,7 @@ pub(crate) type Compressed = (Arc<Entry>, Vec<(Coding, Bytes)>);
 #[derive(Default)]
 pub(crate) struct Inbox {
     batch: Mutex<Batch>,
-    came: Condvar,
+    arrived: Condvar,
     has_room: Condvar,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Batch {
     pub(crate) changed: BTreeSet<PathBuf>,
     pub(crate) compressed: Vec<Compressed>,
     /// Entries that clients requested and that are not in memory.
-    pub(crate) asked: Vec<Arc<Entry>>,
+    pub(crate) requested: Vec<Arc<Entry>>,
     /// Why the watcher may miss changes.
     pub(crate) blind: Option<String>,
     /// The site is no longer served.
@@ -53,7 +53,7 @@ impl Batch {
     fn is_empty(&self) -> bool {
         self.changed.is_empty()
             && self.compressed.is_empty()
-            && self.asked.is_empty()
+            && self.requested.is_empty()
             && self.blind.is_none()
             && !self.is_over
     }
@@ -80,11 +80,11 @@ impl Inbox {
     }
 
     /// Asks for an entry to be loaded.
-    pub(crate) fn ask(&self, entry: &Arc<Entry>) {
+    pub(crate) fn request(&self, entry: &Arc<Entry>) {
         if entry.begin_asking() {
             self.tell(self.lock(), |batch| {
-                if batch.asked.len() < ASKED_MAX {
-                    batch.asked.push(entry.clone());
+                if batch.requested.len() < REQUESTED_MAX {
+                    batch.requested.push(entry.clone());
                 } else {
                     entry.end_asking();
                 }
@@ -101,19 +101,19 @@ impl Inbox {
         is_served
     }
 
-    /// Wakes the keeper for the first message; later ones are gathered.
+    /// Wakes the indexer for the first message; later ones are gathered.
     fn tell(&self, mut batch: MutexGuard<'_, Batch>, note: impl FnOnce(&mut Batch)) {
         let was_empty = batch.is_empty();
         note(&mut batch);
         if was_empty {
-            self.came.notify_one();
+            self.arrived.notify_one();
         }
     }
 
     /// Reports that the site is no longer served; messages after that are ignored.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
-        self.came.notify_one();
+        self.arrived.notify_one();
         self.has_room.notify_all();
     }
 
@@ -121,11 +121,11 @@ impl Inbox {
     pub(crate) fn take(&self, until: Instant, gather_time: Duration) -> Batch {
         let left = until.saturating_duration_since(Instant::now());
         let wait = |batch, time, is_empty: fn(&mut Batch) -> bool| {
-            let waited = self.came.wait_timeout_while(batch, time, is_empty);
+            let waited = self.arrived.wait_timeout_while(batch, time, is_empty);
             waited.unwrap_or_else(PoisonError::into_inner).0
         };
         let mut batch = wait(self.lock(), left, |batch| batch.is_empty());
-        if !batch.changed.is_empty() || !batch.asked.is_empty() {
+        if !batch.changed.is_empty() || !batch.requested.is_empty() {
             batch = wait(batch, gather_time, |batch| !batch.is_over);
         }
         let is_over = batch.is_over;

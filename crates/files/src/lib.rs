@@ -1,11 +1,11 @@
 //! Static files: everything that can be computed in advance is.
 //!
 //! ```text
-//! disk ── look ──> keeper (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
+//! disk ── scan ──> indexer (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
 //!           ^        │  ^  ^                                                     │  │
-//!           │        │  │  └── press (one thread): gzip, brotli, zstd <── asked ──┤  └─ disk: what is not in memory,
-//!           │        │  └───────────── inbox <── asked, and not in memory ────────┘     and all before the first look
-//!           │        └── memory: what stays in it                                       has ended
+//!           │        │  │  └── precompress (one thread) <──── requested ─────────┤  └─ disk: what is not in memory,
+//!           │        │  └───────────── inbox <── requested, and not in memory ───┘     and all before the first scan
+//!           │        └── memory: what stays in it                                      has ended
 //!           └── watch: inotify, or a sweep of times
 //! ```
 //!
@@ -15,7 +15,7 @@
 //!
 //! A file may have compressed forms beside it (`x.css.gz`), or have only these (`Entry::compressed_only`).
 //!
-//! Only complete versions of a file are served (`whole.rs`): read between two equal stamps, and never while a writer
+//! Only complete versions of a file are served (`write_detection.rs`): read between two equal stamps, and never while a writer
 //! has it open.
 #![forbid(unsafe_code)]
 // The data path: data from a client, a file or a plan must not crash a worker.
@@ -25,24 +25,26 @@ mod answer;
 mod disk;
 mod entry;
 mod faults;
+mod fetch;
 mod head;
 mod hidden;
 mod inbox;
+mod indexer;
 mod inotify;
-mod keeper;
 mod listing;
 mod load;
-mod look;
 mod memory;
 mod names;
 mod opened;
-mod press;
+mod precompress;
+mod remote;
+mod scan;
 mod source;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod watch;
-mod whole;
+mod write_detection;
 
 use std::io;
 use std::path::PathBuf;
@@ -113,7 +115,7 @@ impl Default for Plan {
 /// A folder that is being served; clones share it. Its threads end when the last clone is dropped.
 #[derive(Clone)]
 pub struct Site {
-    site: Arc<keeper::FolderState>,
+    site: Arc<indexer::FolderState>,
 }
 
 impl Site {
@@ -123,12 +125,17 @@ impl Site {
     /// # Errors
     /// The root is not a readable folder, or a thread cannot be started.
     pub fn open(plan: Plan) -> io::Result<Site> {
-        Ok(Site { site: keeper::open(plan)? })
+        Ok(Site { site: indexer::open(plan)? })
     }
 
     /// One worker's service.
     pub fn service(&self) -> Box<dyn Service> {
-        Box::new(answer::Files::new(self.site.clone()))
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), true))
+    }
+
+    /// The same for a site, which writes the pages of errors itself, after its rules.
+    pub fn part_of_site(&self) -> Box<dyn Service> {
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), false))
     }
 
     /// The number of known files.

@@ -9,7 +9,7 @@ use flatout_wire::accept::Coding;
 
 use super::entry::{Content, Entry};
 use super::source::{Fault, Source, fault};
-use super::whole::{Stamp, stamp};
+use super::write_detection::{Stamp, stamp};
 
 /// How often to retry when a file changes while it is read.
 const READS_MAX: usize = 3;

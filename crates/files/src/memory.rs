@@ -79,7 +79,7 @@ impl Memory {
     /// Adds compressed variants, if there is room for them.
     pub(crate) fn put_variants(&mut self, entry: &Arc<Entry>, variants: Vec<(Coding, Bytes)>, epoch: u32) {
         let contents = entry.contents();
-        let Some(plain) = contents.plain().filter(|_| entry.is_to_press(&contents) && !entry.is_gone())
+        let Some(plain) = contents.plain().filter(|_| entry.is_to_precompress(&contents) && !entry.is_gone())
         else {
             return;
         };
@@ -171,7 +171,7 @@ impl Memory {
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use super::super::whole::Stamp;
+    use super::super::write_detection::Stamp;
     use super::*;
 
     const BYTES: usize = 10;

@@ -11,7 +11,7 @@ use rustix::fs::{Dir, FileType};
 use super::entry::Entry;
 use super::source::Source;
 use super::tree::{Known, Thing};
-use super::whole::Stamp;
+use super::write_detection::Stamp;
 
 /// A name in a folder.
 pub(crate) struct Name {

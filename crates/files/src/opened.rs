@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatout_engine::Witness;
 
 use super::entry::Entry;
-use super::whole::{Samples, Stamp};
+use super::write_detection::{Samples, Stamp};
 
 /// Large files that one worker keeps open.
 const OPEN_FILES_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! The keeper's parts together, on real folders.
+//! The indexer's parts together, on real folders.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::disk::{self, Found, Reached};
 use super::entry::Entry;
 use super::inbox::Batch;
-use super::keeper::{self, FolderState, Keeper};
+use super::indexer::{self, FolderState, Indexer};
 use super::load::load;
 use super::opened::OpenFiles;
 use super::tree::Node;
@@ -42,11 +42,11 @@ impl Drop for Folder {
     }
 }
 
-/// A keeper that the test drives step by step.
+/// A indexer that the test drives step by step.
 struct ManualKeeper {
     folder: Folder,
     site: Arc<FolderState>,
-    keeper: Keeper,
+    indexer: Indexer,
 }
 
 impl ManualKeeper {
@@ -57,8 +57,8 @@ impl ManualKeeper {
         }
         let mut plan = Plan { root: folder.0.join("root"), ..Plan::default() };
         change(&mut plan);
-        let (site, keeper) = keeper::prepare(plan).unwrap();
-        let mut kept = ManualKeeper { folder, site, keeper };
+        let (site, indexer) = indexer::prepare(plan).unwrap();
+        let mut kept = ManualKeeper { folder, site, indexer };
         kept.look("");
         kept
     }
@@ -69,18 +69,18 @@ impl ManualKeeper {
     }
 
     fn look(&mut self, path: &str) {
-        self.keeper.turn(&self.site, Batch::changed(path));
+        self.indexer.turn(&self.site, Batch::changed(path));
     }
 
     fn next_epoch(&mut self) {
-        self.keeper.next_epoch = Instant::now();
-        self.keeper.turn(&self.site, Batch::default());
+        self.indexer.next_epoch = Instant::now();
+        self.indexer.turn(&self.site, Batch::default());
     }
 
     /// Handles all messages so far.
     fn hear(&mut self) {
         let told = self.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
-        self.keeper.turn(&self.site, told);
+        self.indexer.turn(&self.site, told);
     }
 
     fn write(&self, name: &str, content: &str) {
@@ -166,7 +166,7 @@ fn a_file_that_changes_while_it_is_read_stays() {
         });
         let site = kept.site.clone();
         for _ in 0..200 {
-            kept.keeper.turn(&site, Batch::changed("a"));
+            kept.indexer.turn(&site, Batch::changed("a"));
             assert!(matches!(site.tree.load().get(b"/a"), Some(Node::File(_))));
         }
         stop.store(true, Ordering::Relaxed);
@@ -201,13 +201,13 @@ fn a_root_that_returns_is_scanned_again() {
 #[test]
 fn scans_replace_a_failed_watcher() {
     let mut kept = ManualKeeper::new(&[("a", "a")], |_| {});
-    assert!(kept.keeper.watching.inotify().is_some());
+    assert!(kept.indexer.watching.inotify().is_some());
     kept.write("b", "b");
     // The change was lost together with the watch.
     kept.site.inbox.take(Instant::now() + Duration::from_secs(30), Duration::from_millis(300));
-    kept.keeper.turn(&kept.site, Batch { blind: Some("a test".to_owned()), ..Batch::default() });
+    kept.indexer.turn(&kept.site, Batch { blind: Some("a test".to_owned()), ..Batch::default() });
     assert_eq!(kept.text("/b").as_deref(), Some("b"));
-    assert!(kept.keeper.watching.inotify().is_none() && kept.keeper.watching.due().is_some());
+    assert!(kept.indexer.watching.inotify().is_none() && kept.indexer.watching.due().is_some());
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn files_are_served_before_the_first_scan() {
     std::os::unix::fs::symlink("/etc", folder.0.join("etc")).unwrap();
     let hide = vec![NamePattern::parse("*.php").unwrap()];
     let plan = Plan { root: folder.0.clone(), listing: true, hide, ..Plan::default() };
-    let (site, _keeper) = keeper::prepare(plan).unwrap();
+    let (site, _keeper) = indexer::prepare(plan).unwrap();
     assert!(!site.tree.load().is_complete());
     let found = |path: &str| disk::find(&site, path.as_bytes());
     for path in ["/a.css", "/sub/", "/sub/index.html", "/only.css", "/only.css.gz"] {

@@ -1,4 +1,4 @@
-//! The tree in which workers look up paths: built by the keeper, never changed afterwards.
+//! The tree in which workers look up paths: built by the indexer, never changed afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +29,7 @@ pub(crate) struct Tree {
     is_complete: bool,
 }
 
-/// The keeper's entries, by path relative to the root; the root itself is the empty path.
+/// The indexer's entries, by path relative to the root; the root itself is the empty path.
 pub(crate) type Known = BTreeMap<PathBuf, Thing>;
 
 /// A file or folder on disk.

@@ -66,7 +66,7 @@ impl Listening {
     pub fn find(proc: &dyn Proc, port: u16) -> io::Result<Listening> {
         let sockets = listening(proc, "/proc/net", port)?;
         let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
-        let held = held(proc, &inodes)?;
+        let held = holders_of(proc, &inodes)?;
         let elsewhere = if sockets.is_empty() { elsewhere(proc, port)? } else { Vec::new() };
         let unowned_count = inodes.iter().filter(|inode| !held.inodes.contains(inode)).count();
         Ok(Listening {
@@ -109,7 +109,7 @@ pub fn listeners(proc: &dyn Proc, port: u16) -> Vec<u32> {
 
 /// The visible processes that hold one of these sockets, in ascending order.
 pub fn owners(proc: &dyn Proc, inodes: &[u64]) -> Vec<u32> {
-    held(proc, inodes).map(|held| held.pids).unwrap_or_default()
+    holders_of(proc, inodes).map(|held| held.pids).unwrap_or_default()
 }
 
 /// The processes of a process group, in ascending order.
@@ -131,7 +131,7 @@ struct SocketHolders {
     hidden_count: usize,
 }
 
-fn held(proc: &dyn Proc, wanted: &[u64]) -> io::Result<SocketHolders> {
+fn holders_of(proc: &dyn Proc, wanted: &[u64]) -> io::Result<SocketHolders> {
     let mut held = SocketHolders::default();
     if wanted.is_empty() {
         return Ok(held);

@@ -18,7 +18,7 @@ use super::poll::LOOK_TIME;
 use super::request::{Wanted, Who, is_listed, may_come};
 use super::token::{Expiry, allows, is_same};
 use super::waiting_publishes::{Batch, WaitingPublish};
-use super::worker::{StartPosition, WorkerChannels};
+use super::worker::{StartPosition, Ticket, WorkerChannels};
 use flatout_gateway::{Finish, ResponseOrigin};
 
 /// The limit for a batch of messages.
@@ -105,24 +105,15 @@ impl WorkerChannels {
         if !may_come(head, plan) {
             return respond_text(Status::FORBIDDEN, "pages of this origin may not subscribe", response);
         }
-        let mut expiry = Expiry::NEVER;
-        if let Some(secret) = &plan.subscribe_secret {
-            let token = bearer(head).map(String::from_utf8_lossy);
-            let token = wanted.token.as_deref().or(token.as_deref()).unwrap_or_default();
-            match allows(token, secret, &wanted.channels, clock::now().unix_seconds) {
-                Some(until) => expiry = until,
-                None => return respond_text(Status::FORBIDDEN, "no token for these channels", response),
-            }
-        }
+        let Some(expiry) = expiry_of(head, plan, &wanted) else {
+            return respond_text(Status::FORBIDDEN, "no token for these channels", response);
+        };
         if let Some(origin) = head.field("origin").filter(|origin| is_listed(origin, plan)) {
             response.header("Access-Control-Allow-Origin", origin).header("Vary", "Origin");
         }
         if wanted.presence {
-            let counts = wanted.channels.iter().map(|name| (name, self.hub.subscribers(&plan.group, name)));
-            let counts: Vec<String> =
-                counts.map(|(name, count)| format!("{}:{count}", quoted(name))).collect();
             response.encoded_fields(b"Cache-Control: no-store\r\n");
-            return json(&format!("{{{}}}", counts.join(",")), response);
+            return json(&self.presence(plan, &wanted), response);
         }
         let upgrade = UpgradeOffer::of(head);
         if let (Some(keys), None) = (&wanted.keys, &upgrade) {
@@ -145,28 +136,11 @@ impl WorkerChannels {
             Ok(ticket) => ticket,
             Err(why) => return not_joined(why, response),
         };
-        let (mut cursor, has_gap) = match wanted.since.elsewhere(self.hub.epoch()) {
-            Some(shared) => match self.hub.position_of(&ticket.channels, (shared.epoch, shared.id)) {
-                Some(cursor) => (cursor, false),
-                None => (0, true),
-            },
-            None => wanted.since.cursor(self.hub.epoch(), ticket.tip),
-        };
-        // New subscribers of latest values get the current ones.
-        if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
-            cursor = 0;
-        }
+        let (cursor, has_gap) = self.start_of(&ticket, plan, &wanted);
         if wanted.polls {
             return self.poll(request, ticket, plan, (cursor, has_gap, expiry), finish, response);
         }
-        let format = match &asked {
-            Some(asked) if asked.deflate.is_some_and(|deflate| deflate.message_bytes_max() == usize::MAX) => {
-                Format::PackedFrames
-            }
-            Some(_) => Format::Frames,
-            None if wanted.channels.len() > 1 => Format::NamedEvents,
-            None => Format::Events,
-        };
+        let format = format_of(asked.as_ref(), wanted.channels.len());
         match asked {
             Some(mut asked) => {
                 asked.deflate = asked.deflate.filter(|_| format == Format::PackedFrames);
@@ -185,6 +159,28 @@ impl WorkerChannels {
             Box::pin(std::future::ready(()))
         })));
         Reply::Now
+    }
+
+    /// The number of subscribers of each channel, as JSON.
+    fn presence(&self, plan: &Plan, wanted: &Wanted) -> String {
+        let counts = wanted.channels.iter().map(|name| (name, self.hub.subscribers(&plan.group, name)));
+        let counts: Vec<String> = counts.map(|(name, count)| format!("{}:{count}", quoted(name))).collect();
+        format!("{{{}}}", counts.join(","))
+    }
+
+    /// The cursor from which a subscriber gets messages, and whether some before it are lost.
+    fn start_of(&self, ticket: &Ticket, plan: &Plan, wanted: &Wanted) -> (u64, bool) {
+        let (cursor, has_gap) = match wanted.since.elsewhere(self.hub.epoch()) {
+            Some(shared) => match self.hub.position_of(&ticket.channels, (shared.epoch, shared.id)) {
+                Some(cursor) => (cursor, false),
+                None => (0, true),
+            },
+            None => wanted.since.cursor(self.hub.epoch(), ticket.tip),
+        };
+        // New subscribers of latest values get the current ones.
+        let gets_current =
+            plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls;
+        (if gets_current { 0 } else { cursor }, has_gap)
     }
 
     fn publish(
@@ -298,6 +294,26 @@ impl WorkerChannels {
     pub(super) fn forget_publish(&self, key: ExchangeKey) {
         let gone = self.state.borrow_mut().delayed_responses.remove(&key);
         drop(gone);
+    }
+}
+
+/// Until when a request may subscribe to its channels; `None` if its token does not allow that.
+fn expiry_of(head: &Head<'_>, plan: &Plan, wanted: &Wanted) -> Option<Expiry> {
+    let Some(secret) = &plan.subscribe_secret else { return Some(Expiry::NEVER) };
+    let token = bearer(head).map(String::from_utf8_lossy);
+    let token = wanted.token.as_deref().or(token.as_deref()).unwrap_or_default();
+    allows(token, secret, &wanted.channels, clock::now().unix_seconds)
+}
+
+/// The form of messages for a WebSocket, if it is one, or an event stream with this many channels.
+fn format_of(upgrade: Option<&UpgradeOffer>, channels: usize) -> Format {
+    match upgrade {
+        Some(offer) if offer.deflate.is_some_and(|deflate| deflate.message_bytes_max() == usize::MAX) => {
+            Format::PackedFrames
+        }
+        Some(_) => Format::Frames,
+        None if channels > 1 => Format::NamedEvents,
+        None => Format::Events,
     }
 }
 

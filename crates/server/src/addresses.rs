@@ -11,6 +11,7 @@ use flatout_observe::observed;
 use flatout_site::plan::SiteListener;
 
 use crate::plan::{Invalid, Plan};
+use crate::prerender;
 
 /// An address of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
             }
         }
     }
+    let (of_sites, renderers) = (listens.len(), prerender::listens(plan));
+    listens.extend(renderers.iter().map(|(_, listen)| listen.clone()));
     for listen in &mut listens {
         listen.number = numbers.number(&listen.address).ok_or_else(|| {
             Invalid::Value(format!(
@@ -92,6 +95,13 @@ pub(crate) fn place(plan: &mut Plan, numbers: &Addresses) -> Result<Vec<Listen>,
             Some(SiteListener { number: listen.number, is_default: own.is_default })
         });
         site.listeners = if own.is_empty() { shared.clone() } else { placed.collect() };
+        site.renderer = None;
+    }
+    for ((at, _), listen) in renderers.iter().zip(listens.iter().skip(of_sites)) {
+        if let Some(site) = plan.sites.sites.get_mut(*at) {
+            site.renderer = Some(listen.number);
+            site.listeners.push(SiteListener { number: listen.number, is_default: false });
+        }
     }
     Ok(listens)
 }

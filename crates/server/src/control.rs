@@ -18,7 +18,7 @@ use crate::start;
 use crate::turns::Turns;
 use crate::upgrade::Predecessor;
 use crate::upgrade::Program;
-use crate::{Failure, signals};
+use crate::{Failure, prerender, signals};
 
 /// Commands of the operator.
 pub(crate) struct Control {
@@ -83,6 +83,10 @@ impl Control {
                 control.purge(what)
             }),
             action("/upgrade", |control, _| control.upgrade()),
+            action("/prerender/status", |control, _| prerender::status(&control.live()?)),
+            action("/prerender/warm", |control, what| {
+                prerender::warm(&control.live()?, &String::from_utf8_lossy(what))
+            }),
         ]
     }
 
@@ -138,6 +142,15 @@ impl Control {
         });
     }
 
+    /// What is served.
+    fn live(&self) -> Result<Live, String> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running
+            .as_ref()
+            .map(|running| running.live.clone())
+            .ok_or_else(|| "the server has not started yet".to_owned())
+    }
+
     /// Removes stored responses. Returns how many, or why it failed.
     fn purge(&self, what: &[u8]) -> Result<String, String> {
         let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
@@ -177,10 +190,11 @@ impl Control {
             several(sites.upstreams.len(), "upstream"),
         ]
         .join(", ");
-        let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
+        let listed = |what: &str, addresses: Vec<Address>| match addresses.iter().all(prerender::is_own) {
             true => String::new(),
             false => {
-                let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+                let addresses = addresses.iter().filter(|address| !prerender::is_own(address));
+                let names: Vec<String> = addresses.map(Address::to_string).collect();
                 format!("; {what} {}", names.join(" "))
             }
         };
@@ -208,6 +222,7 @@ impl Running {
             sites: _,          // opened below
             state: _,          // these need a restart: `Plan::restart` has them
             https_redirect: _, //
+            prerender: _,      // opened below
             push: _,           //
             bus: _,            //
             messages: _,       // applied below
@@ -222,6 +237,7 @@ impl Running {
         if let Some(secure) = &secure {
             checked.set_tls_rules(|profile| secure.rules(profile));
         }
+        prerender::prepare(checked)?;
         let former = self.live.opened();
         let opened = start::open(checked, &former.hub, Some(&former))?;
         let acceptor = self.secure.as_ref().map(|secure| &secure.acceptor);

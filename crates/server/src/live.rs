@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::prerender::{self, Renderer};
 use arc_swap::ArcSwap;
 use flatout_cache::Cache;
 use flatout_engine::{Prepared, Reply, Request, Response, Service, Ticket, Worker, bug};
@@ -35,6 +36,8 @@ pub struct Opened {
     pub hub: Hub,
     /// The cache, if responses are cached.
     pub cache: Option<Cache>,
+    /// The renderer, if a route has one.
+    pub prerender: Option<Renderer>,
 }
 
 impl Opened {
@@ -125,6 +128,9 @@ impl Source for Live {
     fn collect(&self, into: &mut Vec<Family>) {
         if let Some(cache) = &self.opened().cache {
             cache.collect(into);
+        }
+        if let Some(renderer) = &self.opened().prerender {
+            prerender::collect(renderer, into);
         }
     }
 }

@@ -22,6 +22,7 @@ use flatout_site::{self as site, Fault, Finder};
 use crate::Failure;
 use crate::acme_plan::Issue;
 use crate::addresses::{self, Addresses, Numbers, SiteListen};
+use crate::prerender::PrerenderPlan;
 
 /// A whole server, as plain data.
 #[derive(Default)]
@@ -43,6 +44,8 @@ pub struct Plan {
     pub https_redirect: bool,
     /// What handles requests.
     pub sites: site_plan::Plan,
+    /// The renderer, if a route has one.
+    pub prerender: Option<PrerenderPlan>,
     /// Limits of channels and subscribers.
     pub push: push::Limits,
     /// The bus to other servers.
@@ -182,6 +185,8 @@ impl Plan {
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
         self.check_log_sites().map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
+        let renderer = self.prerender.as_ref().map(|prerender| prerender.renderer.check());
+        renderer.transpose().map_err(Invalid::Value)?;
         Ok(Checked { plan: self, listens })
     }
 

@@ -98,6 +98,12 @@ impl Before {
         }
         let Some(port) = self.redirect.as_ref().filter(|_| request.tls.is_none()) else { return false };
         if let Some(live) = &self.sites
+            && live.opened().sites.is_renderer(request.listener)
+        {
+            // What it requests has no TLS, and never leaves this machine.
+            return false;
+        }
+        if let Some(live) = &self.sites
             && !live.opened().sites.has_host(request.listener, request.head.authority())
         {
             // A redirect would lead to a host that somebody else has chosen.

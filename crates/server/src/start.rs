@@ -30,7 +30,7 @@ use crate::plan::{Checked, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::worker::{Site, WorkerService};
-use crate::{Failure, signals};
+use crate::{Failure, prerender, signals};
 
 /// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
 ///
@@ -130,6 +130,7 @@ impl Bound {
             false => observed::Sites::default(),
         });
         checked.number(&numbers)?;
+        prerender::prepare(&checked)?;
         // As the starting user, who may read keys that the serving user may not.
         let secure = Secure::open(checked.plan())?;
         if let Some(secure) = &secure {
@@ -296,9 +297,20 @@ impl Started {
             Some(welcome) => {
                 let urls = server.urls().to_vec();
                 server.run_announced(|addresses| {
+                    let public =
+                        addresses.iter().zip(&urls).filter(|(address, _)| !prerender::is_own(address));
+                    let (addresses, urls): (Vec<Address>, Vec<String>) =
+                        public.map(|(address, url)| (address.clone(), url.clone())).unzip();
                     let (plan, opened) = (checked.plan(), live.opened());
                     let sites = &opened.sites;
-                    welcome(&Welcome { plan, sites, workers_count, addresses, urls: &urls, admin: &admin });
+                    welcome(&Welcome {
+                        plan,
+                        sites,
+                        workers_count,
+                        addresses: &addresses,
+                        urls: &urls,
+                        admin: &admin,
+                    });
                 })
             }
             None => server.run(),
@@ -309,6 +321,7 @@ impl Started {
         }
         drop(closing);
         observing.close();
+        prerender::end(live.opened().prerender.as_ref());
         ended.map_err(Failure::from)
     }
 }
@@ -336,7 +349,8 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
         Some(former) => Cache::open_after(sites.cache.clone(), former),
         None => Cache::open(sites.cache.clone()),
     });
-    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache })
+    let prerender = prerender::open(checked, former.and_then(|former| former.prerender.as_ref()))?;
+    Ok(Opened { sites: opened, proxy, hub: hub.clone(), cache, prerender })
 }
 
 /// Checks what only this machine can tell, without changing anything: its certificates and folders.

@@ -276,7 +276,13 @@ impl Running {
         plan.sites = vec![Site { hosts: vec![Host::Any], routes, ..Site::default() }];
         let sites = site::open(&plan).unwrap();
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
-        let live = Live::new(Opened { sites, proxy, hub: Hub::new(Limits::default()), cache: None });
+        let live = Live::new(Opened {
+            sites,
+            proxy,
+            hub: Hub::new(Limits::default()),
+            cache: None,
+            prerender: None,
+        });
         let engine = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(1),

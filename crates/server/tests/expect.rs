@@ -128,7 +128,8 @@ impl Sites {
         let plan = site::Plan { upstreams: upstreams.clone(), sites: vec![site], ..site::Plan::default() };
         let proxy = Proxy::open(upstreams, &Resolver::System).unwrap();
         let hub = Hub::new(push::Limits::default());
-        let live = Live::new(Opened { sites: site::open(&plan).unwrap(), proxy, hub, cache: None });
+        let live =
+            Live::new(Opened { sites: site::open(&plan).unwrap(), proxy, hub, cache: None, prerender: None });
         let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(1), ..Plan::default() };
         let server = start(plan, move |worker| live.service(&worker, Watch::default())).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };

@@ -211,7 +211,13 @@ fn reconnecting_subscribers_get_each_message_once() {
                 // A reload keeps subscribers connected, and new ones find the same channels.
                 let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
                 let sites = sites(&server.log, &server.quotes);
-                server.live.replace(Opened { sites, proxy, hub: server.hub.clone(), cache: None });
+                server.live.replace(Opened {
+                    sites,
+                    proxy,
+                    hub: server.hub.clone(),
+                    cache: None,
+                    prerender: None,
+                });
             }
         }
         assert!(round > 10, "{round}");

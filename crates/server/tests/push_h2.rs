@@ -35,7 +35,7 @@ fn events(client: &mut H2Client, channel: &str) -> StreamId {
 }
 
 /// The text received by a subscriber of events, after the first line.
-fn said(client: &H2Client, stream: StreamId) -> String {
+fn text_of(client: &H2Client, stream: StreamId) -> String {
     let text = String::from_utf8(client.got[&stream].body.clone()).unwrap();
     text.split_once("\n\n").map(|(_, rest)| rest.to_owned()).unwrap_or_default()
 }
@@ -64,8 +64,8 @@ fn one_connection_carries_subscribers_of_all_transports() {
         let id = server.publish("score", text);
         expected.push_str(&format!("id: {id}\ndata: {text}\n\n"));
         for stream in &all_events {
-            client.until(|client| said(client, *stream).len() >= expected.len());
-            assert!(said(&client, *stream) == expected, "{}", said(&client, *stream));
+            client.until(|client| text_of(client, *stream).len() >= expected.len());
+            assert!(text_of(&client, *stream) == expected, "{}", text_of(&client, *stream));
         }
         for stream in &sockets {
             client.until(|client| received(client, *stream).last().is_some_and(|last| last.contains(text)));
@@ -92,7 +92,7 @@ fn one_connection_carries_subscribers_of_all_transports() {
     client.send();
     server.has("score", 2);
     server.publish("score", "last");
-    client.until(|client| said(client, all_events[0]).ends_with("data: last\n\n"));
+    client.until(|client| text_of(client, all_events[0]).ends_with("data: last\n\n"));
     drop(client);
     server.has("score", 0);
 }
@@ -111,7 +111,7 @@ fn a_stream_without_window_does_not_block_others() {
     for number in 0..100 {
         server.publish("a", &format!("{number} {text}"));
         for stream in &others {
-            quick.until(|quick| said(quick, *stream).ends_with(&format!("data: {number} {text}\n\n")));
+            quick.until(|quick| text_of(quick, *stream).ends_with(&format!("data: {number} {text}\n\n")));
         }
     }
     assert_eq!(server.hub.subscribers("", "a"), 11);
@@ -119,9 +119,9 @@ fn a_stream_without_window_does_not_block_others() {
     let bytes = client.got[&slow].body.len();
     client.machine.consumed(slow, bytes, &mut client.out);
     client.consumes = true;
-    client.until(|client| said(client, slow).ends_with(&format!("data: 99 {text}\n\n")));
-    let said = said(&client, slow);
-    assert_eq!(said.matches("data: ").count(), 100);
+    client.until(|client| text_of(client, slow).ends_with(&format!("data: 99 {text}\n\n")));
+    let received_text = text_of(&client, slow);
+    assert_eq!(received_text.matches("data: ").count(), 100);
     // One that stays so is dropped, as over HTTP/1.
     let server = Running::new(1, |plan| plan.lag_max = 50);
     let mut client = H2Client::with(server.connect(), Limits { stream_window: 1000, ..Limits::default() });
@@ -142,12 +142,12 @@ fn heartbeats_are_sent_on_streams() {
     let server = Running::new(1, |plan| plan.heartbeat = Duration::from_secs(1));
     let mut client = connect(&server);
     let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
-    client.until(|client| said(client, one).ends_with(":\n\n"));
+    client.until(|client| text_of(client, one).ends_with(":\n\n"));
     client.until(|client| received(client, other).contains(&"ping".to_owned()));
     // A client that does not respond is closed after one more heartbeat.
     client.until(|client| client.got[&other].is_over);
     server.has("a", 1);
-    client.until(|client| said(client, one).matches(":\n\n").count() > 2);
+    client.until(|client| text_of(client, one).matches(":\n\n").count() > 2);
 }
 
 /// Draining ends each stream with a reconnect delay, and sends GOAWAY in two steps.
@@ -162,7 +162,7 @@ fn draining_ends_streams_with_code_1012() {
     let Some(running) = server.server.take() else { panic!("it runs") };
     running.handle().drain();
     client.until(|client| [one, other, poll].iter().all(|stream| client.got[stream].is_over));
-    assert!(said(&client, one).starts_with("event: end\ndata: {\"code\":1012,"));
+    assert!(text_of(&client, one).starts_with("event: end\ndata: {\"code\":1012,"));
     assert_eq!(received(&client, other), ["close 1012"]);
     assert_eq!(client.got[&poll].status, 204);
     client.close();

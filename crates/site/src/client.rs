@@ -36,10 +36,10 @@ impl Clients {
         if !self.proxies.allows(peer) {
             return Client { address: peer, is_https: is_tls, is_early: false, is_from_proxy: false };
         }
-        self.told(head, peer, is_tls)
+        self.forwarded_client(head, peer, is_tls)
     }
 
-    fn told(&self, head: &Head<'_>, peer: Option<IpAddr>, is_tls: bool) -> Client {
+    fn forwarded_client(&self, head: &Head<'_>, peer: Option<IpAddr>, is_tls: bool) -> Client {
         let mut client = Client { address: peer, is_https: is_tls, is_early: false, is_from_proxy: true };
         match &self.from {
             AddressFrom::XForwardedFor => {

@@ -154,7 +154,7 @@ mod tests {
         Origins::These(vec!["https://app.example.org".to_owned()])
     }
 
-    fn asked(cors: &plan::Cors, method: &str, fields: &str) -> (bool, String) {
+    fn preflight_of(cors: &plan::Cors, method: &str, fields: &str) -> (bool, String) {
         let cors = CompiledCors::new(cors, Place::Plan).unwrap();
         let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut spans = Vec::new();
@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn an_origin_of_the_list_may_use_responses() {
-        let (is_preflight, lines) = asked(&plan(these(), true), "GET", "Origin: https://app.example.org\r\n");
+        let (is_preflight, lines) =
+            preflight_of(&plan(these(), true), "GET", "Origin: https://app.example.org\r\n");
         assert!(!is_preflight);
         assert_eq!(
             lines,
@@ -179,14 +180,14 @@ mod tests {
         for origin in
             ["", "Origin: https://evil.example\r\n", "Origin: https://app.example.org.evil.example\r\n"]
         {
-            assert_eq!(asked(&plan(these(), true), "GET", origin).1, "Vary: Origin\r\n", "{origin}");
+            assert_eq!(preflight_of(&plan(these(), true), "GET", origin).1, "Vary: Origin\r\n", "{origin}");
         }
     }
 
     #[test]
     fn a_preflight_is_answered_at_once() {
         let fields = "Origin: https://app.example.org\r\nAccess-Control-Request-Method: PUT\r\n";
-        let (is_preflight, lines) = asked(&plan(these(), false), "OPTIONS", fields);
+        let (is_preflight, lines) = preflight_of(&plan(these(), false), "OPTIONS", fields);
         assert!(is_preflight);
         for line in [
             "Access-Control-Allow-Origin: https://app.example.org\r\n",
@@ -197,9 +198,9 @@ mod tests {
             assert!(lines.contains(line), "{lines}");
         }
         let fields = "Origin: https://evil.example\r\nAccess-Control-Request-Method: PUT\r\n";
-        let (is_preflight, lines) = asked(&plan(these(), false), "OPTIONS", fields);
+        let (is_preflight, lines) = preflight_of(&plan(these(), false), "OPTIONS", fields);
         assert!(is_preflight && !lines.contains("Access-Control-Allow"), "{lines}");
-        assert!(!asked(&plan(these(), false), "OPTIONS", "Origin: https://app.example.org\r\n").0);
+        assert!(!preflight_of(&plan(these(), false), "OPTIONS", "Origin: https://app.example.org\r\n").0);
     }
 
     #[test]

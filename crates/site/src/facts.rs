@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use flatout_engine::Tls;
 use flatout_expression::Facts;
 use flatout_lane::clock;
+use flatout_prerender::wants_page;
 
 use super::maps::Tables;
 use super::plan::{Condition, Variable};
@@ -33,7 +34,7 @@ impl Uses {
     /// What a variable depends on.
     pub(crate) fn of(variable: &Variable, tables: &Tables) -> Uses {
         match variable {
-            Variable::Path => Uses::PATH,
+            Variable::Path | Variable::WantsPage => Uses::PATH,
             Variable::Capture(_) | Variable::NamedCapture(_) => Uses::PATH.and(Uses::CAPTURES),
             Variable::Client
             | Variable::Peer
@@ -61,6 +62,8 @@ impl Uses {
             | Variable::Argument(_)
             | Variable::Header(_)
             | Variable::Cookie(_)
+            | Variable::Crawler
+            | Variable::CrawlerKind
             | Variable::Protocol
             | Variable::SiteName => Uses::NOTHING,
         }
@@ -186,8 +189,15 @@ impl Facts<Variable> for View<'_> {
         }
     }
 
-    fn is_true(&self, _: &Variable) -> bool {
-        false
+    fn is_true(&self, fact: &Variable) -> bool {
+        match fact {
+            Variable::WantsPage => {
+                // Those of a renderer are marked.
+                self.head.field("x-prerender").is_none()
+                    && wants_page(self.head.method_name(), self.path, self.head.field("accept"))
+            }
+            _ => false,
+        }
     }
 
     fn has(&self, fact: &Variable) -> bool {

@@ -84,8 +84,9 @@ pub(super) fn access(_: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
 /// # Source
 /// `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`) are from draft-ietf-httpapi-ratelimit-headers-10.
 pub(super) fn rates(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
-        // It was counted before.
+    let was_limited = context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited);
+    if was_limited || context.resolution.is_for_render {
+        // It was counted before, or the request of the crawler was.
         return Next::Continue(());
     }
     let mut scarcest: Option<(Admission, &str)> = None;
@@ -245,8 +246,9 @@ pub(super) fn length(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
 
 /// Takes a permit of each limit of concurrent requests. A request that has waited for one goes on with the next limit.
 pub(super) fn concurrency(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Next {
-    if context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited) {
-        // It has its permits.
+    let was_limited = context.progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.was_limited);
+    if was_limited || context.resolution.is_for_render {
+        // It has its permits, or the request of the crawler has them, and waits for it.
         return Next::Continue(());
     }
     let entered = context.progress.needs.permits.len();

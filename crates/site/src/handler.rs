@@ -1,5 +1,7 @@
 //! The steps of a request that all guards have let through: a file, its body, an upstream, a redirect, a text.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, adapt_error_page, bug};
@@ -51,11 +53,16 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
         return Next::Continue(());
     }
-    if file(worker, folder, context) {
-        return Next::Break(Outcome::Respond);
+    match file(worker, folder, context) {
+        FolderReply::File => Next::Break(Outcome::Respond),
+        FolderReply::Later(response) => {
+            Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles))
+        }
+        FolderReply::Nothing => {
+            context.response.reset();
+            Next::Continue(())
+        }
     }
-    context.response.reset();
-    Next::Continue(())
 }
 
 /// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
@@ -84,8 +91,14 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
         CompiledAction::Push(plan) => channel(worker, context, plan),
         CompiledAction::Files(folder) => {
-            if !file(worker, *folder, context) && context.response.status() == Status::OK {
-                write_status(Status::NOT_FOUND, context.response);
+            match file(worker, *folder, context) {
+                FolderReply::Later(response) => {
+                    return Next::Break(Outcome::Suspend(Event::Response(response), Step::Handler));
+                }
+                FolderReply::Nothing if context.response.status() == Status::OK => {
+                    write_status(Status::NOT_FOUND, context.response);
+                }
+                FolderReply::File | FolderReply::Nothing => {}
             }
             Next::Continue(())
         }
@@ -237,30 +250,51 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     Next::Break(Outcome::Reply(reply))
 }
 
-/// Responds from a folder; returns whether the folder has the file.
-fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
+/// What a folder has for a request.
+enum FolderReply {
+    /// The response is written.
+    File,
+    /// There is none.
+    Nothing,
+    /// The folder is on a volume that may take its time: the response comes from a future.
+    Later(Pin<Box<dyn Future<Output = Response>>>),
+}
+
+/// Responds from a folder.
+fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> FolderReply {
     let RequestContext { request, resolution, response, progress, .. } = context;
     let Some(folder) = worker.folders.get(folder) else {
         bug!("no folder has the index {folder}");
         write_status(Status::INTERNAL_SERVER_ERROR, response);
-        return true;
+        return FolderReply::File;
     };
-    let Some(path) = resolution.file_path() else { return false };
-    match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
-        false => drop(folder.call(Request::detached(request.head, &path, RequestBody::NONE), response)),
+    let Some(path) = resolution.file_path() else { return FolderReply::Nothing };
+    let reply = match progress.made.take() {
+        Some(made) => {
+            **response = *made;
+            Reply::Now
+        }
         // The whole file is the page, whatever the request said about ranges and versions.
-        true => page(&**folder, request, &path, response),
+        None if progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) => {
+            page(&**folder, request, &path, response)
+        }
+        None => folder.call(Request::detached(request.head, &path, RequestBody::NONE), response),
+    };
+    match reply {
+        Reply::Later(response) => FolderReply::Later(response),
+        _ if response.status() == Status::NOT_FOUND => FolderReply::Nothing,
+        _ => FolderReply::File,
     }
-    response.status() != Status::NOT_FOUND
 }
 
 /// Responds with a whole file.
-fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) {
+fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) -> Reply {
     let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
     let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
     let mut fields = Vec::new();
-    if let Some(head) = parse_kept(text.as_bytes(), &mut fields, None) {
-        folder.call(Request::detached(head, path, RequestBody::NONE), response);
+    match parse_kept(text.as_bytes(), &mut fields, None) {
+        Some(head) => folder.call(Request::detached(head, path, RequestBody::NONE), response),
+        None => Reply::Now,
     }
 }
 

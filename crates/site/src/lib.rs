@@ -144,6 +144,21 @@ impl Sites {
         self.compiled.hosts.find(listener, authority).is_some()
     }
 
+    /// Whether a listener is for the requests of a renderer.
+    pub fn is_renderer(&self, listener: u16) -> bool {
+        self.compiled.sites.iter().any(|site| site.renderer == Some(listener))
+    }
+
+    /// The name of the site with a renderer that serves this authority.
+    pub fn rendered_site(&self, authority: &[u8]) -> Option<&str> {
+        let compiled = &self.compiled;
+        let mut sites = compiled.sites.iter().enumerate();
+        let found = sites.find(|(at, site)| {
+            site.renderer.is_some_and(|listener| compiled.hosts.find(listener, authority) == Some(*at))
+        });
+        found.map(|(_, site)| site.name.as_str())
+    }
+
     /// Whether any route has channels.
     pub fn has_push(&self) -> bool {
         let has = |route: &compiled::CompiledRoute| matches!(route.action, compiled::CompiledAction::Push(_));
@@ -186,7 +201,7 @@ impl Sites {
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
     ) -> Box<dyn Service> {
-        let folders = self.folders.iter().map(files::Site::service).collect();
+        let folders = self.folders.iter().map(files::Site::part_of_site).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);
         let worker = worker::SiteWorker::new(
             compiled,

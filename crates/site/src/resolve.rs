@@ -2,7 +2,7 @@
 //! the plan, so it can be computed again.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use flatout_engine::Tls;
 use flatout_wire::target::{encode_path, normal_path};
@@ -39,6 +39,8 @@ pub(crate) struct Resolution<'a> {
     pub(crate) captured: Captures,
     /// The upstream gets the goal, not what the client sent.
     pub(crate) sends_goal: bool,
+    /// A renderer requests it for a page.
+    pub(crate) is_for_render: bool,
 }
 
 /// Where a request goes, as it was decided before its body came, or before it was suspended. It is not decided again: conditions may
@@ -140,9 +142,12 @@ impl Compiled {
         site: Option<usize>,
         head: &Head<'a>,
         path: &'a [u8],
-        Arrival { peer, is_tls, .. }: Arrival,
+        Arrival { listener, peer, is_tls }: Arrival,
     ) -> Resolution<'a> {
-        let clients = site.and_then(|at| self.site(at)).map_or(&self.clients, |site| &site.clients);
+        let found = site.and_then(|at| self.site(at));
+        let clients = found.map_or(&self.clients, |site| &site.clients);
+        // The renderer's socket is a Unix socket.
+        let is_for_render = peer.is_none() && found.is_some_and(|site| site.renderer == Some(listener));
         Resolution {
             site,
             route: Err(NoRoute::NoSite),
@@ -151,10 +156,14 @@ impl Compiled {
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: clients.client(head, peer, is_tls),
+            client: match is_for_render {
+                false => clients.client(head, peer, is_tls),
+                true => of_renderer(head),
+            },
             peer: peer.map(|peer| peer.ip().to_canonical()),
             captured: Captures::default(),
             sends_goal: true,
+            is_for_render,
         }
     }
 
@@ -268,6 +277,16 @@ impl Compiled {
             site_name: resolution.site.and_then(|at| self.sites.get(at)).map_or("", |site| &site.name),
         }
     }
+}
+
+/// The address of a page's requests, of the prefix that no packet comes from (RFC 6666): no rule for addresses, and none for Unix
+/// sockets, lets a page see more than any client does.
+const RENDERER_ADDRESS: IpAddr = IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0));
+
+/// The client of a page's request.
+fn of_renderer(head: &Head<'_>) -> Client {
+    let is_https = head.field("x-forwarded-proto") == Some(b"https");
+    Client { address: Some(RENDERER_ADDRESS), is_https, is_early: false, is_from_proxy: false }
 }
 
 impl Resolution<'_> {

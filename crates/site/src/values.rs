@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flatout_engine::bug;
+use flatout_prerender::{Crawler, crawler};
 use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
 
@@ -43,6 +44,8 @@ impl View<'_> {
                     b""
                 }
             }
+            Variable::Crawler => crawler_of(head).map_or(b"", |found| found.name.as_bytes()),
+            Variable::CrawlerKind => crawler_of(head).map_or(b"", |found| found.kind.name().as_bytes()),
             Variable::SiteName => self.site_name.as_bytes(),
             Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
             Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),
@@ -142,6 +145,11 @@ fn write_path(path: &[u8], paths: Paths, out: &mut Vec<u8>) {
         Paths::Decoded => out.extend_from_slice(path),
         Paths::Encoded => encode_path(path, out),
     }
+}
+
+/// The crawler that claims to send a request.
+fn crawler_of(head: &Head<'_>) -> Option<Crawler> {
+    head.field("user-agent").and_then(crawler)
 }
 
 /// The protocol's name as nginx writes it.

@@ -31,7 +31,7 @@ impl Sessions {
         Sessions { tickets_max, kept: Mutex::default() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, StoredSession> {
+    fn lock(&self) -> MutexGuard<'_, StoredSession> {
         // Values are moved as a whole, so a panic leaves the data consistent.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,27 +39,27 @@ impl Sessions {
 
 impl ClientSessionStore for Sessions {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.kept().group = Some(group);
+        self.lock().group = Some(group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.kept().group
+        self.lock().group
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
-        self.kept().session = Some(session);
+        self.lock().session = Some(session);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.kept().session.clone()
+        self.lock().session.clone()
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
-        self.kept().session = None;
+        self.lock().session = None;
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
-        let mut kept = self.kept();
+        let mut kept = self.lock();
         if kept.tickets.len() >= self.tickets_max {
             kept.tickets.pop_front();
         }
@@ -67,12 +67,12 @@ impl ClientSessionStore for Sessions {
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.kept().tickets.pop_back()
+        self.lock().tickets.pop_back()
     }
 }
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").field("tickets", &self.kept().tickets.len()).finish()
+        f.debug_struct("Sessions").field("tickets", &self.lock().tickets.len()).finish()
     }
 }

@@ -13,7 +13,7 @@ use flatout_tls::{
 use support::{Folder, server, shaken, write_private};
 
 /// The error that a client reports for a server.
-fn said(acceptor: &Acceptor, plan: &ClientPlan, name: &str) -> String {
+fn refusal(acceptor: &Acceptor, plan: &ClientPlan, name: &str) -> String {
     let (_, client) = shaken(acceptor, &Connector::open(plan, name).unwrap());
     client.fault().map_or("open".to_owned(), ToString::to_string)
 }
@@ -23,13 +23,13 @@ fn a_server_that_cannot_be_trusted_is_named() {
     let (folder, stranger) = (Folder::new(), Folder::new());
     let good = folder.acceptor();
     let trusting = folder.trusting();
-    assert_eq!(said(&good, &trusting, "localhost"), "open");
+    assert_eq!(refusal(&good, &trusting, "localhost"), "open");
     assert_eq!(
-        said(&good, &trusting, "example.org"),
+        refusal(&good, &trusting, "example.org"),
         "its certificate is for another name: got localhost; need example.org"
     );
     assert_eq!(
-        said(&good, &stranger.trusting(), "localhost"),
+        refusal(&good, &stranger.trusting(), "localhost"),
         "its certificate was not issued by a trusted CA"
     );
     let expired = folder.sign_with("expired", &["localhost"], |params| {
@@ -37,16 +37,16 @@ fn a_server_that_cannot_be_trusted_is_named() {
     });
     let expired = Acceptor::open(server(vec![expired])).unwrap();
     assert!(expired.certificates()[0].days_left(SystemTime::now()) < -2000);
-    assert_eq!(said(&expired, &trusting, "localhost"), "its certificate has expired");
+    assert_eq!(refusal(&expired, &trusting, "localhost"), "its certificate has expired");
     let own = Acceptor::open(server(vec![folder.sign_with("own", &["localhost"], |params| {
         params.not_before = rcgen::date_time_ymd(3000, 1, 1);
         params.not_after = rcgen::date_time_ymd(3001, 1, 1);
     })]))
     .unwrap();
-    assert_eq!(said(&own, &trusting, "localhost"), "its certificate is not valid yet; check the clocks");
+    assert_eq!(refusal(&own, &trusting, "localhost"), "its certificate is not valid yet; check the clocks");
     let blind = ClientPlan { verify: false, ..ClientPlan::default() };
     for acceptor in [&good, &expired, &own] {
-        assert_eq!(said(acceptor, &blind, "whatever"), "open");
+        assert_eq!(refusal(acceptor, &blind, "whatever"), "open");
     }
 }
 
@@ -59,9 +59,9 @@ fn the_name_chooses_the_certificate() {
     let acceptor = Acceptor::open(server(identities)).unwrap();
     assert_eq!(acceptor.certificates()[1].names, ["*.b.test", "b.test"]);
     for name in ["a.test", "A.test", "b.test", "x.b.test", "c.test"] {
-        assert_eq!(said(&acceptor, &folder.trusting(), name), "open", "{name}");
+        assert_eq!(refusal(&acceptor, &folder.trusting(), name), "open", "{name}");
     }
-    assert!(said(&acceptor, &folder.trusting(), "x.y.b.test").contains("another name: got a.test"));
+    assert!(refusal(&acceptor, &folder.trusting(), "x.y.b.test").contains("another name: got a.test"));
 }
 
 #[test]
@@ -140,11 +140,11 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
     fs::write(&identity.certificate, "nothing").unwrap();
     assert!(acceptor.follow().unwrap_err().contains("no certificate in it"));
     assert_eq!(acceptor.follow(), Ok(false), "said once");
-    assert_eq!(said(&acceptor, &folder.trusting(), "old.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "old.test"), "open");
 
     folder.sign("a", &["new.test"]);
     assert_eq!(acceptor.follow(), Ok(true));
-    assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "new.test"), "open");
     assert_eq!(acceptor.certificates()[0].names, ["new.test"]);
     assert_eq!(client.send(b"x"), flatout_lane::socket::Moved::Bytes(1));
     assert_eq!(before.receive(&mut [0; 9]), flatout_lane::socket::Moved::Bytes(1), "it goes on");
@@ -152,7 +152,7 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
 
     let newest = ServerPlan { min_version: MinVersion::Tls13, ..server(vec![identity]) };
     acceptor.replace(acceptor.prepare(newest, Selector::default()).unwrap());
-    assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "new.test"), "open");
 }
 
 /// Many concurrent connections resume earlier sessions, as many as are kept.
@@ -201,12 +201,12 @@ fn certificates_that_are_to_come_are_waited_for() {
     };
     let acceptor = Acceptor::open(plan).unwrap();
     assert!(acceptor.certificates().is_empty());
-    assert!(said(&acceptor, &folder.trusting(), "a.test").contains("refused with the alert"));
+    assert!(refusal(&acceptor, &folder.trusting(), "a.test").contains("refused with the alert"));
     let identity = folder.sign("a", &["a.test"]);
     let text = [fs::read_to_string(identity.key).unwrap(), fs::read_to_string(identity.certificate).unwrap()];
     write_private(&both, &text.concat());
     assert_eq!(acceptor.follow(), Ok(true));
-    assert_eq!(said(&acceptor, &folder.trusting(), "a.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "a.test"), "open");
 }
 
 /// A client must not get the certificate of another name in place of one that is still to come.
@@ -222,21 +222,21 @@ fn a_name_whose_certificate_does_not_exist_yet_is_refused() {
     let acceptor = Acceptor::open(plan.clone()).unwrap();
     let insecure = ClientPlan { verify: false, ..ClientPlan::default() };
     for name in ["b.test", "B.test", "x.c.test"] {
-        let said = said(&acceptor, &insecure, name);
+        let said = refusal(&acceptor, &insecure, name);
         assert!(said.contains("UnrecognisedName"), "{name}: {said}");
     }
     // A certificate that is valid for the name serves it meanwhile; unknown names get the first one, as always.
     for name in ["a.test", "d.a.test"] {
-        assert_eq!(said(&acceptor, &folder.trusting(), name), "open", "{name}");
+        assert_eq!(refusal(&acceptor, &folder.trusting(), name), "open", "{name}");
     }
     for name in ["c.test", "y.x.c.test", "other.test"] {
-        assert_eq!(said(&acceptor, &insecure, name), "open", "{name}");
+        assert_eq!(refusal(&acceptor, &insecure, name), "open", "{name}");
     }
     let identity = folder.sign("b", &["b.test"]);
     let text = [fs::read_to_string(identity.key).unwrap(), fs::read_to_string(identity.certificate).unwrap()];
     write_private(&folder.path().join("b.pem"), &text.concat());
     assert_eq!(acceptor.follow(), Ok(true));
-    assert_eq!(said(&acceptor, &folder.trusting(), "b.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "b.test"), "open");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn an_authority_that_checks_a_name_gets_the_proof_and_nothing_else() {
     let acceptor = Acceptor::open(plan).unwrap();
     let asking =
         ClientPlan { protocols: vec![b"acme-tls/1".to_vec()], verify: false, ..ClientPlan::default() };
-    assert_ne!(said(&acceptor, &asking, "a.test"), "open", "nobody is checked");
+    assert_ne!(refusal(&acceptor, &asking, "a.test"), "open", "nobody is checked");
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.der().to_vec(), made.signing_key.serialize_der());
     acceptor
@@ -257,10 +257,10 @@ fn an_authority_that_checks_a_name_gets_the_proof_and_nothing_else() {
     assert_eq!(theirs.peer_certificate(), Some(&certificate[..]));
     assert_eq!(theirs.protocol(), Some(&b"acme-tls/1"[..]));
     assert_eq!(ours.receive(&mut [0; 9]), flatout_lane::socket::Moved::Bytes(0), "it has ended");
-    assert_ne!(said(&acceptor, &asking, "b.test"), "open");
-    assert_eq!(said(&acceptor, &folder.trusting(), "a.test"), "open", "others get the certificate");
+    assert_ne!(refusal(&acceptor, &asking, "b.test"), "open");
+    assert_eq!(refusal(&acceptor, &folder.trusting(), "a.test"), "open", "others get the certificate");
     acceptor.proofs().set(&[]).unwrap();
-    assert_ne!(said(&acceptor, &asking, "a.test"), "open");
+    assert_ne!(refusal(&acceptor, &asking, "a.test"), "open");
 }
 
 #[test]
@@ -342,27 +342,27 @@ fn profiles_have_certificates_and_rules_of_their_own() {
         }
         (server, client)
     };
-    let said = |listener, plan: &ClientPlan, name: &str| {
+    let outcome = |listener, plan: &ClientPlan, name: &str| {
         let (server, client) = ends(listener, plan, name);
         let fault = client.fault().or(server.fault());
         (fault.map_or("open".to_owned(), ToString::to_string), server.rules())
     };
     let open = |profile| ("open".to_owned(), acceptor.rules(profile));
-    assert_eq!(said(0, &folder.trusting(), "a.test"), open(0));
-    assert_eq!(said(0, &folder.trusting(), "b.test"), open(1));
-    assert_eq!(said(0, &known, "c.test"), open(2));
-    assert!(said(1, &folder.trusting(), "a.test").0.contains("another name: got b.test"));
+    assert_eq!(outcome(0, &folder.trusting(), "a.test"), open(0));
+    assert_eq!(outcome(0, &folder.trusting(), "b.test"), open(1));
+    assert_eq!(outcome(0, &known, "c.test"), open(2));
+    assert!(outcome(1, &folder.trusting(), "a.test").0.contains("another name: got b.test"));
     // A profile that does not exist is the first.
-    assert_eq!(said(2, &folder.trusting(), "a.test"), open(0));
-    assert_ne!(said(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
+    assert_eq!(outcome(2, &folder.trusting(), "a.test"), open(0));
+    assert_ne!(outcome(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
     let unknown = ClientPlan { identity: Some(stranger.sign("client", &["x"])), ..folder.trusting() };
-    assert_ne!(said(0, &unknown, "c.test").0, "open");
+    assert_ne!(outcome(0, &unknown, "c.test").0, "open");
     // The numbers of rules stay.
     let (before, changed) = ([acceptor.rules(0), acceptor.rules(2)], ServerPlan { early_data: true, ..plan });
     let prepared = acceptor.prepare(changed, selector()).unwrap();
     assert_eq!([prepared.rules(0), prepared.rules(2)], before);
     acceptor.replace(prepared);
-    assert_eq!(said(0, &known, "c.test"), open(2));
+    assert_eq!(outcome(0, &known, "c.test"), open(2));
 }
 
 #[test]

@@ -141,12 +141,12 @@ impl Fake {
     }
 
     /// Its netlink replies.
-    pub(crate) fn told(&self) -> Datagrams {
+    pub(crate) fn replies(&self) -> Datagrams {
         self.state.lock().unwrap().datagrams.clone()
     }
 
     /// Changes a netlink reply.
-    pub(crate) fn tell(&self, protocol: Protocol, request: &[u8], datagrams: &[Vec<u8>]) {
+    pub(crate) fn set_reply(&self, protocol: Protocol, request: &[u8], datagrams: &[Vec<u8>]) {
         self.state.lock().unwrap().datagrams.insert((protocol, request.to_vec()), datagrams.to_vec());
     }
 

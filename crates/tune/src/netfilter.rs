@@ -52,7 +52,7 @@ impl Filters {
         match read_nftables(host) {
             Ok(filters) => Ok(Filters { old_tables, ..filters }),
             Err(_) if !old_tables.is_empty() => Ok(Filters { old_tables, ..Filters::default() }),
-            Err(fault) => Err(Unknown(fault.told("listing nftables' rules"))),
+            Err(fault) => Err(Unknown(fault.describe("listing nftables' rules"))),
         }
     }
 

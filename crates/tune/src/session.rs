@@ -598,7 +598,7 @@ mod tests {
         fake.file(DEFAULT_QDISC, "pfifo_fast\n");
         assert_eq!(fake.snapshot(), before);
         session.apply("t", &change).unwrap();
-        let ours = fake.told();
+        let ours = fake.replies();
         fake.file(DEFAULT_QDISC, "fq_codel\n");
         for _ in 0..2 {
             let (undone, _) = session.undo(&[]).unwrap();
@@ -606,7 +606,7 @@ mod tests {
                 matches!(&undone[0].fate, Fate::Kept(why) if why.contains("default_qdisc")),
                 "{undone:?}"
             );
-            assert_eq!(fake.told(), ours);
+            assert_eq!(fake.replies(), ours);
         }
         fake.file(DEFAULT_QDISC, "pfifo_fast\n");
         session.undo(&[]).unwrap();

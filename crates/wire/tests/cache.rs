@@ -2,7 +2,7 @@
 //! clocks, responses and directives, nothing is served that they forbid.
 
 use flatout_wire::Status;
-use flatout_wire::cache::{Asks, Exchange, Rules, Verdict, store};
+use flatout_wire::cache::{Exchange, RequestDirectives, Rules, Verdict, store};
 use flatout_wire::date;
 use proptest::prelude::*;
 
@@ -215,13 +215,13 @@ proptest! {
         let origin = origin.as_it_counts();
         prop_assert!(origin.may_be_stored(&first), "it must not be stored");
 
-        let asks = Asks {
+        let asks = RequestDirectives {
             no_cache: second.no_cache,
             no_store: second.no_store,
             max_age: second.max_age,
             min_fresh: second.min_fresh,
             max_stale: second.max_stale,
-            ..Asks::default()
+            ..RequestDirectives::default()
         };
         // It is at least as old as by the origin's clock and by other caches; a cache counts whole seconds.
         let since_made = (now_ms - times.made) / 1000;
@@ -268,7 +268,7 @@ proptest! {
             return Ok(());
         };
         let origin = origin.as_it_counts();
-        let said = Asks { no_cache: asks.no_cache, max_age: asks.max_age, ..Asks::default() };
+        let said = RequestDirectives { no_cache: asks.no_cache, max_age: asks.max_age, ..RequestDirectives::default() };
         if kept.policy.stands_in(&said, now_ms, cut_off) {
             prop_assert!(!origin.no_cache && !origin.must_revalidate && !origin.proxy_revalidate && !asks.no_cache);
             let since_made = ((now_ms - times.made) / 1000).saturating_sub(1);

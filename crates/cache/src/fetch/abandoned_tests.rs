@@ -9,7 +9,7 @@ use std::sync::Arc;
 use flatout_engine::{Address, Handle, Plan, Reply, Request, Response, Server, Service, Worker, start};
 use flatout_gateway::{Caching, Client, Edits, Finish, Forward, Forwarded, ResponseOrigin, Rules};
 use flatout_proxy::{ParkedClient, Proxy, Resolver};
-use flatout_wire::cache::Asks;
+use flatout_wire::cache::RequestDirectives;
 
 use super::Fetch;
 use super::fill::{Fill, FillRequest};
@@ -44,7 +44,7 @@ impl Dropping {
             key: key(),
             rules: self.rules.clone(),
             head: b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
-            asks: Asks::default(),
+            directives: RequestDirectives::default(),
             conditions: RequestConditions { has_conditions: false, has_range: false },
             is_authorized: false,
             has_authorization_key: false,
@@ -69,7 +69,7 @@ impl Dropping {
             key: self.worker.store.key_of(&key),
             rules,
             cache_fields: CacheFields::at(&request.head),
-            asks: Asks::default(),
+            directives: RequestDirectives::default(),
             now_ms: 0,
             waited: WaitHistory::default(),
         };

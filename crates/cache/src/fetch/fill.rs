@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flatout_engine::{Body, GuestKey, Lane, Response, bug};
 use flatout_lane::clock;
 use flatout_wire::Status;
-use flatout_wire::cache::{Asks, StorageDecision};
+use flatout_wire::cache::{RequestDirectives, StorageDecision};
 
 use crate::entry::{Entry, Parts, body_of};
 use crate::fetch::bad_gateway;
@@ -30,7 +30,7 @@ pub(crate) struct FillRequest {
     pub(crate) rules: Arc<Rules>,
     /// The head of the client's request.
     pub(crate) head: Vec<u8>,
-    pub(crate) asks: Asks,
+    pub(crate) directives: RequestDirectives,
     pub(crate) conditions: RequestConditions,
     pub(crate) is_authorized: bool,
     /// `Authorization` is part of the key.
@@ -262,7 +262,7 @@ impl ResponseSink for Fill {
             Some(stale) if status == Status::NOT_MODIFIED => return self.revalidated(lane, stale, &response),
             Some(stale)
                 if matches!(status.code(), 500 | 502 | 503 | 504)
-                    && stale.policy.stands_in(&self.order.asks, now_ms, None) =>
+                    && stale.policy.stands_in(&self.order.directives, now_ms, None) =>
             {
                 return self.fail(lane, response, by);
             }

@@ -117,7 +117,7 @@ impl Follower {
     /// How the request goes on if it cannot use this response: alone if the response must be validated for each request, and through the
     /// cache again if it is another variant.
     fn misfit(&self, entry: &Entry, now_ms: u64) -> Option<Next> {
-        if entry.policy.judge(&self.waiting.asks, now_ms, false) == Verdict::Validate {
+        if entry.policy.judge(&self.waiting.directives, now_ms, false) == Verdict::Validate {
             return Some(Next::Alone);
         }
         if entry.vary().is_empty() {
@@ -145,7 +145,7 @@ impl Follower {
     fn fail(&self, status: Status, now_ms: u64, response: &mut Response) -> Next {
         let cut_off = Some(self.waiting.rules.stale_seconds());
         if let Some(stale) = &self.fetch.stale
-            && stale.policy.stands_in(&self.waiting.asks, now_ms, cut_off)
+            && stale.policy.stands_in(&self.waiting.directives, now_ms, cut_off)
         {
             let ttl = Some(stale.policy.fresh_for(now_ms));
             let cache_status =

@@ -37,7 +37,7 @@ impl CacheWorker {
             (false, true) => "vary-miss",
             (false, false) => "uri-miss",
         };
-        if lookup.asks.only_if_cached {
+        if lookup.directives.only_if_cached {
             let cache_status = lookup.cache_status(CacheStatus {
                 detail: Some("only-if-cached"),
                 ..CacheStatus::forwarded(label, reason)
@@ -61,7 +61,7 @@ impl CacheWorker {
             || (!is_known && lookup.cache_fields.conditions.has_range)
             || lookup.rules.is_unstored
             || is_early
-            || lookup.asks.no_store
+            || lookup.directives.no_store
             || !self.store.is_used_enough(lookup.key.hash, lookup.rules.rules.uses_min);
         if is_alone {
             let after = match (&found.entry, request.head.method) {
@@ -85,7 +85,7 @@ impl CacheWorker {
             }
             FlightRole::Here(entry) => {
                 let is_ours = entry.vary().is_empty() || self.is_selected(&entry, &request.head);
-                let verdict = entry.policy.judge(&lookup.asks, lookup.now_ms, entry.is_expired());
+                let verdict = entry.policy.judge(&lookup.directives, lookup.now_ms, entry.is_expired());
                 if is_ours && verdict == Verdict::Fresh {
                     self.serve(&entry, found.slot, CacheOutcome::Hit, &request.head, &lookup, response);
                     forwarded.finish.finish(response, ResponseOrigin::Upstream);
@@ -149,7 +149,7 @@ impl CacheWorker {
             key: lookup.key.to_buf(),
             rules: lookup.rules.rules.clone(),
             head: request.head.bytes().to_vec(),
-            asks: lookup.asks,
+            directives: lookup.directives,
             conditions: lookup.cache_fields.conditions,
             is_authorized: lookup.cache_fields.is_authorized && !lookup.rules.names_authorization,
             has_authorization_key: lookup.rules.names_authorization,

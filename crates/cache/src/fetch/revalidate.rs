@@ -21,7 +21,7 @@ impl Fill {
         self.settle(Outcome::Failed(status));
         let cut_off = (by == ResponseOrigin::Here).then(|| self.order.rules.stale_seconds());
         match &self.stale {
-            Some(stale) if stale.policy.stands_in(&self.order.asks, now_ms, cut_off) => {
+            Some(stale) if stale.policy.stands_in(&self.order.directives, now_ms, cut_off) => {
                 let ttl = Some(stale.policy.fresh_for(now_ms));
                 let cache_status =
                     CacheStatus { ttl, detail: Some("error"), ..CacheStatus::of(CacheOutcome::Stale) };

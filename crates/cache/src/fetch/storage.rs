@@ -29,7 +29,7 @@ impl Fill {
         }
         // A response caused by this request says nothing about the next request's response.
         self.storage_decision(response.status(), response.fields(), now_ms)
-            .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
+            .map_err(|reason| reason != Reason::Authorization && !self.order.directives.no_store)
     }
 
     /// The decision by status and fields.
@@ -44,7 +44,7 @@ impl Fill {
             response_ms: now_ms,
             is_authorized: self.order.is_authorized,
             has_authorization_key: self.order.has_authorization_key,
-            asks_no_store: self.order.asks.no_store,
+            asks_no_store: self.order.directives.no_store,
         };
         store(status, fields, &exchange, &self.order.rules.of(status.code()))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flatout_engine::{OwnedRequest, Reply, Request, Response, bug};
 use flatout_lane::clock;
-use flatout_wire::cache::Asks;
+use flatout_wire::cache::RequestDirectives;
 use flatout_wire::head::parse_kept;
 use flatout_wire::{Head, Status};
 
@@ -63,7 +63,7 @@ pub(crate) struct WaitingRequest {
     names_authorization: bool,
     is_unstored: bool,
     pub(crate) cache_fields: CacheFields,
-    pub(crate) asks: Asks,
+    pub(crate) directives: RequestDirectives,
     pub(crate) waited: WaitHistory,
 }
 
@@ -87,7 +87,7 @@ impl WaitingRequest {
             names_authorization: lookup.rules.names_authorization,
             is_unstored: lookup.rules.is_unstored,
             cache_fields: lookup.cache_fields,
-            asks: lookup.asks,
+            directives: lookup.directives,
             waited: lookup.waited,
         }
     }
@@ -134,7 +134,7 @@ impl WaitingRequest {
             key,
             rules,
             cache_fields: self.cache_fields,
-            asks: self.asks,
+            directives: self.directives,
             now_ms: clock::unix_milliseconds(),
             waited: self.waited,
         };

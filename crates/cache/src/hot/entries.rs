@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flatout_engine::Response;
 use flatout_gateway::Forwarded;
 use flatout_wire::Head;
-use flatout_wire::cache::{Asks, Verdict};
+use flatout_wire::cache::{RequestDirectives, Verdict};
 
 use crate::entry::{Entry, body_of};
 use crate::hot::heads::KnownResponse;
@@ -150,7 +150,7 @@ impl CacheWorker {
         // A hit counts once: what counts twice is never due if the count is odd.
         let (slot, is_due) = front.get(slot_at)?;
         let entry = &slot.entry;
-        if entry.policy.judge(&lookup.asks, lookup.now_ms, entry.is_expired()) != Verdict::Fresh {
+        if entry.policy.judge(&lookup.directives, lookup.now_ms, entry.is_expired()) != Verdict::Fresh {
             return None;
         }
         entry.touch(lookup.now_ms);
@@ -164,7 +164,11 @@ impl CacheWorker {
         } else {
             slot.write(lookup.now_ms, says_status, response);
         }
-        if lookup.rules.repeats && !has_wishes && lookup.asks == Asks::default() && slot_at == hash {
+        if lookup.rules.repeats
+            && !has_wishes
+            && lookup.directives == RequestDirectives::default()
+            && slot_at == hash
+        {
             let known = || KnownResponse::new(slot_at, &slot.entry, says_status, forwarded.finish.clone());
             self.hot_heads.borrow_mut().note(head.bytes(), forwarded.client.is_https, known);
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use flatout_engine::{Request, Response};
 use flatout_lane::clock;
-use flatout_wire::cache::{Asks, Verdict};
+use flatout_wire::cache::{RequestDirectives, Verdict};
 
 use crate::encodings::ServedEntry;
 use crate::entry::Entry;
@@ -87,7 +87,7 @@ impl CacheWorker {
         };
         let now_ms = clock::unix_milliseconds();
         let entry = &slot.entry;
-        if entry.policy.judge(&Asks::default(), now_ms, entry.is_expired()) != Verdict::Fresh {
+        if entry.policy.judge(&RequestDirectives::default(), now_ms, entry.is_expired()) != Verdict::Fresh {
             return false;
         }
         entry.touch(now_ms);

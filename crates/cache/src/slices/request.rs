@@ -38,7 +38,8 @@ impl CacheWorker {
         let rules = &lookup.rules;
         let slice_bytes = rules.rules.slice_bytes.filter(|&bytes| bytes <= self.store.body_bytes_max())?;
         let is_everybodys = !lookup.cache_fields.is_authorized || rules.names_authorization;
-        let is_stored = !rules.is_unstored && !lookup.asks.no_store && !lookup.asks.only_if_cached;
+        let is_stored =
+            !rules.is_unstored && !lookup.directives.no_store && !lookup.directives.only_if_cached;
         if head.method != Method::Get || slice_bytes == 0 || !is_everybodys || !is_stored {
             return None;
         }
@@ -61,7 +62,7 @@ impl CacheWorker {
     ) -> Reply {
         let known = manifest.as_ref().and_then(Representation::of);
         let is_fresh = |entry: &Arc<Entry>| {
-            entry.policy.judge(&lookup.asks, lookup.now_ms, entry.is_expired()) == Verdict::Fresh
+            entry.policy.judge(&lookup.directives, lookup.now_ms, entry.is_expired()) == Verdict::Fresh
         };
         let cache_status = match &known {
             Some(whole) if is_fresh(&whole.entry) => {

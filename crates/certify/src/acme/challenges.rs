@@ -176,7 +176,7 @@ fn is_authorization(token: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(token: &str) -> PendingChallenge {
+    fn challenge(token: &str) -> PendingChallenge {
         PendingChallenge {
             domain: "a.test".to_owned(),
             token: token.to_owned(),
@@ -196,9 +196,9 @@ mod tests {
         });
         let one = Arc::new(Challenges::new(state.clone(), Arc::new(|_| Ok(()))));
         let other = Challenges::new(state.clone(), publish);
-        let published = one.add(&asked("abc")).unwrap();
+        let published = one.add(&challenge("abc")).unwrap();
         other.look();
-        assert_eq!(*seen.lock().unwrap(), [asked("abc")]);
+        assert_eq!(*seen.lock().unwrap(), [challenge("abc")]);
         state.write(&format!("{FOLDER}/junk"), "junk").unwrap();
         drop(published);
         other.look();
@@ -210,15 +210,15 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let challenges = Arc::new(Challenges::new(State::at(folder.path()), Arc::new(|_| Ok(()))));
         for token in ["", "../x", "a/b", "a b", "a\nb", "a.b", &"a".repeat(129)] {
-            assert!(challenges.add(&asked(token)).is_err(), "{token}");
+            assert!(challenges.add(&challenge(token)).is_err(), "{token}");
         }
-        let strange = PendingChallenge { authorization: "other.key".to_owned(), ..asked("abc") };
+        let strange = PendingChallenge { authorization: "other.key".to_owned(), ..challenge("abc") };
         assert!(challenges.add(&strange).is_err());
     }
 
     #[test]
     fn proofs_are_certificates() {
-        let proof = asked("abc").proof().unwrap();
+        let proof = challenge("abc").proof().unwrap();
         assert_eq!(proof.name, "a.test");
         flatout_tls::Proofs::default().set(&[proof]).unwrap();
     }

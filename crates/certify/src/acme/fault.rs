@@ -58,13 +58,13 @@ impl From<Error> for Fault {
         match error {
             Error::Api(problem) => Fault::from(problem),
             Error::Timeout(_) => Fault::Unreachable("no result in time".to_owned()),
-            Error::Other(error) => Fault::Unreachable(said(&error.to_string())),
+            Error::Other(error) => Fault::Unreachable(message(&error.to_string())),
             Error::Json(_) | Error::InvalidUri(_) | Error::Http(_) | Error::Str(_) => {
-                Fault::Refused(format!("invalid response: {}", said(&error.to_string())))
+                Fault::Refused(format!("invalid response: {}", message(&error.to_string())))
             }
             // The CA has no ARI, but the order was to replace a certificate.
             Error::Unsupported(what) => Fault::NotReplaced(what.to_owned()),
-            error => Fault::Refused(said(&error.to_string())),
+            error => Fault::Refused(message(&error.to_string())),
         }
     }
 }
@@ -78,7 +78,7 @@ impl From<Problem> for Fault {
             detail.push_str("; ");
             detail.push_str(sub.detail.as_deref().unwrap_or_default());
         }
-        let why = said(&format!("{kind}: {detail}"));
+        let why = message(&format!("{kind}: {detail}"));
         match kind.as_str() {
             "rateLimited" => Fault::Limited(why),
             "accountDoesNotExist" => Fault::Stranger(why),
@@ -91,7 +91,7 @@ impl From<Problem> for Fault {
 }
 
 /// A message from the CA, fit for one line of a log.
-fn said(text: &str) -> String {
+fn message(text: &str) -> String {
     let clean = |char: char| if char.is_control() { ' ' } else { char };
     let mut shown: String = text.chars().take(SAID_CHARS_MAX).map(clean).collect();
     if shown.len() < text.len() {

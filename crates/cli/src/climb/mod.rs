@@ -21,7 +21,7 @@ use flatout_tune::{Host, Session, quote};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::command::{Command, with};
-use crate::setting::{fill, given, words};
+use crate::setting::{fill, names_given, words};
 use crate::{Failure, print, value};
 use live::ClimbScreen;
 use options::ClimbOptions;
@@ -137,7 +137,7 @@ fn options(matches: &ArgMatches) -> Result<(ClimbOptions, Vec<String>), Failure>
     fill(matches, GROUPS, &mut flags)?;
     let names = words(matches, NAMES.1);
     let Some(path) = &flags.plan_file else { return Ok((flags, names)) };
-    let given = given(matches, GROUPS);
+    let given = names_given(matches, GROUPS);
     let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names, &given);
     fill(matches, GROUPS, &mut options)?;
     Ok((options, names))

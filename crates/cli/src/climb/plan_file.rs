@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::climb::{COMMAND, NAMES};
-    use crate::setting::{fill, given, words};
+    use crate::setting::{fill, names_given, words};
 
     fn mistake(text: &str) -> String {
         match parse("a.kdl", text.as_bytes().to_vec()) {
@@ -119,7 +119,7 @@ mod tests {
         };
         let (flags, names) = (read(ClimbOptions::default()), words(&matches, NAMES.1));
         let file = parse("a.kdl", text.as_bytes().to_vec()).map_err(|mistake| mistake.to_string())?;
-        read(file.under(&flags, &names, &given(&matches, GROUPS))).plan(names, &Host::live())
+        read(file.under(&flags, &names, &names_given(&matches, GROUPS))).plan(names, &Host::live())
     }
 
     const WHOLE: &str = r#"

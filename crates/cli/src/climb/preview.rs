@@ -16,7 +16,7 @@ pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
     );
     let columns = plan.rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0);
     for rung in &plan.rungs {
-        let _ = write!(out, "\n  {:<columns$}  {}", rung.name, told(rung));
+        let _ = write!(out, "\n  {:<columns$}  {}", rung.name, description(rung));
     }
     if let Some(config) = &plan.config {
         let paths: Vec<String> = config.paths().iter().map(|path| path.display().to_string()).collect();
@@ -32,7 +32,7 @@ pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
     out
 }
 
-fn told(rung: &Rung) -> String {
+fn description(rung: &Rung) -> String {
     match &rung.change {
         Attempt::Tuning => {
             let about = find(&rung.name).map(|tuning| tuning.about());

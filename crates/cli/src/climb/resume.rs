@@ -11,7 +11,7 @@ use super::options::ClimbOptions;
 use super::settings::GROUPS;
 use super::{COMMAND, NAMES, failure, judge, read_old, show, watched};
 use crate::Failure;
-use crate::setting::{given, words};
+use crate::setting::{names_given, words};
 
 /// Checks whether a rung that needs a reboot can wait for one; the reason why not is shown in its result.
 pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &ClimbOptions) {
@@ -136,7 +136,7 @@ fn as_typed(state: &State, folder: &Path) -> Result<ClimbOptions, Failure> {
 
 /// Checks that `--resume` is used alone, except for the flag that says where the climb is stored.
 fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
-    let flags = given(matches, GROUPS).into_iter().filter(|flag| !["resume", "state"].contains(flag));
+    let flags = names_given(matches, GROUPS).into_iter().filter(|flag| !["resume", "state"].contains(flag));
     let got = flags.map(|flag| format!("--{flag}")).chain(words(matches, NAMES.1)).next();
     match got {
         Some(got) => Err(Failure::Usage(format!(

@@ -11,9 +11,9 @@ use flatout_site::Fault;
 use flatout_site::explain::{Explained, Question, explain};
 use flatout_site::plan::{Action, PathMatch, PathPolicy, Plan, Reroute, Route, RouteEntry, Rules};
 
+use super::format;
 use super::site::Built;
 use super::source::built;
-use super::words as spoken;
 use crate::command::Command;
 use crate::setting::words;
 use crate::{Failure, print, value};
@@ -220,7 +220,7 @@ fn of_buffering(plan: &Plan, forward: &Forward) -> String {
             format!(
                 "responses are kept in memory, then in files in {}, up to {} each",
                 folder.display(),
-                spoken::bytes(bytes)
+                format::bytes(bytes)
             )
         }
     }
@@ -239,22 +239,22 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
                 plan.upstreams.get(forward.upstream).filter(|_| route.upstream_name.is_none())
             {
                 lines.line("upstream", of_upstream(upstream));
-                lines.line("balance", spoken::balance(&upstream.balance));
-                let whole = upstream.request_time_max.map(|time| format!(", request {}", spoken::time(time)));
+                lines.line("balance", format::balance(&upstream.balance));
+                let whole = upstream.request_time_max.map(|time| format!(", request {}", format::time(time)));
                 lines.line(
                     "times",
                     format!(
                         "connect {}, send {}, read {}{}; {} retries",
-                        spoken::time(upstream.connect_time_max),
-                        spoken::time(upstream.send_time_max),
-                        spoken::time(upstream.read_time_max),
+                        format::time(upstream.connect_time_max),
+                        format::time(upstream.send_time_max),
+                        format::time(upstream.read_time_max),
                         whole.unwrap_or_default(),
                         upstream.retries_max
                     ),
                 );
             }
             if let Some(name) = &route.upstream_name {
-                lines.line("upstream", format!("the one with the name {}", spoken::template(plan, name)));
+                lines.line("upstream", format!("the one with the name {}", format::template(plan, name)));
             }
             lines.line("asked for", &explained.target);
             lines.line("slow clients", of_buffering(plan, forward));
@@ -268,11 +268,11 @@ fn of_action(lines: &mut Lines, plan: &Plan, route: &Route, explained: &Explaine
             lines.line("push group", &push.group);
         }
         Action::Redirect { status, to } => {
-            lines.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
+            lines.line("response", format!("{status}, a redirect to {}", format::template(plan, to)));
         }
         Action::Reroute(Reroute::Named(name)) => lines.line("then", format!("the route {name}")),
         Action::Reroute(Reroute::Path(to)) => {
-            lines.line("then", format!("the route of {}", spoken::template(plan, to)));
+            lines.line("then", format!("the route of {}", format::template(plan, to)));
         }
         Action::Close => lines.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
@@ -305,7 +305,7 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         lines.line("closed", format!("503, except for {} networks", closed.except.len()));
     }
     if !rules.access.is_empty() {
-        lines.line("access", rules.access.iter().map(spoken::access).collect::<Vec<_>>().join(", "));
+        lines.line("access", rules.access.iter().map(format::access).collect::<Vec<_>>().join(", "));
     }
     for used in &rules.rates {
         let Some(rate) = plan.rates.get(used.rate) else { continue };
@@ -314,9 +314,9 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
             format!(
                 "{} in {} with a burst of {}, for {} ({}); more get {}{}",
                 rate.requests,
-                spoken::time(rate.window),
+                format::time(rate.window),
                 used.burst,
-                spoken::limited(plan, &rate.key),
+                format::limited(plan, &rate.key),
                 rate.name,
                 used.status,
                 used.delay.map_or_else(String::new, |at_once| format!(
@@ -344,9 +344,9 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
             format!(
                 "{} for {}, {} more wait up to {} ({})",
                 limit.requests_max,
-                spoken::limited(plan, &limit.key),
+                format::limited(plan, &limit.key),
                 limit.queue_max,
-                spoken::time(limit.queue_time_max),
+                format::time(limit.queue_time_max),
                 limit.name
             ),
         );
@@ -358,6 +358,6 @@ fn of_rules(lines: &mut Lines, plan: &Plan, rules: &Rules) {
         }
     }
     for page in &rules.error_pages {
-        lines.line("page", format!("for {}", spoken::statuses(&page.statuses)));
+        lines.line("page", format!("for {}", format::statuses(&page.statuses)));
     }
 }

@@ -44,14 +44,14 @@ fn row(
     keys: &[Key],
 ) {
     let word = format!("{name} {value}{braces}");
-    let mut told = format!("{help}{}", told_default(default));
+    let mut told = format!("{help}{}", default_note(default));
     for key in keys {
-        told.push_str(&format!("<br>`{}={}` {}{}", key.name, key.value, key.help, told_default(key.default)));
+        told.push_str(&format!("<br>`{}={}` {}{}", key.name, key.value, key.help, default_note(key.default)));
     }
     let cell = |text: &str| text.trim().replace('|', "\\|");
     text.push_str(&format!("| `{}` | {within} | {} |\n", cell(&word), cell(&told)));
 }
 
-fn told_default(default: &str) -> String {
+fn default_note(default: &str) -> String {
     if default.is_empty() { String::new() } else { format!(" (default: {default})") }
 }

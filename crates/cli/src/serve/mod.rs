@@ -9,13 +9,16 @@ mod blocks;
 mod channels;
 pub(crate) mod check;
 pub(crate) mod explain;
+mod format;
 mod grammar;
 mod manual;
 mod options;
 mod parse;
+mod prerender;
 pub(crate) mod purge;
 pub(crate) mod refused;
 pub(crate) mod reload;
+pub(crate) mod render;
 mod routes;
 mod schema;
 mod setting;
@@ -28,7 +31,6 @@ pub(crate) mod upgrade;
 mod values;
 mod welcome;
 mod when;
-mod words;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
@@ -53,6 +55,10 @@ pub(crate) const COMMAND: Command = Command {
             "all addresses, port 80, without root privileges",
         ),
         ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+        (
+            "flatout serve ./dist --spa --prerender",
+            "the same, drawn by a browser for crawlers; see docs/prerender.md",
+        ),
         (
             "flatout serve ./public --domain example.org",
             "HTTPS on port 443 with a certificate from Let's Encrypt; see docs/tls.md",
@@ -150,7 +156,7 @@ fn argument(setting: &ServeSetting) -> Arg {
 }
 
 /// The settings given by flags, in order.
-fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
+fn flags_of(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
     let mut found = Vec::new();
     for setting in settings::all() {
         let count = setting.arguments();

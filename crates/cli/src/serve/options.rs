@@ -21,6 +21,8 @@ use flatout_site::plan::{
     PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
 };
 
+use super::prerender::PrerenderOptions;
+
 /// The options of one level: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
 pub(super) struct ServeOptions {
@@ -74,6 +76,9 @@ pub(super) struct ServeOptions {
     pub(super) cache_size: u64,
     /// Where responses for slow clients are kept, and how much of them.
     pub(super) spool: SpoolPlan,
+    /// Pages for crawlers, and the browser that draws them.
+    pub(super) prerender: PrerenderOptions,
+    pub(super) renderer: flatout_prerender::Plan,
     /// How long a 200 without its own lifetime is fresh; without this setting nothing is cached.
     pub(super) cache_time: Option<Duration>,
     /// How responses are cached, if they are.
@@ -176,6 +181,8 @@ pub(super) struct Shared {
     pub(super) upstreams: Vec<Upstream>,
     /// Upstreams by their name in the file.
     pub(super) known: Vec<String>,
+    /// The names of sites with rendered pages.
+    pub(super) rendered: Vec<String>,
 }
 
 impl ServeOptions {
@@ -212,6 +219,8 @@ impl ServeOptions {
             cache_dir: None,
             cache_size: 10 << 30,
             spool: SpoolPlan { folder: Some(PathBuf::from("/var/tmp")), ..SpoolPlan::default() },
+            prerender: PrerenderOptions::default(),
+            renderer: flatout_prerender::Plan::default(),
             cache_time: None,
             caching: Cached::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },

@@ -12,6 +12,7 @@ use super::blocks::ACTIONS;
 use super::channels;
 use super::options::{Level, ServeOptions};
 use super::parse;
+use super::prerender::rendered;
 use super::site::{Places, Reader};
 use super::values::{Values, place};
 use super::when::ConditionalAction;
@@ -65,6 +66,7 @@ impl Sites {
             site.hosts.push(host);
         }
         let mut places = Vec::new();
+        let site_name = site.name.clone();
         let mut add = |route: Route, at: Range<usize>, is_rest: bool| -> Result<(), Mistake> {
             if let Some(first) = site.routes.iter().position(|other| hides(other, &route)) {
                 let line = reader.tree.line(&places[first]);
@@ -87,18 +89,23 @@ impl Sites {
                 let (mut route, at) =
                     self.conditional_route(reader, &conditional, &PathMatch::prefix("/"), &rest)?;
                 route.entry = RouteEntry::BeforePaths;
-                add(route, at, false)?;
+                for route in rendered(reader, route, &at, &rest, &site_name)? {
+                    add(route, at.clone(), false)?;
+                }
             }
         }
         for node in nodes.iter().filter(|node| node.name == "route") {
-            for (route, at) in self.routes(reader, node, options)? {
+            for (route, at) in self.routes(reader, node, options, &site_name)? {
                 add(route, at, false)?;
             }
         }
         // The action of the site itself handles everything that no route does.
         if let Some((action, at)) = self.action(reader, nodes, &rest)? {
             let upstream_name = Sites::upstream_name(reader, nodes, &rest)?;
-            add(Route { upstream_name, ..self.route_of(PathMatch::prefix("/"), action, rest) }, at, true)?;
+            let route = self.route_of(PathMatch::prefix("/"), action, rest.clone());
+            for route in rendered(reader, Route { upstream_name, ..route }, &at, &rest, &site_name)? {
+                add(route, at.clone(), true)?;
+            }
         }
         if site.routes.is_empty() {
             let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
@@ -136,6 +143,7 @@ impl Sites {
         reader: Reader<'_>,
         node: &Node,
         site: &ServeOptions,
+        site_name: &str,
     ) -> Result<Vec<(Route, Range<usize>)>, Mistake> {
         let name = node.values[0].text.as_str();
         let is_named = name.starts_with('@');
@@ -168,21 +176,23 @@ impl Sites {
             let (mut route, at) = self.conditional_route(reader, &conditional, &path, &options)?;
             route.when.splice(0..0, when.clone());
             route.entry = entry;
-            found.push((route, at));
+            let routes = rendered(reader, route, &at, &options, site_name)?;
+            found.extend(routes.into_iter().map(|route| (route, at.clone())));
         }
         let Some((action, _)) = self.action(reader, inner, &options)? else {
             let message = "this route serves nothing; add files, proxy, push, redirect, respond or reroute";
             return Err(reader.tree.mistake(&node.at, message));
         };
         let upstream_name = Sites::upstream_name(reader, inner, &options)?;
-        let mut route = self.route_of(path, action, options);
+        let mut route = self.route_of(path, action, options.clone());
         route.upstream_name = upstream_name;
         route.when.extend(when);
         route.entry = entry;
         if is_named {
             route.name = name.to_owned();
         }
-        found.push((route, node.value_at().clone()));
+        let routes = rendered(reader, route, node.value_at(), &options, site_name)?;
+        found.extend(routes.into_iter().map(|route| (route, node.value_at().clone())));
         Ok(found)
     }
 

@@ -25,13 +25,13 @@ fn of_scope(scope: usize) -> Value {
     let mut properties = Map::new();
     for block in BLOCKS.iter().filter(|block| block.within.contains(&scope)) {
         let word = word(block.value, block.keys, block.braces);
-        properties.insert(block.name.to_owned(), told(listed(word, block.is_list), block.help, ""));
+        properties.insert(block.name.to_owned(), described(listed(word, block.is_list), block.help, ""));
     }
     for setting in all().filter(|setting| scopes_of(setting).contains(&scope)) {
         let word = word(setting.value, setting.keys, None);
         properties.insert(
             setting.name.to_owned(),
-            told(
+            described(
                 listed(word, setting.is_list),
                 &format!("{}{}", setting.help, setting.change.text()),
                 setting.default,
@@ -49,7 +49,7 @@ fn word(notation: &str, keys: &[Key], braces: Option<usize>) -> Value {
     }
     let mut properties: Map<String, Value> = keys
         .iter()
-        .map(|key| (key.name.to_owned(), told(values_of_key(key), key.help, key.default)))
+        .map(|key| (key.name.to_owned(), described(values_of_key(key), key.help, key.default)))
         .collect();
     properties.insert("values".to_owned(), values);
     if let Some(scope) = braces {
@@ -93,7 +93,7 @@ fn listed(word: Value, is_list: bool) -> Value {
     if is_list { json!({ "type": "array", "items": word }) } else { word }
 }
 
-fn told(mut schema: Value, help: &str, default: &str) -> Value {
+fn described(mut schema: Value, help: &str, default: &str) -> Value {
     schema["description"] = match default {
         "" => json!(help),
         default => json!(format!("{help} (default: {default})")),

@@ -6,7 +6,7 @@ use flatout_cache::DiskPlan;
 use flatout_config::{Mistake, Node, Tree};
 use flatout_engine::MessagePlan;
 use flatout_observe::log;
-use flatout_server::{AcmePart, Checked, Invalid, Plan, SecurePart};
+use flatout_server::{AcmePart, Checked, Invalid, Plan, PrerenderPlan, SecurePart};
 use flatout_site::{Fault, Place};
 
 use super::blocks::ACTIONS;
@@ -144,6 +144,9 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     let site_secure = options.iter().map(|site| site.profile(&top)).collect();
     let mut shared = top.shared.borrow_mut();
     sites.upstreams = std::mem::take(&mut shared.upstreams);
+    let rendered = std::mem::take(&mut shared.rendered);
+    let prerender =
+        (!rendered.is_empty()).then_some(PrerenderPlan { renderer: top.renderer, sites: rendered });
     sites.rates = std::mem::take(&mut shared.rates);
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);
@@ -161,6 +164,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
         issue: top.issue,
         state: None,
         sites,
+        prerender,
         push: top.push_limits,
         bus: top.bus,
         messages: MessagePlan { level: top.message_level, is_json: top.log.format == log::Format::json() },

@@ -10,7 +10,7 @@ use flatout_site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
 use super::site::{Built, Flag, build};
-use super::{CONFIG, FOLDER, PUSH, TO, given, parse};
+use super::{CONFIG, FOLDER, PUSH, TO, flags_of, parse};
 use crate::{Failure, setting::words, value};
 
 /// Default folder: the working directory.
@@ -27,7 +27,7 @@ pub(super) struct Origin {
 
 /// The source given on a command line.
 pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
-    let flags = given(matches)?;
+    let flags = flags_of(matches)?;
     let mut file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
     // A service's unit may pass an empty folder.
@@ -122,7 +122,7 @@ pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
 }
 
 /// Requests for a site file's routes and the files in its folders. `host` replaces host names that are patterns.
-pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
+pub(crate) fn requests(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
     let built = built(path)?;
     let mut found = Vec::new();
     for site in &built.plan.sites.sites {

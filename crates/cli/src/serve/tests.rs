@@ -10,7 +10,7 @@ use super::grammar::grammar;
 use super::options::ServeOptions;
 use super::settings::{GROUPS, all};
 use super::site::{Built, build};
-use super::{COMMAND, given, source};
+use super::{COMMAND, flags_of, source};
 use crate::Failure;
 
 /// The complete example in docs/.
@@ -436,7 +436,7 @@ fn broken_files_are_refused_with_a_place() {
             assert!(message.starts_with("a.kdl:"), "seed {seed}: {message}");
         }
     }
-    assert!(given(&COMMAND.parse(Vec::new()).ok().unwrap()).is_ok());
+    assert!(flags_of(&COMMAND.parse(Vec::new()).ok().unwrap()).is_ok());
 }
 
 /// What a request of a file would get, in a few words: the texts of `respond`, and conditions with their truth.
@@ -457,7 +457,7 @@ fn explained(text: &str, method: &str, target: &str, fields: &[(&str, &str)]) ->
     let conditions = found.conditions.iter().map(|condition| format!(" {:?}", condition.holds));
     match &route.action {
         Action::Respond { body, .. } => {
-            format!("{}{}", super::words::template(&built.plan.sites, body), conditions.collect::<String>())
+            format!("{}{}", super::format::template(&built.plan.sites, body), conditions.collect::<String>())
         }
         other => format!("{other:?}"),
     }

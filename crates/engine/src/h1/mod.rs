@@ -16,6 +16,12 @@ mod output;
 mod requests;
 mod responses;
 
+pub(crate) use bodies::feed_starved;
+pub(crate) use deadlines::expire;
+pub(crate) use input::{pump, read_on, resume, serve_slice, wants_input};
+pub(crate) use output::continue_after_sending;
+pub(crate) use responses::attend;
+
 /// The result of one step of parsing.
 enum Step {
     /// Nothing can be done with the bytes now.

@@ -1,5 +1,6 @@
 //! How connections end: by deadlines, by leaving, by the client.
 
+use super::{input, output, responses};
 use std::time::Duration;
 
 use flatout_lane::clock;
@@ -19,135 +20,138 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a connection without streams keeps memory for the next ones.
 const REST_TIME: Duration = Duration::from_secs(1);
 
-impl Serving {
-    /// Sets the next deadline of the connection, and refills its budgets as time passes.
-    pub(super) fn set_deadline(&mut self, connection: &mut Connection, session: &mut Session) {
-        if connection.lingering.is_some() {
-            return;
+/// Sets the next deadline of the connection, and refills its budgets as time passes.
+pub(super) fn set_deadline(serving: &mut Serving, connection: &mut Connection, session: &mut Session) {
+    if connection.lingering.is_some() {
+        return;
+    }
+    let now = serving.now.ticks;
+    let second = clock::ticks(Duration::from_secs(1));
+    while now.saturating_sub(session.refilled_at) >= second {
+        session.refilled_at += second;
+        session.machine.refill();
+        if now.saturating_sub(session.refilled_at) > 10 * second {
+            session.refilled_at = now;
         }
-        let now = self.now.ticks;
-        let second = clock::ticks(Duration::from_secs(1));
-        while now.saturating_sub(session.refilled_at) >= second {
-            session.refilled_at += second;
-            session.machine.refill();
-            if now.saturating_sub(session.refilled_at) > 10 * second {
-                session.refilled_at = now;
+    }
+    if serving.draining {
+        // Frames of the client do not move it to a later time.
+        connection.deadline = connection.deadline.min(now + clock::ticks(LEAVE_TIME_MAX));
+        return;
+    }
+    if session.machine.streams_count() > 0 {
+        // The rate window begins with the first stream; the rate is judged when the window ends.
+        if session.is_beginning || connection.deadline > now + serving.window_ticks {
+            begin_rate(serving, connection, session);
+        }
+        session.is_beginning = false;
+        return;
+    }
+    if is_at_rest(connection, session) {
+        session.is_beginning = false;
+        session.idle_until = now + serving.idle_ticks;
+        connection.deadline = now + serving.idle_ticks.min(clock::ticks(REST_TIME));
+    } else if !std::mem::replace(&mut session.is_beginning, true) {
+        connection.deadline = now + serving.head_ticks;
+    }
+}
+
+fn begin_rate(serving: &Serving, connection: &mut Connection, session: &mut Session) {
+    serving.begin_window(connection);
+    session.content_bytes = 0;
+}
+
+/// A deadline has passed.
+pub(crate) fn expire(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if connection.lingering.is_some() {
+        return Fate::Close(Outcome::TimedOut);
+    }
+    input::with_session(serving, connection, |serving, connection, session| {
+        expire_session(serving, key, connection, session)
+    })
+}
+
+fn expire_session(
+    serving: &mut Serving,
+    key: Key,
+    connection: &mut Connection,
+    session: &mut Session,
+) -> Fate {
+    let records_at = serving.records.len();
+    if session.machine.streams_count() == 0 {
+        if !connection.is_sending() {
+            session.rest();
+            connection.work().queue = Queue::default();
+            let is_at_rest = is_at_rest(connection, session);
+            if is_at_rest && !serving.draining && session.idle_until > serving.now.ticks {
+                connection.deadline = session.idle_until;
+                return Fate::Keep;
             }
-        }
-        if self.draining {
-            // Frames of the client do not move it to a later time.
-            connection.deadline = connection.deadline.min(now + clock::ticks(LEAVE_TIME_MAX));
-            return;
-        }
-        if session.machine.streams_count() > 0 {
-            // The rate window begins with the first stream; the rate is judged when the window ends.
-            if session.is_beginning || connection.deadline > now + self.window_ticks {
-                self.begin_rate(connection, session);
+            begin_rate(serving, connection, session);
+            match is_at_rest || serving.draining {
+                true => session.machine.leave_now(serving.output.bytes()),
+                false => session.machine.close(Code::SETTINGS_TIMEOUT, "too slow", serving.output.bytes()),
             }
-            session.is_beginning = false;
-            return;
+            return output::send_visit(serving, key, connection, session, records_at);
         }
-        if is_at_rest(connection, session) {
-            session.is_beginning = false;
-            session.idle_until = now + self.idle_ticks;
-            connection.deadline = now + self.idle_ticks.min(clock::ticks(REST_TIME));
-        } else if !std::mem::replace(&mut session.is_beginning, true) {
-            connection.deadline = now + self.head_ticks;
-        }
+    } else if serving.draining {
+        session.machine.leave_now(serving.output.bytes());
     }
-
-    fn begin_rate(&self, connection: &mut Connection, session: &mut Session) {
-        self.begin_window(connection);
-        session.content_bytes = 0;
+    for id in session.overdue_lingerers() {
+        responses::end_stream(serving, session, id, Outcome::Sent);
     }
-
-    /// A deadline has passed.
-    pub(crate) fn expire_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.lingering.is_some() {
-            return Fate::Close(Outcome::TimedOut);
-        }
-        self.with_session(connection, |serving, connection, session| {
-            serving.expire_session(key, connection, session)
-        })
+    if session.machine.streams_count() == 0 {
+        set_deadline(serving, connection, session);
+        return output::send_visit(serving, key, connection, session, records_at);
     }
-
-    fn expire_session(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Fate {
-        let records_at = self.records.len();
-        if session.machine.streams_count() == 0 {
-            if !connection.is_sending() {
-                session.rest();
-                connection.work().queue = Queue::default();
-                let is_at_rest = is_at_rest(connection, session);
-                if is_at_rest && !self.draining && session.idle_until > self.now.ticks {
-                    connection.deadline = session.idle_until;
-                    return Fate::Keep;
-                }
-                self.begin_rate(connection, session);
-                match is_at_rest || self.draining {
-                    true => session.machine.leave_now(self.output.bytes()),
-                    false => session.machine.close(Code::SETTINGS_TIMEOUT, "too slow", self.output.bytes()),
-                }
-                return self.send_visit(key, connection, session, records_at);
-            }
-        } else if self.draining {
-            session.machine.leave_now(self.output.bytes());
-        }
-        for id in session.overdue_lingerers() {
-            self.end_stream(session, id, Outcome::Sent);
-        }
-        if session.machine.streams_count() == 0 {
-            self.set_deadline(connection, session);
-            return self.send_visit(key, connection, session, records_at);
-        }
-        if self.is_fast_enough(connection, session) {
-            self.begin_rate(connection, session);
-            return self.send_visit(key, connection, session, records_at);
-        }
-        self.end_streams(session, Outcome::TimedOut);
-        session.machine.close(Code::ENHANCE_YOUR_CALM, "too slow", self.output.bytes());
-        match self.send_visit(key, connection, session, records_at) {
-            // The client gets a chance to read the reason.
-            Fate::Keep if connection.lingering.is_some() => Fate::Keep,
-            _ => Fate::Close(Outcome::TimedOut),
-        }
+    if is_fast_enough(serving, connection, session) {
+        begin_rate(serving, connection, session);
+        return output::send_visit(serving, key, connection, session, records_at);
     }
-
-    /// Whether the client sends and receives content fast enough, if we are waiting for it. Only content
-    /// counts: a client that keeps its windows closed cannot stay by sending frames without effect.
-    fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
-        // A client that waits for our disk is not slow.
-        let is_warming = connection.work().is_warming;
-        let is_sending = connection.is_sending() && !is_warming;
-        let taken = acknowledged_bytes(connection, is_sending);
-        if is_sending {
-            return taken.is_none_or(|taken| self.is_enough(connection, taken));
-        }
-        let takes = |exchange: &mut Exchange| {
-            exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
-        };
-        let is_receiving = session.streams.iter().any(|(_, stream)| {
-            // A WebSocket may be silent: its owner has its own timeouts.
-            !stream.is_websocket
-                && stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
-        });
-        let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
-        !is_awaited || self.is_enough(connection, session.content_bytes)
+    end_streams(serving, session, Outcome::TimedOut);
+    session.machine.close(Code::ENHANCE_YOUR_CALM, "too slow", serving.output.bytes());
+    match output::send_visit(serving, key, connection, session, records_at) {
+        // The client gets a chance to read the reason.
+        Fate::Keep if connection.lingering.is_some() => Fate::Keep,
+        _ => Fate::Close(Outcome::TimedOut),
     }
+}
 
-    /// Ends all streams of a connection that is gone.
-    pub(crate) fn end_streams(&mut self, session: &mut Session, outcome: Outcome) {
-        let records_at = self.records.len();
-        while let Some((id, _)) = session.streams.last() {
-            let id = *id;
-            self.end_stream(session, id, outcome);
-        }
-        self.output.forget();
-        if self.records.len() > records_at {
-            let now_ns = clock::nanoseconds();
-            for mut record in self.records.drain(records_at..) {
-                let outcome = record.ended.outcome;
-                record.end(&*self.service, outcome, now_ns, &self.now);
-            }
+/// Whether the client sends and receives content fast enough, if we are waiting for it. Only content
+/// counts: a client that keeps its windows closed cannot stay by sending frames without effect.
+fn is_fast_enough(serving: &Serving, connection: &mut Connection, session: &Session) -> bool {
+    // A client that waits for our disk is not slow.
+    let is_warming = connection.work().is_warming;
+    let is_sending = connection.is_sending() && !is_warming;
+    let taken = acknowledged_bytes(connection, is_sending);
+    if is_sending {
+        return taken.is_none_or(|taken| serving.is_enough(connection, taken));
+    }
+    let takes = |exchange: &mut Exchange| {
+        exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
+    };
+    let is_receiving = session.streams.iter().any(|(_, stream)| {
+        // A WebSocket may be silent: its owner has its own timeouts.
+        !stream.is_websocket
+            && stream.exchange.is_some_and(|exchange| serving.lane.with(exchange, takes).unwrap_or(false))
+    });
+    let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
+    !is_awaited || serving.is_enough(connection, session.content_bytes)
+}
+
+/// Ends all streams of a connection that is gone.
+pub(crate) fn end_streams(serving: &mut Serving, session: &mut Session, outcome: Outcome) {
+    let records_at = serving.records.len();
+    while let Some((id, _)) = session.streams.last() {
+        let id = *id;
+        responses::end_stream(serving, session, id, outcome);
+    }
+    serving.output.forget();
+    if serving.records.len() > records_at {
+        let now_ns = clock::nanoseconds();
+        for mut record in serving.records.drain(records_at..) {
+            let outcome = record.ended.outcome;
+            record.end(&*serving.service, outcome, now_ns, &serving.now);
         }
     }
 }

@@ -19,6 +19,11 @@ mod requests;
 mod responses;
 mod websockets;
 
+pub(crate) use bodies::read_on;
+pub(crate) use deadlines::{end_streams, expire};
+pub(crate) use input::{begin, visit};
+pub(crate) use responses::{attend, has_news};
+
 use std::collections::VecDeque;
 
 use flatout_lane::clock::Ticks;

@@ -1,5 +1,6 @@
 //! Sends content as windows, priorities and the socket allow, and other encoded output.
 
+use super::{deadlines, responses};
 use bytes::Buf;
 use flatout_lane::slab::Key;
 use flatout_wire::h2::StreamId;
@@ -11,137 +12,135 @@ use crate::output::{Drained, Piece};
 use crate::service::Outcome;
 use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving};
 
-impl Serving {
-    /// Frames content of streams in turn, until windows or the output are full.
-    pub(super) fn frame_content(&mut self, connection: &mut Connection, session: &mut Session) {
-        if connection.is_sending() {
-            return;
-        }
-        while self.output.len() < OUT_BYTES_PER_SEND
-            && let Some(id) = session.machine.next_turn()
+/// Frames content of streams in turn, until windows or the output are full.
+pub(super) fn frame_content(serving: &mut Serving, connection: &mut Connection, session: &mut Session) {
+    if connection.is_sending() {
+        return;
+    }
+    while serving.output.len() < OUT_BYTES_PER_SEND
+        && let Some(id) = session.machine.next_turn()
+    {
+        frame_stream(serving, session, id);
+    }
+}
+
+/// Frames content of a stream: what waits in several pieces goes into one frame.
+fn frame_stream(serving: &mut Serving, session: &mut Session, id: StreamId) {
+    let room = session.machine.room(id);
+    let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
+    let bytes = stream.content_bytes.min(room as u64);
+    let left = stream.content_bytes - bytes;
+    let ends = left == 0 && stream.end.as_ref().is_some_and(Vec::is_empty);
+    if bytes == 0 && !ends {
+        return end_of_content(serving, session, id);
+    }
+    let before = serving.output.len();
+    let waiting = usize::try_from(left).unwrap_or(usize::MAX);
+    if !session.machine.content(id, bytes as usize, waiting, ends, serving.output.bytes()) {
+        // It does not match the declared length: the stream was reset.
+        return responses::end_stream(serving, session, id, Outcome::Failed);
+    }
+    session.content_bytes += bytes;
+    if let Some(stream) = session.stream(id) {
+        stream.content_bytes -= bytes;
+        stream.has_moved = true;
+        let mut missing = bytes;
+        while missing > 0
+            && let Some(piece) = take_front(stream, missing)
         {
-            self.frame_stream(session, id);
+            missing = missing.saturating_sub(piece.bytes());
+            serving.output.add_piece(piece);
+        }
+        if let Some(record) = &mut stream.record {
+            record.ended.sent_bytes += serving.output.len() - before;
         }
     }
-
-    /// Frames content of a stream: what waits in several pieces goes into one frame.
-    fn frame_stream(&mut self, session: &mut Session, id: StreamId) {
-        let room = session.machine.room(id);
-        let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
-        let bytes = stream.content_bytes.min(room as u64);
-        let left = stream.content_bytes - bytes;
-        let ends = left == 0 && stream.end.as_ref().is_some_and(Vec::is_empty);
-        if bytes == 0 && !ends {
-            return self.end_of_content(session, id);
+    if ends {
+        if !session.stays_open(id) {
+            responses::end_stream(serving, session, id, Outcome::Sent);
         }
-        let before = self.output.len();
-        let waiting = usize::try_from(left).unwrap_or(usize::MAX);
-        if !session.machine.content(id, bytes as usize, waiting, ends, self.output.bytes()) {
-            // It does not match the declared length: the stream was reset.
-            return self.end_stream(session, id, Outcome::Failed);
-        }
-        session.content_bytes += bytes;
-        if let Some(stream) = session.stream(id) {
-            stream.content_bytes -= bytes;
-            stream.has_moved = true;
-            let mut missing = bytes;
-            while missing > 0
-                && let Some(piece) = take_front(stream, missing)
-            {
-                missing = missing.saturating_sub(piece.bytes());
-                self.output.add_piece(piece);
-            }
-            if let Some(record) = &mut stream.record {
-                record.ended.sent_bytes += self.output.len() - before;
-            }
-        }
-        if ends {
-            if !session.stays_open(id) {
-                self.end_stream(session, id, Outcome::Sent);
-            }
-        } else if left == 0 {
-            self.end_of_content(session, id);
-        }
+    } else if left == 0 {
+        end_of_content(serving, session, id);
     }
+}
 
-    /// All available content of a stream was framed: it waits for more, or ends with trailers.
-    pub(super) fn end_of_content(&mut self, session: &mut Session, id: StreamId) {
-        let trailers = session.stream(id).and_then(|stream| stream.end.take());
-        match trailers {
-            None => session.machine.set_waiting(id, false),
-            Some(lines) => {
-                let encode = |block: &mut Vec<u8>| encode_lines(&lines, block);
-                let has_ended = match lines.is_empty() {
-                    true => session.machine.content(id, 0, 0, true, self.output.bytes()),
-                    false => session.machine.trailers(id, encode, self.output.bytes()),
-                };
-                let outcome = if has_ended { Outcome::Sent } else { Outcome::Failed };
-                if !(has_ended && session.stays_open(id)) {
-                    self.end_stream(session, id, outcome);
-                }
+/// All available content of a stream was framed: it waits for more, or ends with trailers.
+pub(super) fn end_of_content(serving: &mut Serving, session: &mut Session, id: StreamId) {
+    let trailers = session.stream(id).and_then(|stream| stream.end.take());
+    match trailers {
+        None => session.machine.set_waiting(id, false),
+        Some(lines) => {
+            let encode = |block: &mut Vec<u8>| encode_lines(&lines, block);
+            let has_ended = match lines.is_empty() {
+                true => session.machine.content(id, 0, 0, true, serving.output.bytes()),
+                false => session.machine.trailers(id, encode, serving.output.bytes()),
+            };
+            let outcome = if has_ended { Outcome::Sent } else { Outcome::Failed };
+            if !(has_ended && session.stays_open(id)) {
+                responses::end_stream(serving, session, id, outcome);
             }
         }
     }
+}
 
-    /// Sends the output of a visit, and continues.
-    pub(super) fn send_visit(
-        &mut self,
-        key: Key,
-        connection: &mut Connection,
-        session: &mut Session,
-        records_at: usize,
-    ) -> Fate {
-        let was_sending = connection.is_sending();
-        let drained = match self.output.is_empty() {
-            true => {
-                self.note_complete(connection, records_at, Drained::All);
-                Drained::All
-            }
-            false => self.flush(key, connection, records_at),
-        };
-        if drained == Drained::Broken {
-            return Fate::Close(Outcome::ClientGone);
+/// Sends the output of a visit, and continues.
+pub(super) fn send_visit(
+    serving: &mut Serving,
+    key: Key,
+    connection: &mut Connection,
+    session: &mut Session,
+    records_at: usize,
+) -> Fate {
+    let was_sending = connection.is_sending();
+    let drained = match serving.output.is_empty() {
+        true => {
+            serving.note_complete(connection, records_at, Drained::All);
+            Drained::All
         }
-        self.note_room(session);
-        if !connection.is_sending() && session.machine.is_done() {
-            // After a connection error, some streams may be left.
-            self.end_streams(session, Outcome::ClientGone);
-            return self.finish(connection);
-        }
-        // While bytes waited for the socket, no content was framed; that they went now is no event for it.
-        let has_room_again = was_sending && !connection.is_sending() && session.machine.is_stalled();
-        if drained == Drained::Yield || has_room_again { Fate::Again } else { Fate::Keep }
+        false => serving.flush(key, connection, records_at),
+    };
+    if drained == Drained::Broken {
+        return Fate::Close(Outcome::ClientGone);
     }
+    note_room(serving, session);
+    if !connection.is_sending() && session.machine.is_done() {
+        // After a connection error, some streams may be left.
+        deadlines::end_streams(serving, session, Outcome::ClientGone);
+        return serving.finish(connection);
+    }
+    // While bytes waited for the socket, no content was framed; that they went now is no event for it.
+    let has_room_again = was_sending && !connection.is_sending() && session.machine.is_stalled();
+    if drained == Drained::Yield || has_room_again { Fate::Again } else { Fate::Keep }
+}
 
-    /// Sends at once what was given to an exchange.
-    pub(super) fn send_now(
-        &mut self,
-        key: Key,
-        connection: &mut Connection,
-        session: &mut Session,
-        records_at: usize,
-    ) -> Fate {
-        loop {
-            self.frame_content(connection, session);
-            let was_full = self.output.len() >= OUT_BYTES_PER_SEND;
-            match self.send_visit(key, connection, session, records_at) {
-                Fate::Keep if was_full && !connection.is_sending() && connection.lingering.is_none() => {}
-                fate => return fate,
-            }
-            if self.is_over_budget() {
-                return Fate::Again;
-            }
+/// Sends at once what was given to an exchange.
+pub(super) fn send_now(
+    serving: &mut Serving,
+    key: Key,
+    connection: &mut Connection,
+    session: &mut Session,
+    records_at: usize,
+) -> Fate {
+    loop {
+        frame_content(serving, connection, session);
+        let was_full = serving.output.len() >= OUT_BYTES_PER_SEND;
+        match send_visit(serving, key, connection, session, records_at) {
+            Fate::Keep if was_full && !connection.is_sending() && connection.lingering.is_none() => {}
+            fate => return fate,
+        }
+        if serving.is_over_budget() {
+            return Fate::Again;
         }
     }
+}
 
-    /// Updates how much of each exchange waits, and notifies producers that wait for room.
-    fn note_room(&mut self, session: &mut Session) {
-        for (_, stream) in &mut session.streams {
-            if std::mem::take(&mut stream.has_moved)
-                && let Some(key) = stream.exchange
-            {
-                self.note_unsent_of(key, stream.unsent_bytes());
-            }
+/// Updates how much of each exchange waits, and notifies producers that wait for room.
+fn note_room(serving: &mut Serving, session: &mut Session) {
+    for (_, stream) in &mut session.streams {
+        if std::mem::take(&mut stream.has_moved)
+            && let Some(key) = stream.exchange
+        {
+            serving.note_unsent_of(key, stream.unsent_bytes());
         }
     }
 }

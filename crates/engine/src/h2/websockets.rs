@@ -21,25 +21,23 @@ use crate::serving::{Refusal, Serving, Trailers, refused};
 const NO_WEBSOCKET: Refusal =
     Refusal { status: Status::NOT_IMPLEMENTED, reason: "there is no WebSocket at this path" };
 
-impl Serving {
-    /// Opens the exchange of a request for a WebSocket. Data of the stream waits there, limited by the
-    /// stream's window.
-    pub(super) fn open_websocket(
-        &mut self,
-        key: Key,
-        session: &mut Session,
-        id: StreamId,
-        is_whole: bool,
-    ) -> Key {
-        let mut exchange = Exchange::called(key).of_stream(id);
-        exchange.intake = Some(Intake::pull_with(u64::MAX, UNREAD_BYTES_MAX));
-        if is_whole {
-            exchange.end_body(Trailers::new());
-        }
-        session.websockets += 1;
-        session.enter(id).is_websocket = true;
-        self.lane.open(exchange)
+/// Opens the exchange of a request for a WebSocket. Data of the stream waits there, limited by the
+/// stream's window.
+pub(super) fn open_websocket(
+    serving: &mut Serving,
+    key: Key,
+    session: &mut Session,
+    id: StreamId,
+    is_whole: bool,
+) -> Key {
+    let mut exchange = Exchange::called(key).of_stream(id);
+    exchange.intake = Some(Intake::pull_with(u64::MAX, UNREAD_BYTES_MAX));
+    if is_whole {
+        exchange.end_body(Trailers::new());
     }
+    session.websockets += 1;
+    session.enter(id).is_websocket = true;
+    serving.lane.open(exchange)
 }
 
 impl Session {

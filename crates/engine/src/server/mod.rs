@@ -3,6 +3,7 @@
 mod handle;
 mod termination;
 
+use std::os::unix::fs::{MetadataExt, chown};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -80,9 +81,24 @@ pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Er
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
     let (listening, listeners) = Listeners::bind(&plan, cpus.clone(), inherited)?;
     if let Some(user) = &plan.user {
+        give_sockets(&plan, user);
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
     Ok(Bound { plan, listening, listeners, cpus, termination: None })
+}
+
+/// A Unix socket in a folder of the serving user belongs to that user, as it would after a reload. Errors show when it is used.
+fn give_sockets(plan: &Plan, user: &str) {
+    let Ok((uid, gid)) = process::user_ids(user) else { return };
+    for listen in &plan.listen {
+        let Address::Unix(path) = &listen.address else { continue };
+        let is_folder_of_user = path
+            .parent()
+            .is_some_and(|folder| std::fs::metadata(folder).is_ok_and(|found| found.uid() == uid));
+        if is_folder_of_user {
+            let _ = chown(path, Some(uid), Some(gid));
+        }
+    }
 }
 
 impl Bound {

@@ -1,5 +1,6 @@
 //! Passes the events of a connection to its protocol. Only this file asks which protocol a connection speaks.
 
+use crate::{h1, h2};
 use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
@@ -11,139 +12,158 @@ use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
 
-impl Serving {
-    /// Receives into a slice of the read buffer, and returns how many bytes.
-    #[inline]
-    pub(crate) fn receive_slice(&mut self, connection: &mut Connection, slice: usize) -> Result<usize, Fate> {
-        debug_assert!(slice < STAGE_SOCKETS);
-        let room = self.read.get_mut(slice * SLICE_BYTES..(slice + 1) * SLICE_BYTES).unwrap_or_default();
-        match connection.transport.receive(room) {
-            Moved::Bytes(0) | Moved::Broken => Err(Fate::Close(Outcome::ClientGone)),
-            Moved::Bytes(read) => {
-                // A short read emptied the socket: new data causes a new edge. At most the end of the peer's stream
-                // may have come with the same edge, and is read after the bytes.
-                connection.readable =
-                    read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
-                if self.selects_http2(connection) {
-                    let at = slice * SLICE_BYTES;
-                    return Err(self.switch_to_http2(connection, at, at + read));
-                }
-                Ok(read)
+/// Receives into a slice of the read buffer, and returns how many bytes.
+#[inline]
+pub(crate) fn receive_slice(
+    serving: &mut Serving,
+    connection: &mut Connection,
+    slice: usize,
+) -> Result<usize, Fate> {
+    debug_assert!(slice < STAGE_SOCKETS);
+    let room = serving.read.get_mut(slice * SLICE_BYTES..(slice + 1) * SLICE_BYTES).unwrap_or_default();
+    match connection.transport.receive(room) {
+        Moved::Bytes(0) | Moved::Broken => Err(Fate::Close(Outcome::ClientGone)),
+        Moved::Bytes(read) => {
+            // A short read emptied the socket: new data causes a new edge. At most the end of the peer's stream
+            // may have come with the same edge, and is read after the bytes.
+            connection.readable =
+                read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
+            if selects_http2(serving, connection) {
+                let at = slice * SLICE_BYTES;
+                return Err(switch_to_http2(serving, connection, at, at + read));
             }
-            Moved::WouldBlock => {
-                connection.readable = false;
-                match self.selects_http2(connection) {
-                    true => Err(self.switch_to_http2(connection, 0, 0)),
-                    false => Ok(0),
-                }
-            }
+            Ok(read)
         }
-    }
-
-    /// Receives and serves everything in the socket.
-    #[inline]
-    pub(crate) fn pump(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() { self.visit_h2(key, connection) } else { self.pump_h1(key, connection) }
-    }
-
-    /// Continues with held bytes, and then receives and serves everything in the socket.
-    #[inline]
-    pub(crate) fn resume(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() { self.visit_h2(key, connection) } else { self.resume_h1(key, connection) }
-    }
-
-    /// The reader of a request's body has caught up.
-    pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() { self.read_on_h2(key, connection) } else { self.read_on_h1(key, connection) }
-    }
-
-    /// Handles the items given to an exchange of this connection.
-    pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
-        match connection.exchange {
-            Some(own) if own == exchange => self.attend_h1(key, connection),
-            None if connection.is_h2() && self.has_news(exchange) => {
-                self.attend_h2(key, connection, exchange)
-            }
-            _ => Fate::Keep,
-        }
-    }
-
-    /// The socket has room again.
-    pub(crate) fn writable(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if !connection.is_sending() {
-            return Fate::Keep;
-        }
-        match self.send_queue(key, connection) {
-            Drained::All if connection.is_h2() => Fate::Keep,
-            Drained::All => self.continue_after_sending(key, connection),
-            Drained::Full | Drained::Cold => Fate::Keep,
-            Drained::Yield => Fate::Again,
-            Drained::Broken => Fate::Close(Outcome::ClientGone),
-        }
-    }
-
-    /// The file that a connection sends is in memory up to this offset.
-    pub(crate) fn warmed(&mut self, key: Key, connection: &mut Connection, until: u64) -> Fate {
-        let Some(work) = connection.work.as_mut().filter(|work| work.is_warming) else { return Fate::Keep };
-        work.is_warming = false;
-        work.queue.trust(until);
-        self.begin_window(connection);
-        match self.writable(key, connection) {
-            Fate::Keep if connection.is_h2() => self.visit_h2(key, connection),
-            fate => fate,
-        }
-    }
-
-    /// A deadline has passed.
-    pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_h2() { self.expire_h2(key, connection) } else { self.expire_h1(key, connection) }
-    }
-
-    /// The connection is gone: its pending work is dropped.
-    pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
-        self.fail_body(connection, body_fault_of(outcome));
-        self.close_exchange(connection);
-        if let Some(mut session) = connection.take_session() {
-            self.end_streams(&mut session, outcome);
-        }
-        // A truncated response must not look complete.
-        if connection.machine.is_idle() && !connection.is_sending() {
-            connection.transport.end();
-        }
-        if !self.wants_ended {
-            return;
-        }
-        if let Some(mut work) = connection.work.take()
-            && (work.open.is_some() || !work.unsent.is_empty())
-        {
-            let now_ns = clock::nanoseconds();
-            for record in work.unsent.iter_mut().chain(work.open.as_deref_mut()) {
-                record.end(&*self.service, outcome, now_ns, &self.now);
+        Moved::WouldBlock => {
+            connection.readable = false;
+            match selects_http2(serving, connection) {
+                true => Err(switch_to_http2(serving, connection, 0, 0)),
+                false => Ok(0),
             }
         }
     }
+}
 
-    /// Checks whether a handshake has ended, and whether it has selected HTTP/2. Without a request after it, the
-    /// connection is now idle.
-    #[inline]
-    pub(crate) fn selects_http2(&self, connection: &mut Connection) -> bool {
-        connection.transport.has_handshaken() && self.note_handshake(connection)
+/// Receives and serves everything in the socket.
+#[inline]
+pub(crate) fn pump(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if connection.is_h2() { h2::visit(serving, key, connection) } else { h1::pump(serving, key, connection) }
+}
+
+/// Continues with held bytes, and then receives and serves everything in the socket.
+#[inline]
+pub(crate) fn resume(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if connection.is_h2() {
+        h2::visit(serving, key, connection)
+    } else {
+        h1::resume(serving, key, connection)
     }
+}
 
-    #[cold]
-    fn note_handshake(&self, connection: &mut Connection) -> bool {
-        if connection.is_at_rest() {
-            connection.deadline =
-                if self.draining { self.first_request_deadline() } else { self.idle_deadline() };
+/// The reader of a request's body has caught up.
+pub(crate) fn read_on(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if connection.is_h2() {
+        h2::read_on(serving, key, connection)
+    } else {
+        h1::read_on(serving, key, connection)
+    }
+}
+
+/// Handles the items given to an exchange of this connection.
+pub(crate) fn attend(serving: &mut Serving, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
+    match connection.exchange {
+        Some(own) if own == exchange => h1::attend(serving, key, connection),
+        None if connection.is_h2() && h2::has_news(serving, exchange) => {
+            h2::attend(serving, key, connection, exchange)
         }
-        connection.transport.selected_h2()
+        _ => Fate::Keep,
     }
+}
 
-    /// Switches the connection to HTTP/2, with the received bytes `at..end` of the read buffer.
-    #[cold]
-    pub(crate) fn switch_to_http2(&mut self, connection: &mut Connection, at: usize, end: usize) -> Fate {
-        self.begin_h2(connection, at, end)
+/// The socket has room again.
+pub(crate) fn writable(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if !connection.is_sending() {
+        return Fate::Keep;
     }
+    match serving.send_queue(key, connection) {
+        Drained::All if connection.is_h2() => Fate::Keep,
+        Drained::All => h1::continue_after_sending(serving, key, connection),
+        Drained::Full | Drained::Cold => Fate::Keep,
+        Drained::Yield => Fate::Again,
+        Drained::Broken => Fate::Close(Outcome::ClientGone),
+    }
+}
+
+/// The file that a connection sends is in memory up to this offset.
+pub(crate) fn warmed(serving: &mut Serving, key: Key, connection: &mut Connection, until: u64) -> Fate {
+    let Some(work) = connection.work.as_mut().filter(|work| work.is_warming) else { return Fate::Keep };
+    work.is_warming = false;
+    work.queue.trust(until);
+    serving.begin_window(connection);
+    match writable(serving, key, connection) {
+        Fate::Keep if connection.is_h2() => h2::visit(serving, key, connection),
+        fate => fate,
+    }
+}
+
+/// A deadline has passed.
+pub(crate) fn expire(serving: &mut Serving, key: Key, connection: &mut Connection) -> Fate {
+    if connection.is_h2() {
+        h2::expire(serving, key, connection)
+    } else {
+        h1::expire(serving, key, connection)
+    }
+}
+
+/// The connection is gone: its pending work is dropped.
+pub(crate) fn closed(serving: &mut Serving, connection: &mut Connection, outcome: Outcome) {
+    serving.fail_body(connection, body_fault_of(outcome));
+    serving.close_exchange(connection);
+    if let Some(mut session) = connection.take_session() {
+        h2::end_streams(serving, &mut session, outcome);
+    }
+    // A truncated response must not look complete.
+    if connection.machine.is_idle() && !connection.is_sending() {
+        connection.transport.end();
+    }
+    if !serving.wants_ended {
+        return;
+    }
+    if let Some(mut work) = connection.work.take()
+        && (work.open.is_some() || !work.unsent.is_empty())
+    {
+        let now_ns = clock::nanoseconds();
+        for record in work.unsent.iter_mut().chain(work.open.as_deref_mut()) {
+            record.end(&*serving.service, outcome, now_ns, &serving.now);
+        }
+    }
+}
+
+/// Checks whether a handshake has ended, and whether it has selected HTTP/2. Without a request after it, the
+/// connection is now idle.
+#[inline]
+pub(crate) fn selects_http2(serving: &Serving, connection: &mut Connection) -> bool {
+    connection.transport.has_handshaken() && note_handshake(serving, connection)
+}
+
+#[cold]
+fn note_handshake(serving: &Serving, connection: &mut Connection) -> bool {
+    if connection.is_at_rest() {
+        connection.deadline =
+            if serving.draining { serving.first_request_deadline() } else { serving.idle_deadline() };
+    }
+    connection.transport.selected_h2()
+}
+
+/// Switches the connection to HTTP/2, with the received bytes `at..end` of the read buffer.
+#[cold]
+pub(crate) fn switch_to_http2(
+    serving: &mut Serving,
+    connection: &mut Connection,
+    at: usize,
+    end: usize,
+) -> Fate {
+    h2::begin(serving, connection, at, end)
 }
 
 /// Whether bytes that are not an HTTP/1 request are the HTTP/2 preface, or its start.

@@ -6,13 +6,14 @@
 //!               └ linger
 //! ```
 //!
-//! The protocols do not know each other: both are `impl` blocks of [`Serving`], and `dispatch` selects one.
+//! The protocols do not know each other: both are modules of functions over a [`Serving`] and a connection, and `dispatch`
+//! selects one.
 
 mod body_plan;
 mod budget;
 mod buffer;
 mod call;
-mod dispatch;
+pub(crate) mod dispatch;
 mod exchanges;
 mod flush;
 mod linger;

@@ -33,6 +33,7 @@ use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::listeners::Listener;
 use crate::plan::Limits;
 use crate::service::{ConnectionPermit, DetachedConnection, Outcome, Takeover};
+use crate::serving::dispatch;
 use crate::serving::{Fate, Serving};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
@@ -127,7 +128,7 @@ impl WorkerLoop {
     fn close(&mut self, key: Key, outcome: Outcome) {
         self.serving.forget_output();
         let Some(mut connection) = self.connections.remove(key) else { return };
-        self.serving.closed(&mut connection, outcome);
+        dispatch::closed(&mut self.serving, &mut connection, outcome);
         self.shared.release(connection.peer.address().map(Prefix::of));
         drop(connection);
         self.connection_ended();
@@ -145,7 +146,7 @@ impl WorkerLoop {
     fn take(&mut self, key: Key, takeover: Takeover) {
         let Some(mut connection) = self.connections.remove(key) else { return };
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
-        self.serving.closed(&mut connection, Outcome::Taken);
+        dispatch::closed(&mut self.serving, &mut connection, Outcome::Taken);
         let peer = connection.peer.address();
         let permit = self.serving.lane.permits().issue(peer.map(Prefix::of));
         connection.transport.unwatch(self.poll.set());

@@ -8,8 +8,10 @@ use flatout_lane::slab::Cursor;
 use super::WorkerLoop;
 use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
+use crate::h1;
 use crate::service::Outcome;
 use crate::serving::Fate;
+use crate::serving::dispatch;
 
 /// The sweep checks one slice of the table every [`TICK`](flatout_lane::clock::TICK), so each connection once a
 /// second.
@@ -34,7 +36,7 @@ impl WorkerLoop {
             if awaits_proxy_header {
                 self.refuse_proxy(key, "its PROXY header did not arrive in time");
             }
-            self.with(key, |serving, connection| serving.expire(key, connection));
+            self.with(key, |serving, connection| dispatch::expire(serving, key, connection));
         }
         self.feed_starved();
         let mut overdue = Vec::new();
@@ -51,7 +53,7 @@ impl WorkerLoop {
     fn feed_starved(&mut self) {
         for key in std::mem::take(&mut self.serving.starved) {
             self.serving.begin();
-            self.with(key, |serving, connection| serving.feed_starved(key, connection));
+            self.with(key, |serving, connection| h1::feed_starved(serving, key, connection));
         }
     }
 
@@ -88,7 +90,7 @@ impl WorkerLoop {
             self.with(key, |serving, connection| {
                 // A request may have arrived whose event was not taken yet.
                 connection.readable = true;
-                match serving.pump(key, connection) {
+                match dispatch::pump(serving, key, connection) {
                     Fate::Keep if connection.is_at_rest() => serving.finish_draining(connection),
                     fate => fate,
                 }

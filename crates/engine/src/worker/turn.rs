@@ -11,7 +11,9 @@ use flatout_wire::h1::Wants;
 
 use super::WorkerLoop;
 use crate::exchange::{GuestEvent, GuestKey, Mail};
+use crate::h1;
 use crate::service::Outcome;
+use crate::serving::dispatch;
 use crate::serving::{Fate, STAGE_SOCKETS};
 
 /// How long a turn lasts, except for its last stage: then tasks get theirs.
@@ -57,7 +59,7 @@ impl WorkerLoop {
         for slice in 0..self.received.len() {
             let Some(&(key, bytes)) = self.received.get(slice) else { break };
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            match self.serving.serve_slice(key, connection, slice, bytes) {
+            match h1::serve_slice(&mut self.serving, key, connection, slice, bytes) {
                 Fate::Keep if connection.readable => self.single.push(key),
                 Fate::Keep => {}
                 fate => self.apply(key, fate),
@@ -107,7 +109,7 @@ impl WorkerLoop {
             let is_over = connection.lingering.is_some()
                 || connection.is_sending()
                 || connection.machine.wants() == Wants::Answer
-                || (ready.broken() && !self.serving.wants_input(connection));
+                || (ready.broken() && !h1::wants_input(&self.serving, connection));
             if is_over {
                 self.close(key, Outcome::ClientGone);
                 return None;
@@ -128,7 +130,7 @@ impl WorkerLoop {
             self.single.push(key);
             return None;
         }
-        match self.serving.receive_slice(connection, slice) {
+        match dispatch::receive_slice(&mut self.serving, connection, slice) {
             Ok(0) => None,
             Ok(bytes) => Some(bytes),
             Err(fate) => {
@@ -170,12 +172,12 @@ impl WorkerLoop {
         }
         self.with(key, |serving, connection| {
             if connection.is_sending() {
-                match serving.writable(key, connection) {
+                match dispatch::writable(serving, key, connection) {
                     Fate::Keep => {}
                     fate => return fate,
                 }
             }
-            serving.resume(key, connection)
+            dispatch::resume(serving, key, connection)
         });
     }
 
@@ -233,7 +235,7 @@ impl WorkerLoop {
         for attended in 1usize.. {
             let Some(exchange) = self.serving.lane.next_listed() else { return };
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
-                self.with(key, |serving, connection| serving.attend(key, connection, exchange));
+                self.with(key, |serving, connection| dispatch::attend(serving, key, connection, exchange));
                 self.send_notices();
             }
             if attended % SERVED_PER_LOOK == 0 && self.serving.begin() > ends_ns {
@@ -262,11 +264,11 @@ impl WorkerLoop {
                 Mail::Limits(limits) => self.set_limits(*limits),
                 Mail::ReadOn(exchange) => {
                     if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
-                        self.with(key, |serving, connection| serving.read_on(key, connection));
+                        self.with(key, |serving, connection| dispatch::read_on(serving, key, connection));
                     }
                 }
                 Mail::Warm(key, until) => {
-                    self.with(key, |serving, connection| serving.warmed(key, connection, until));
+                    self.with(key, |serving, connection| dispatch::warmed(serving, key, connection, until));
                 }
                 Mail::Again(guest) => self.serving.lane.call_again(guest),
                 Mail::Run(job) => {

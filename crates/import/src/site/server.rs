@@ -56,22 +56,8 @@ impl<'d> Import<'d> {
     ) {
         let chain = http.within(server.inner());
         let mut lines = Lines::default();
-        let mut hosts = self.hosts(server, &mut lines);
         let here: Vec<String> = self.addresses.at(at).iter().map(|address| address.text.clone()).collect();
-        let is_new = |host: &String| !here.iter().any(|text| taken.contains(&(text.clone(), host.clone())));
-        let doubled: Vec<&str> =
-            hosts.iter().filter(|host| !is_new(host)).map(|host| host.as_str()).collect();
-        if !doubled.is_empty() {
-            lines.comment(&format!("another server has these names already: {}", doubled.join(" ")));
-        }
-        hosts.retain(is_new);
-        taken.extend(here.iter().flat_map(|text| hosts.iter().map(|host| (text.clone(), host.clone()))));
-        // All other names: said by the site's names where it is so at all its addresses.
-        let is_default = self.addresses.is_default(at) || self.is_only_server;
-        let names_default = !(is_default && (self.shares_addresses || hosts.is_empty()));
-        if !names_default || (hosts.is_empty() && self.addresses.is_default_anywhere(at)) {
-            hosts.push("*".to_owned());
-        }
+        let (hosts, names_default) = self.names(server, at, &here, taken, &mut lines);
         if here.is_empty() {
             let why = "it has no address that is supported";
             self.set_place(server);
@@ -90,6 +76,47 @@ impl<'d> Import<'d> {
         } else {
             self.real_ip(&chain, &mut lines);
         }
+        self.rules_of_server(server, &chain, http, &mut lines);
+        let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();
+        sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
+    }
+
+    /// The names under which a server is found, and whether its site says itself that it gets all other names. Names that
+    /// another server has at the same address are left out.
+    fn names(
+        &mut self,
+        server: &'d Directive,
+        at: usize,
+        here: &[String],
+        taken: &mut Vec<(String, String)>,
+        lines: &mut Lines,
+    ) -> (Vec<String>, bool) {
+        let mut hosts = self.hosts(server, lines);
+        let is_new = |host: &String| !here.iter().any(|text| taken.contains(&(text.clone(), host.clone())));
+        let doubled: Vec<&str> =
+            hosts.iter().filter(|host| !is_new(host)).map(|host| host.as_str()).collect();
+        if !doubled.is_empty() {
+            lines.comment(&format!("another server has these names already: {}", doubled.join(" ")));
+        }
+        hosts.retain(is_new);
+        taken.extend(here.iter().flat_map(|text| hosts.iter().map(|host| (text.clone(), host.clone()))));
+        // All other names: said by the site's names where it is so at all its addresses.
+        let is_default = self.addresses.is_default(at) || self.is_only_server;
+        let names_default = !(is_default && (self.shares_addresses || hosts.is_empty()));
+        if !names_default || (hosts.is_empty() && self.addresses.is_default_anywhere(at)) {
+            hosts.push("*".to_owned());
+        }
+        (hosts, names_default)
+    }
+
+    /// Writes the rules, locations and default action of a server.
+    fn rules_of_server(
+        &mut self,
+        server: &'d Directive,
+        chain: &Chain<'d>,
+        http: &Chain<'d>,
+        lines: &mut Lines,
+    ) {
         let named: Vec<&'d Directive> = server
             .inner()
             .iter()
@@ -98,38 +125,38 @@ impl<'d> Import<'d> {
         self.find_named(server.inner(), &[http.own()], &named);
         self.seen(server.inner());
         self.set_place(server);
-        self.settings(&chain, &mut lines);
+        self.settings(chain, lines);
         let asks = chain.find("auth_request").filter(|directive| directive.word(0) != "off");
-        self.auth_request(asks, &chain, &mut lines);
-        self.logs(&chain, &mut lines);
-        let levels = [&chain, http];
-        self.lists(&levels, &mut lines);
-        let redirects = self.rewrites(&chain, None, &mut lines);
+        self.auth_request(asks, chain, lines);
+        self.logs(chain, lines);
+        let levels = [chain, http];
+        self.lists(&levels, lines);
+        let redirects = self.rewrites(chain, None, lines);
         let has_return = server.inner().iter().any(|directive| directive.name == "return");
         let has_rest = server.inner().iter().any(|directive| {
             directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
         });
         if has_return || !has_rest {
             self.set_place(server);
-            self.action(&chain, None, &named, &mut lines);
+            self.action(chain, None, &named, lines);
         } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
             self.fates.carried(root);
         }
         for (head, redirect) in redirects.routes {
             let mut inner = Lines::default();
-            self.lists(&[&chain.within(&[]), &chain, http], &mut inner);
+            self.lists(&[&chain.within(&[]), chain, http], &mut inner);
             inner.setting(redirect);
             lines.block(&[], head, inner);
         }
         if has_return {
             for location in server.inner().iter().filter(|directive| directive.name == "location") {
-                self.leave(location, "`return` of its server applies first", &mut lines);
+                self.leave(location, "`return` of its server applies first", lines);
             }
         } else {
-            self.locations(server.inner(), &levels, &named, &mut lines);
+            self.locations(server.inner(), &levels, &named, lines);
         }
-        self.named_locations(&named, &levels, &mut lines);
-        self.rest(server.inner(), &mut lines);
+        self.named_locations(&named, &levels, lines);
+        self.rest(server.inner(), lines);
         if !lines.has("files")
             && !lines.has("proxy")
             && !lines.has("respond")
@@ -139,8 +166,6 @@ impl<'d> Import<'d> {
         {
             lines.setting("respond 404".to_owned());
         }
-        let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();
-        sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
     }
 
     /// The host names of a server.

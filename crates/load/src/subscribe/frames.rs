@@ -31,16 +31,16 @@ impl Frames {
         &mut self,
         bytes: &mut [u8],
         tracks: &mut Tracks,
-        heard: &mut ReceivedMessages,
+        received: &mut ReceivedMessages,
     ) -> Result<(), ErrorKind> {
         if self.held.is_empty() {
-            let taken = self.read(bytes, tracks, heard)?;
+            let taken = self.read(bytes, tracks, received)?;
             self.held.extend_from_slice(bytes.get(taken..).unwrap_or_default());
             return Ok(());
         }
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(bytes);
-        let taken = self.read(&mut held, tracks, heard)?;
+        let taken = self.read(&mut held, tracks, received)?;
         self.held = held.get(taken..).unwrap_or_default().to_vec();
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Frames {
         &mut self,
         bytes: &mut [u8],
         tracks: &mut Tracks,
-        heard: &mut ReceivedMessages,
+        received: &mut ReceivedMessages,
     ) -> Result<usize, ErrorKind> {
         let limits = MessageLimits::default();
         let mut at = 0;
@@ -61,15 +61,15 @@ impl Frames {
             match event {
                 ReaderEvent::NeedMore => return Ok(at),
                 ReaderEvent::Data { bytes, is_last: true, .. } if self.text.is_empty() => {
-                    tracks.note_json(bytes, heard);
+                    tracks.note_json(bytes, received);
                 }
                 ReaderEvent::Data { bytes, is_last, .. } => {
                     append(&mut self.text, bytes);
                     if is_last {
-                        tracks.note_json(&std::mem::take(&mut self.text), heard);
+                        tracks.note_json(&std::mem::take(&mut self.text), received);
                     }
                 }
-                ReaderEvent::Ping(payload) => heard.pong(payload),
+                ReaderEvent::Ping(payload) => received.pong(payload),
                 ReaderEvent::Pong(_) => {}
                 ReaderEvent::Close(_) => return Err(ErrorKind::Closed),
             }
@@ -79,7 +79,7 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::heard;
+    use super::super::tests::received;
     use super::super::{Sequence, TEXT_BYTES_MAX, Transport};
     use super::*;
     use flatout_wire::websocket::{Opcode, write_frame};
@@ -106,20 +106,24 @@ mod tests {
         .concat();
         let ns = 1_700_000_000_123_000_000;
         for piece in 1..=stream.len() {
-            let (heard, subscriber) = heard(Transport::WebSocket, &[&stream], piece);
-            assert_eq!(heard.messages, [Some(ns), Some(ns + 456_000), None], "{piece}");
-            assert_eq!(heard.sequence, Sequence { missed: 1, repeated: 0, gaps: 1 }, "{piece}");
+            let (received, subscriber) = received(Transport::WebSocket, &[&stream], piece);
+            assert_eq!(received.messages, [Some(ns), Some(ns + 456_000), None], "{piece}");
+            assert_eq!(received.sequence, Sequence { missed: 1, repeated: 0, gaps: 1 }, "{piece}");
             assert_eq!(subscriber.tracks.position, b"a-3");
             // A masked pong of one byte.
-            assert_eq!((heard.reply.len(), heard.reply[..2].to_vec()), (7, vec![0x8a, 0x81]), "{piece}");
+            assert_eq!(
+                (received.reply.len(), received.reply[..2].to_vec()),
+                (7, vec![0x8a, 0x81]),
+                "{piece}"
+            );
         }
     }
 
     #[test]
     fn invalid_frames_end_the_connection() {
-        let mut heard = ReceivedMessages::new(Transport::WebSocket, 1);
+        let mut received = ReceivedMessages::new(Transport::WebSocket, 1);
         let mut end = |bytes: &[u8]| {
-            Frames::default().take(&mut bytes.to_vec(), &mut Tracks::default(), &mut heard).unwrap_err()
+            Frames::default().take(&mut bytes.to_vec(), &mut Tracks::default(), &mut received).unwrap_err()
         };
         assert_eq!(end(&frame(Opcode::Close, b"")), ErrorKind::Closed);
         assert_eq!(end(b"HTTP/1.1"), ErrorKind::Malformed);
@@ -128,11 +132,11 @@ mod tests {
     #[test]
     fn endless_messages_cost_no_memory() {
         let (mut frames, mut tracks) = (Frames::default(), Tracks::default());
-        let mut heard = ReceivedMessages::new(Transport::WebSocket, 1);
+        let mut received = ReceivedMessages::new(Transport::WebSocket, 1);
         let mut piece = frame(Opcode::Text, &[b'x'; 1000]);
         piece[0] = 0x01;
         for _ in 0..100 {
-            frames.take(&mut piece.clone(), &mut tracks, &mut heard).unwrap();
+            frames.take(&mut piece.clone(), &mut tracks, &mut received).unwrap();
             piece[0] = 0x00;
         }
         assert!(frames.text.len() <= TEXT_BYTES_MAX && frames.held.is_empty());

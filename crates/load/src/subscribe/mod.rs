@@ -193,31 +193,31 @@ impl Tracks {
     }
 
     /// A message is complete.
-    fn note(&mut self, data: Data, heard: &mut ReceivedMessages) {
+    fn note(&mut self, data: Data, received: &mut ReceivedMessages) {
         if let Some(number) = data.number {
             match self.number {
-                Some(last) if number <= last => heard.sequence.repeated += 1,
+                Some(last) if number <= last => received.sequence.repeated += 1,
                 last => {
-                    heard.sequence.missed += last.map_or(0, |last| number - last - 1);
+                    received.sequence.missed += last.map_or(0, |last| number - last - 1);
                     self.number = Some(number);
                 }
             }
         }
-        heard.messages.push(data.sent_ns);
+        received.messages.push(data.sent_ns);
     }
 
     /// A message in JSON, as WebSocket and long poll send it.
-    fn note_json(&mut self, text: &[u8], heard: &mut ReceivedMessages) {
+    fn note_json(&mut self, text: &[u8], received: &mut ReceivedMessages) {
         if text.starts_with(b"{\"gap\":true") {
-            heard.sequence.gaps += 1;
+            received.sequence.gaps += 1;
             return;
         }
         if let Some(rest) = text.strip_prefix(b"{\"id\":\"") {
             self.set_position(rest.split(|&byte| byte == b'"').next().unwrap_or_default());
         }
         // The rest of a message is the same for all subscribers.
-        let data = heard.read(text);
-        self.note(data, heard);
+        let data = received.read(text);
+        self.note(data, received);
     }
 }
 
@@ -237,10 +237,10 @@ impl Subscriber {
     }
 
     /// Consumes a piece of a response's body.
-    pub(crate) fn body(&mut self, bytes: &[u8], heard: &mut ReceivedMessages) {
+    pub(crate) fn body(&mut self, bytes: &[u8], received: &mut ReceivedMessages) {
         match &mut self.input {
-            Input::Events(events) => events.take(bytes, &mut self.tracks, heard),
-            Input::Polls(polls) => polls.take(bytes, &mut self.tracks, heard),
+            Input::Events(events) => events.take(bytes, &mut self.tracks, received),
+            Input::Polls(polls) => polls.take(bytes, &mut self.tracks, received),
             Input::Frames(_) => {}
         }
     }
@@ -249,9 +249,13 @@ impl Subscriber {
     ///
     /// # Errors
     /// Invalid frames, or a close frame.
-    pub(crate) fn frames(&mut self, bytes: &mut [u8], heard: &mut ReceivedMessages) -> Result<(), ErrorKind> {
+    pub(crate) fn frames(
+        &mut self,
+        bytes: &mut [u8],
+        received: &mut ReceivedMessages,
+    ) -> Result<(), ErrorKind> {
         match &mut self.input {
-            Input::Frames(frames) => frames.take(bytes, &mut self.tracks, heard),
+            Input::Frames(frames) => frames.take(bytes, &mut self.tracks, received),
             Input::Events(_) | Input::Polls(_) => Err(ErrorKind::Malformed),
         }
     }
@@ -304,52 +308,53 @@ mod tests {
     use super::*;
 
     /// What a subscriber reads from these bodies, in pieces of this size.
-    pub(super) fn heard(
+    pub(super) fn received(
         transport: Transport,
         bodies: &[&[u8]],
         piece: usize,
     ) -> (ReceivedMessages, Subscriber) {
-        let (mut heard, mut subscriber) = (ReceivedMessages::new(transport, 1), Subscriber::new(transport));
+        let (mut received, mut subscriber) =
+            (ReceivedMessages::new(transport, 1), Subscriber::new(transport));
         for body in bodies {
             subscriber.begin(b"HTTP/1.1 200 OK\r\nLast-Event-Id: a-9\r\n\r\n");
             for piece in body.chunks(piece) {
                 match transport {
-                    Transport::WebSocket => subscriber.frames(&mut piece.to_vec(), &mut heard).unwrap(),
-                    Transport::Events | Transport::LongPoll => subscriber.body(piece, &mut heard),
+                    Transport::WebSocket => subscriber.frames(&mut piece.to_vec(), &mut received).unwrap(),
+                    Transport::Events | Transport::LongPoll => subscriber.body(piece, &mut received),
                 }
             }
         }
-        (heard, subscriber)
+        (received, subscriber)
     }
 
     #[test]
     fn numbers_reveal_missing_messages() {
-        let (mut heard, mut tracks) = (ReceivedMessages::new(Transport::Events, 1), Tracks::default());
+        let (mut received, mut tracks) = (ReceivedMessages::new(Transport::Events, 1), Tracks::default());
         for number in [5, 6, 9, 9, 7, 10] {
-            tracks.note(Data { number: Some(number), sent_ns: None }, &mut heard);
+            tracks.note(Data { number: Some(number), sent_ns: None }, &mut received);
         }
-        tracks.note(Data::default(), &mut heard);
+        tracks.note(Data::default(), &mut received);
         // 7 and 8 are skipped; 9 is repeated, and 7 is late.
-        assert_eq!(heard.sequence, Sequence { missed: 2, repeated: 2, gaps: 0 });
-        assert_eq!(heard.messages.len(), 7);
+        assert_eq!(received.sequence, Sequence { missed: 2, repeated: 2, gaps: 0 });
+        assert_eq!(received.messages.len(), 7);
     }
 
     #[test]
     fn reconnecting_subscribers_send_their_position() {
-        let (_, mut subscriber) = heard(Transport::Events, &[b"id: x-7\ndata: a\n\n"], 99);
+        let (_, mut subscriber) = received(Transport::Events, &[b"id: x-7\ndata: a\n\n"], 99);
         subscriber.cut();
         let request = b"POST / HTTP/1.1\r\nHost: h\r\n\r\n\r\n\r\nbody";
         let expected = b"POST / HTTP/1.1\r\nHost: h\r\nLast-Event-ID: x-7\r\n\r\n\r\n\r\nbody";
         assert_eq!(subscriber.resume(request), &expected[..]);
-        let (_, fresh) = heard(Transport::Events, &[b"data: a\n\n", b"id: bad id\ndata: a\n\n"], 99);
+        let (_, fresh) = received(Transport::Events, &[b"data: a\n\n", b"id: bad id\ndata: a\n\n"], 99);
         assert_eq!(fresh.resume(request), &request[..]);
     }
 
     #[test]
     fn the_accept_key_of_a_handshake_is_checked() {
-        let heard = ReceivedMessages::new(Transport::WebSocket, 1);
+        let received = ReceivedMessages::new(Transport::WebSocket, 1);
         let head = format!("HTTP/1.1 101 x\r\nSEC-WebSocket-Accept: {}\r\n\r\n", accept_key(KEY.as_bytes()));
-        assert!(heard.is_accepted(head.as_bytes()));
-        assert!(!heard.is_accepted(head.replace("Accept: ", "Accept: x").as_bytes()));
+        assert!(received.is_accepted(head.as_bytes()));
+        assert!(!received.is_accepted(head.replace("Accept: ", "Accept: x").as_bytes()));
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Polls {
 
 impl Polls {
     /// Consumes bytes of the body, in any pieces.
-    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut ReceivedMessages) {
+    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, received: &mut ReceivedMessages) {
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
             let was = self.depth;
@@ -26,7 +26,7 @@ impl Polls {
                 (1, 2) => from = at,
                 (2, 1) => {
                     append(&mut self.text, &bytes[from..=at]);
-                    tracks.note_object(&std::mem::take(&mut self.text), heard);
+                    tracks.note_object(&std::mem::take(&mut self.text), received);
                 }
                 _ => {}
             }
@@ -53,16 +53,16 @@ impl Polls {
 
 impl Tracks {
     /// The position comes from the response's head, not from its messages.
-    fn note_object(&mut self, text: &[u8], heard: &mut ReceivedMessages) {
+    fn note_object(&mut self, text: &[u8], received: &mut ReceivedMessages) {
         let position = std::mem::take(&mut self.position);
-        self.note_json(text, heard);
+        self.note_json(text, received);
         self.position = position;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::heard;
+    use super::super::tests::received;
     use super::super::{Sequence, Transport};
 
     #[test]
@@ -72,9 +72,9 @@ mod tests {
         let second = br#"[{"id":"a-3","data":{"seq":3}}]"#;
         let ns = 1_700_000_000_123_000_000;
         for piece in 1..first.len() {
-            let (heard, subscriber) = heard(Transport::LongPoll, &[first, b"", second], piece);
-            assert_eq!(heard.messages, [Some(ns), None, None], "{piece}");
-            assert_eq!(heard.sequence, Sequence { missed: 1, repeated: 0, gaps: 1 }, "{piece}");
+            let (received, subscriber) = received(Transport::LongPoll, &[first, b"", second], piece);
+            assert_eq!(received.messages, [Some(ns), None, None], "{piece}");
+            assert_eq!(received.sequence, Sequence { missed: 1, repeated: 0, gaps: 1 }, "{piece}");
             assert_eq!(subscriber.tracks.position, b"a-9");
         }
     }

@@ -123,7 +123,7 @@ fn milliseconds(unix_ns: u64, out: &mut Vec<u8>) {
 }
 
 /// Adds a duration for people: `85µs`, `1.2ms`, `3.4s`, right-aligned.
-pub(super) fn took(ns: u64, out: &mut Vec<u8>) {
+pub(super) fn duration(ns: u64, out: &mut Vec<u8>) {
     let text = match ns {
         0..1_000_000 => format!("{}µs", ns / 1000),
         1_000_000..1_000_000_000 => format!("{:.1}ms", ns as f64 / 1e6),

@@ -40,7 +40,7 @@ impl<'a> Received<'a> {
     }
 
     /// The value of `Content-Length`, which the parser has checked.
-    fn said_length(&self) -> Option<u64> {
+    fn content_length(&self) -> Option<u64> {
         std::str::from_utf8(self.field_all(b"content-length").next()?).ok()?.parse().ok()
     }
 
@@ -86,7 +86,7 @@ impl<'a> Received<'a> {
             response.header("Via", format!("{} {via}", self.version));
         }
         if (is_head || self.status.is_bodyless())
-            && let Some(length) = self.said_length()
+            && let Some(length) = self.content_length()
         {
             response.declare_length(length);
         }

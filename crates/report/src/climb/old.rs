@@ -167,7 +167,7 @@ mod tests {
     use crate::climb::scripted;
 
     /// The scripted climb as an earlier one in which `at` had this `value`.
-    fn told(at: &str, value: Value) -> String {
+    fn comparison_with(at: &str, value: Value) -> String {
         let mut file: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
         *file.pointer_mut(at).unwrap() = value;
         Old::parse(&file.to_string()).unwrap().compared(&scripted::climb()).join("\n")
@@ -189,13 +189,13 @@ mod tests {
             // Without variance, but within the noise floor.
             (mean(103_500.0, 1.0001), "no significant difference"),
         ] {
-            let text = told(at, then.clone());
+            let text = comparison_with(at, then.clone());
             assert!(text.contains(&format!("requests/s without changes: {word}, ")), "{then}: {text}");
         }
         // (101 234 / 120 000 − 1), and ±1 % of both together are ±1.41 %.
-        let text = told(at, mean(120_000.0, 1.01));
+        let text = comparison_with(at, mean(120_000.0, 1.01));
         assert!(text.contains("120,000/s then, 101,234/s now, -15.6 % (-16.8 to -14.4)"), "{text}");
-        let text = told("/before/cpu_us_per_request", 5.0.into());
+        let text = comparison_with("/before/cpu_us_per_request", 5.0.into());
         assert!(
             text.contains("CPU per request without changes: worse, 5.00µs then, 9.88µs now, -49.4 %"),
             "{text}"
@@ -205,17 +205,20 @@ mod tests {
     #[test]
     fn changed_rungs_and_surroundings_are_reported() {
         let rung = serde_json::json!({ "name": "workers", "status": "kept", "gain": 0.1, "low": 0.08, "high": 0.12 });
-        let text = told("/rungs/0", rung);
+        let text = comparison_with("/rungs/0", rung);
         let expected = "workers gained +10.0 % (+8.0 to +12.0) then, gains +82.0 % (+76.0 to +88.0) now";
         assert!(text.contains(expected) && !text.contains("conntrack"), "{text}");
-        assert!(told("/machine/cpus", 4.into()).contains("the number of CPUs was 4, is 2"));
-        let text = told("/url", "http://127.0.0.1:99/other".into());
+        assert!(comparison_with("/machine/cpus", 4.into()).contains("the number of CPUs was 4, is 2"));
+        let text = comparison_with("/url", "http://127.0.0.1:99/other".into());
         assert!(text.contains("the URL's path was /other, is /?a=<b>&c"), "{text}");
         assert!(
-            !told("/url", "http://127.0.0.1:99/?a=<b>&c".into()).contains("URL"),
+            !comparison_with("/url", "http://127.0.0.1:99/?a=<b>&c".into()).contains("URL"),
             "another port is nothing"
         );
-        assert!(told("/objective", "p99".into()).contains("they were for p99, they are for throughput"));
+        assert!(
+            comparison_with("/objective", "p99".into())
+                .contains("they were for p99, they are for throughput")
+        );
     }
 
     #[test]

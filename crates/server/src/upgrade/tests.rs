@@ -56,7 +56,7 @@ fn live(hub: &Hub) -> Live {
     let sites = site::open(&site::Plan { sites: vec![site], ..site::Plan::default() }).unwrap();
     let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
     let cache = Some(Cache::open(flatout_cache::Plan { memory_bytes: 1 << 20, ..Default::default() }));
-    Live::new(Opened { sites, proxy, hub: hub.clone(), cache })
+    Live::new(Opened { sites, proxy, hub: hub.clone(), cache, prerender: None })
 }
 
 impl Running {

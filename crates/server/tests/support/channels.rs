@@ -37,7 +37,13 @@ impl Running {
         let quotes = Plan { prefix: "/quotes".to_owned(), history, ..log.clone() };
         let hub = Hub::new(Limits::default());
         let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
-        let live = Live::new(Opened { sites: sites(&log, &quotes), proxy, hub: hub.clone(), cache: None });
+        let live = Live::new(Opened {
+            sites: sites(&log, &quotes),
+            proxy,
+            hub: hub.clone(),
+            cache: None,
+            prerender: None,
+        });
         let plan = flatout_engine::Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(workers),

@@ -120,6 +120,17 @@ impl Guards {
             && self.blocks.is_empty()
     }
 
+    /// Removes the guards at which a request may wait.
+    pub(super) fn remove_waits(&mut self) {
+        (self.basic, self.authority) = (None, None);
+        self.rates.clear();
+        self.gates.clear();
+        for block in &mut self.blocks {
+            block.guards.rates.clear();
+            block.guards.gates.clear();
+        }
+    }
+
     pub(super) fn new(
         parts: Parts<'_>,
         rules: &Rules,

@@ -59,6 +59,8 @@ pub(crate) struct CompiledSite {
     /// The numbers of its listeners; empty: all.
     listeners: Vec<u16>,
     pub(crate) tls_rules: Option<u16>,
+    /// The listener of the renderer's requests.
+    pub(crate) renderer: Option<u16>,
     pub(crate) table: Table,
     pub(crate) rewrites: Rewrites,
     pub(crate) routes: Vec<CompiledRoute>,
@@ -213,6 +215,7 @@ impl CompiledSite {
             clients: Arc::new(Clients::new(&site.trust)),
             listeners: site.listeners.iter().map(|at| at.number).collect(),
             tls_rules: site.tls_rules,
+            renderer: site.renderer,
             table,
             rewrites,
             routes,

@@ -124,7 +124,77 @@ impl CompiledRoute {
         if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
             return Err(place.fault(format!("`{method}` is not a valid method")));
         }
-        let action = match &route.action {
+        let action = CompiledAction::new(&route.action, plan, expression.as_ref(), place)?;
+        if let Some(folder) = route.try_files {
+            within(folder, plan.folders.len(), "folder", place)?;
+        }
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
+        let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
+        if matches!(action, CompiledAction::Close) {
+            // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
+            guards.remove_waits();
+        }
+        let when = resolved_for_requests(&route.when, expression.as_ref(), counts, place)?;
+        let request_fields =
+            FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
+        let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
+        if matches!(action, CompiledAction::Files(_)) {
+            // Files were compressed beforehand.
+            response.compress = None;
+        }
+        let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
+        let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
+        if let Some(cache) = &mut cache {
+            // Nothing may depend on addresses, the counters of limits, or files.
+            cache.repeats = cache.has_plain_rules()
+                && guards.is_open()
+                && rewrites.is_empty()
+                && request_fields.is_empty()
+                && response.is_constant()
+                && route.try_files.is_none()
+                && route.upstream_name.is_none()
+                && site.trust.proxies.is_empty()
+                && site.tls_rules.is_none();
+        }
+        let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
+        let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
+            || rewrites.uses_captures()
+            || guards.uses_captures()
+            || request_fields.uses_captures()
+            || response.uses_captures(parts.tables)
+            || Uses::of_all(&when, parts.tables).has(Uses::CAPTURES)
+            || cache.as_ref().is_some_and(CompiledCached::uses_captures)
+            || action.uses_captures();
+        let blocks_use = guards.blocks.iter().fold(Uses::NOTHING, |all, block| all.and(block.uses));
+        Ok(CompiledRoute {
+            class,
+            when,
+            entry: route.entry,
+            may_reroute: matches!(action, CompiledAction::Reroute(_)) || response.pages.has_routes(),
+            blocks_use,
+            paths: route.paths,
+            rewrites,
+            guards,
+            request_fields,
+            response,
+            captures: expression.filter(|_| uses_captures),
+            try_files: route.try_files,
+            upstream_name,
+            action,
+            cache,
+        })
+    }
+}
+
+impl CompiledAction {
+    fn new(
+        action: &Action,
+        plan: &plan::Plan,
+        expression: Option<&Regex>,
+        place: Place,
+    ) -> Result<CompiledAction, Fault> {
+        let text = |template: &Template| Text::new(template, expression, TableCounts::of(plan), place);
+        Ok(match action {
             Action::Files(folder) => {
                 CompiledAction::Files(within(*folder, plan.folders.len(), "folder", place)?)
             }
@@ -146,89 +216,23 @@ impl CompiledRoute {
                 CompiledAction::Respond { status, content_type: content_type.clone(), body: text(body)? }
             }
             Action::Reroute(to) => {
-                CompiledAction::Reroute(CompiledReroute::new(to, plan, expression.as_ref(), place)?)
+                CompiledAction::Reroute(CompiledReroute::new(to, plan, expression, place)?)
             }
             Action::Close => CompiledAction::Close,
-        };
-        if let Some(folder) = route.try_files {
-            within(folder, plan.folders.len(), "folder", place)?;
-        }
-        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), counts, place)?;
-        let mut guards = Guards::new(parts, &route.rules, expression.as_ref(), place)?;
-        if matches!(action, CompiledAction::Close) {
-            // Do not let a request wait only to be closed: after waiting, it no longer has access to its connection.
-            (guards.basic, guards.authority) = (None, None);
-            guards.rates.clear();
-            guards.gates.clear();
-            for block in &mut guards.blocks {
-                block.guards.rates.clear();
-                block.guards.gates.clear();
-            }
-        }
-        let when = resolved_for_requests(&route.when, expression.as_ref(), counts, place)?;
-        let request_fields =
-            FieldRules::new(&route.rules.request_fields, expression.as_ref(), counts, place)?;
-        let mut response = ResponseRules::new(parts, &route.rules, expression.as_ref(), place)?;
-        if matches!(action, CompiledAction::Files(_)) {
-            // Files were compressed beforehand.
-            response.compress = None;
-        }
-        let cache = route.rules.cache.as_ref().filter(|_| matches!(action, CompiledAction::Proxy(_)));
-        let mut cache = cache.map(|rules| CompiledCached::new(rules, site, text)).transpose()?;
-        if let Some(cache) = &mut cache {
-            // Nothing may depend on addresses, the counters of limits, or files.
-            cache.repeats = cache.key.is_none()
-                && cache.bypass.is_empty()
-                && cache.no_store.is_empty()
-                && guards.is_open()
-                && rewrites.is_empty()
-                && request_fields.is_empty()
-                && response.fields.is_constant()
-                && response.blocks.is_empty()
-                && !response.pages.has_routes()
-                && response.expires.is_none()
-                && response.cors.is_none()
-                && route.try_files.is_none()
-                && route.upstream_name.is_none()
-                && site.trust.proxies.is_empty()
-                && site.tls_rules.is_none();
-        }
-        let upstream_name = route.upstream_name.as_ref().map(text).transpose()?;
-        let uses_captures = upstream_name.as_ref().is_some_and(Text::uses_captures)
-            || rewrites.uses_captures()
-            || guards.uses_captures()
-            || request_fields.uses_captures()
-            || response.uses_captures(parts.tables)
-            || Uses::of_all(&when, parts.tables).has(Uses::CAPTURES)
-            || cache.as_ref().is_some_and(CompiledCached::uses_captures)
-            || match &action {
-                CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
-                    text.uses_captures()
-                }
-                CompiledAction::Reroute(to) => to.uses_captures(),
-                CompiledAction::Files(_)
-                | CompiledAction::Proxy(_)
-                | CompiledAction::Push(_)
-                | CompiledAction::Close => false,
-            };
-        let blocks_use = guards.blocks.iter().fold(Uses::NOTHING, |all, block| all.and(block.uses));
-        Ok(CompiledRoute {
-            class,
-            when,
-            entry: route.entry,
-            may_reroute: matches!(action, CompiledAction::Reroute(_)) || response.pages.has_routes(),
-            blocks_use,
-            paths: route.paths,
-            rewrites,
-            guards,
-            request_fields,
-            response,
-            captures: expression.filter(|_| uses_captures),
-            try_files: route.try_files,
-            upstream_name,
-            action,
-            cache,
         })
+    }
+
+    fn uses_captures(&self) -> bool {
+        match self {
+            CompiledAction::Redirect { to: text, .. } | CompiledAction::Respond { body: text, .. } => {
+                text.uses_captures()
+            }
+            CompiledAction::Reroute(to) => to.uses_captures(),
+            CompiledAction::Files(_)
+            | CompiledAction::Proxy(_)
+            | CompiledAction::Push(_)
+            | CompiledAction::Close => false,
+        }
     }
 }
 
@@ -254,6 +258,11 @@ impl CompiledCached {
         })
     }
 
+    /// Whether no text decides about a request.
+    fn has_plain_rules(&self) -> bool {
+        self.key.is_none() && self.bypass.is_empty() && self.no_store.is_empty()
+    }
+
     fn uses_captures(&self) -> bool {
         self.key.iter().chain(&self.bypass).chain(&self.no_store).any(Text::uses_captures)
     }
@@ -276,6 +285,15 @@ impl Default for ResponseRules {
 }
 
 impl ResponseRules {
+    /// Whether they are the same for all requests.
+    fn is_constant(&self) -> bool {
+        self.fields.is_constant()
+            && self.blocks.is_empty()
+            && !self.pages.has_routes()
+            && self.expires.is_none()
+            && self.cors.is_none()
+    }
+
     /// Whether a text or a condition uses captures of the route.
     fn uses_captures(&self, tables: &Tables) -> bool {
         let of_block = |block: &ResponseBlock| {

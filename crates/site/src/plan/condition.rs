@@ -36,7 +36,7 @@ pub struct Vocabulary<'a> {
 }
 
 /// Facts of a request, and of its response.
-pub const FACTS: [(&str, Type, Variable); 23] = [
+pub const FACTS: [(&str, Type, Variable); 26] = [
     ("method", Type::Text, Variable::Method),
     ("host", Type::Text, Variable::Host),
     ("path", Type::Text, Variable::Path),
@@ -54,6 +54,9 @@ pub const FACTS: [(&str, Type, Variable); 23] = [
     ("client_cert.subject", Type::Text, Variable::Certificate(OfCertificate::Property(Property::Subject))),
     ("client_cert.issuer", Type::Text, Variable::Certificate(OfCertificate::Property(Property::Issuer))),
     ("client_cert.serial", Type::Text, Variable::Certificate(OfCertificate::Property(Property::Serial))),
+    ("crawler", Type::Text, Variable::Crawler),
+    ("crawler.kind", Type::Text, Variable::CrawlerKind),
+    ("wants_page", Type::Bool, Variable::WantsPage),
     ("time", Type::Int, Variable::Time),
     ("random", Type::Double, Variable::Random),
     ("request_id", Type::Text, Variable::RequestId),

@@ -98,6 +98,9 @@ pub struct Site {
     pub trust: Trust,
     /// The rules that its connections with TLS must have followed ([`Tls::rules`](flatout_engine::Tls::rules)); `None`: any.
     pub tls_rules: Option<u16>,
+    /// The number of the listener where a renderer requests what its pages need. These requests have a client that nobody is, and no limits
+    /// of rates and of concurrency.
+    pub renderer: Option<u16>,
     /// Rewrites of every request, before a route is chosen.
     pub rewrites: Vec<Rewrite>,
     /// Its routes. See [`PathMatch`] for which one matches, and [`RouteEntry`] for those that are reached otherwise.

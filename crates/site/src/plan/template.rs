@@ -74,6 +74,12 @@ pub enum Variable {
     RequestId,
     /// The name of the site.
     SiteName,
+    /// The name of the crawler that sends the request, by its `User-Agent`; nothing for browsers and all others.
+    Crawler,
+    /// Its kind, such as `search`.
+    CrawlerKind,
+    /// Whether the request asks for a page: by its method, `Accept`, and the extension of its path.
+    WantsPage,
     /// The status of the response; only for rules of responses.
     Status,
     /// The first field of this name of the response; only for rules of responses.
@@ -173,7 +179,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 30] = [
+pub const VARIABLES: [(&str, Variable); 32] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -195,6 +201,8 @@ pub const VARIABLES: [(&str, Variable); 30] = [
     ("msec", Variable::Time),
     ("random", Variable::Random),
     ("request_id", Variable::RequestId),
+    ("crawler", Variable::Crawler),
+    ("crawler_kind", Variable::CrawlerKind),
     ("status", Variable::Status),
     ("upstream_cache_status", Variable::CacheOutcome),
     ("upstream_status", Variable::UpstreamStatus),

@@ -263,7 +263,7 @@ impl Fault {
     }
 
     /// As a message; `what` was requested.
-    pub(crate) fn told(&self, what: &str) -> String {
+    pub(crate) fn describe(&self, what: &str) -> String {
         match self {
             // In the network namespace of a container, audit refuses as if nobody listened.
             Fault::Refused(Errno::PERM | Errno::ACCESS | Errno::CONNREFUSED) => {

@@ -27,13 +27,14 @@ impl Kind for AuditRule {
     }
 
     fn read(&self, host: &Host) -> Result<Content, Unknown> {
-        let has = audit::has_never_task(host).map_err(|fault| Unknown(fault.told("listing audit rules")))?;
+        let has =
+            audit::has_never_task(host).map_err(|fault| Unknown(fault.describe("listing audit rules")))?;
         Ok(if has { Content::Text(AuditRule::LINE.to_owned()) } else { Content::Absent })
     }
 
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
         let set = audit::set_never_task(host, *to != Content::Absent);
-        set.map_err(|fault| fault.told("changing audit rules"))
+        set.map_err(|fault| fault.describe("changing audit rules"))
     }
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {

@@ -78,17 +78,17 @@ impl Ethtool {
             let any = |is: fn(&Feature) -> bool| features.iter().any(is);
             return Ok(word(any(|feature| feature.is_active), any(|feature| feature.is_wanted)).to_owned());
         }
-        match self.asked(host, Moment::Now)? {
+        match self.by_netlink(host, Moment::Now)? {
             Some(value) => Ok(value),
-            None => self.said(host, Moment::Now),
+            None => self.by_program(host, Moment::Now),
         }
     }
 
     /// The device's maximum, for rings and channels.
     pub(crate) fn maximum(&self, host: &Host) -> Result<u32, Unknown> {
-        let value = match self.asked(host, Moment::Most)? {
+        let value = match self.by_netlink(host, Moment::Most)? {
             Some(value) => value,
-            None => self.said(host, Moment::Most)?,
+            None => self.by_program(host, Moment::Most)?,
         };
         value.parse().map_err(|_| Unknown(format!("{} reports no maximum of {}", self.device, self.key)))
     }
@@ -114,7 +114,7 @@ impl Ethtool {
     }
 
     /// The value by netlink; `None` if the kernel lacks the family, or the parameter is not in our table.
-    fn asked(&self, host: &Host, moment: Moment) -> Result<Option<String>, Unknown> {
+    fn by_netlink(&self, host: &Host, moment: Moment) -> Result<Option<String>, Unknown> {
         let device = self.device.as_str();
         let unknown = |fault| self.not_read(&fault);
         let number = |commands, kind| -> Result<Option<u64>, Unknown> {
@@ -243,7 +243,7 @@ impl Ethtool {
     }
 
     /// The value from the program, which works with older kernels too.
-    fn said(&self, host: &Host, moment: Moment) -> Result<String, Unknown> {
+    fn by_program(&self, host: &Host, moment: Moment) -> Result<String, Unknown> {
         let text = host.run("ethtool", &[self.group.flags().0, &self.device])?;
         // For rings and channels, the maxima come first.
         let (could, now) = text.split_once(CURRENT_HEADING).unwrap_or((&text, &text));
@@ -257,12 +257,12 @@ impl Ethtool {
     fn not_read(&self, fault: &Fault) -> Unknown {
         match fault.is_absent() {
             true => self.not_known(),
-            false => Unknown(fault.told(&format!("reading {}", self.name()))),
+            false => Unknown(fault.describe(&format!("reading {}", self.name()))),
         }
     }
 
     fn not_set(&self, value: &str, fault: &Fault) -> String {
-        fault.told(&format!("setting {} to {value}", self.name()))
+        fault.describe(&format!("setting {} to {value}", self.name()))
     }
 
     fn not_known(&self) -> Unknown {

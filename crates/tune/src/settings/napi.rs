@@ -23,7 +23,7 @@ impl NapiSuspension {
     pub(crate) fn all(host: &Host, device: &str) -> Result<Vec<Napi>, Unknown> {
         let listed = napi::list(host, device);
         let listed = listed
-            .map_err(|fault| Unknown(fault.told(&format!("listing the NAPI instances of {device}"))))?;
+            .map_err(|fault| Unknown(fault.describe(&format!("listing the NAPI instances of {device}"))))?;
         match listed.is_empty() {
             true => Err(Unknown(format!("netlink lists no NAPI instance of {device}"))),
             false => Ok(listed),
@@ -63,7 +63,7 @@ impl Kind for NapiSuspension {
     }
 
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
-        napi::set(host, self.wanted(to)?).map_err(|fault| fault.told(&self.name()))
+        napi::set(host, self.wanted(to)?).map_err(|fault| fault.describe(&self.name()))
     }
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {

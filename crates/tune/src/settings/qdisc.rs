@@ -137,7 +137,7 @@ impl Kind for Qdisc {
 
     fn read(&self, host: &Host) -> Result<Content, Unknown> {
         let listed = self.list(host);
-        listed.map_err(|fault| Unknown(fault.told(&format!("listing the qdiscs of {}", self.device))))
+        listed.map_err(|fault| Unknown(fault.describe(&format!("listing the qdiscs of {}", self.device))))
     }
 
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
@@ -151,7 +151,7 @@ impl Kind for Qdisc {
             }
             Some(_) => return Err(self.configured(to)),
         };
-        written.map_err(|fault| fault.told(&format!("changing the qdisc of {device}")))
+        written.map_err(|fault| fault.describe(&format!("changing the qdisc of {device}")))
     }
 
     fn can_return(&self, host: &Host, to: &Content) -> Result<(), String> {

@@ -64,5 +64,5 @@ fn enabled(host: &Host) -> Result<u64, Unknown> {
     if !host.has("/proc/self/loginuid") {
         return Ok(0);
     }
-    audit::enabled(host).map_err(|fault| Unknown(fault.told("reading the status of audit")))
+    audit::enabled(host).map_err(|fault| Unknown(fault.describe("reading the status of audit")))
 }

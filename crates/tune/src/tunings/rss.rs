@@ -80,8 +80,8 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     let table = match ethtool::indirection(host, device) {
         Ok(Some(table)) => table,
         // Before 6.3 there is no netlink message for it; the program uses another interface.
-        Ok(None) => said(&host.run("ethtool", &["-x", device])?),
-        Err(fault) => return Err(Unknown(fault.told(&format!("reading the receive table of {device}")))),
+        Ok(None) => indirection(&host.run("ethtool", &["-x", device])?),
+        Err(fault) => return Err(Unknown(fault.describe(&format!("reading the receive table of {device}")))),
     };
     if table.is_empty() {
         return Err(Unknown(format!("the driver of {device} does not report how it spreads connections")));
@@ -95,7 +95,7 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
 }
 
 /// Parses the program's output: lines such as `    8:      0     1     2     3`, after a heading.
-fn said(text: &str) -> Vec<u32> {
+fn indirection(text: &str) -> Vec<u32> {
     let lines = text.lines().skip(1).map_while(|line| line.split_once(':'));
     let entries = lines.take_while(|(at, _)| at.trim().parse::<u32>().is_ok());
     entries.flat_map(|(_, queues)| queues.split_whitespace().map_while(|queue| queue.parse().ok())).collect()

@@ -290,7 +290,7 @@ fn answers_of_any_content_are_survived() {
         let entries: BTreeMap<&str, &str> =
             text.split("=== ").skip(1).filter_map(|entry| entry.split_once('\n')).collect();
         let (fake, host, _) = machine(text, None);
-        let told = fake.told();
+        let told = fake.replies();
         for tuning in TUNINGS.iter() {
             let _ = (fake.take_asked(), fake.take_asked_by_netlink());
             look(&host, *tuning);
@@ -309,11 +309,11 @@ fn answers_of_any_content_are_survived() {
             for (protocol, request) in fake.take_asked_by_netlink() {
                 let Some(whole) = told.get(&(protocol, request.clone())) else { continue };
                 for hostile in hostile(&whole.concat()) {
-                    fake.tell(protocol, &request, &[hostile]);
+                    fake.set_reply(protocol, &request, &[hostile]);
                     look(&host, *tuning);
                     mutants += 1;
                 }
-                fake.tell(protocol, &request, whole);
+                fake.set_reply(protocol, &request, whole);
             }
         }
     }
@@ -327,8 +327,8 @@ fn a_machine_of_nothing_but_garbage_is_survived() {
         let entries = || text.split("=== ").skip(1).filter_map(|entry| entry.split_once('\n'));
         for kind in 0..hostile(b"").len() {
             let (fake, host, _) = machine("", None);
-            for ((protocol, request), whole) in Fake::recorded(text).told() {
-                fake.tell(protocol, &request, &[hostile(&whole.concat()).swap_remove(kind)]);
+            for ((protocol, request), whole) in Fake::recorded(text).replies() {
+                fake.set_reply(protocol, &request, &[hostile(&whole.concat()).swap_remove(kind)]);
             }
             for (name, whole) in entries().filter(|(name, _)| !name.starts_with(['@', '~'])) {
                 let content = hostile(whole.as_bytes()).swap_remove(kind);
@@ -380,12 +380,12 @@ fn hostile(whole: &[u8]) -> Vec<Vec<u8>> {
 fn netlink_answers_of_any_bytes_are_survived() {
     for text in [VIRTIO, ENA, TWO_NODES, CONTAINER] {
         let (fake, host, _) = machine(text, None);
-        for ((protocol, request), whole) in fake.told() {
+        for ((protocol, request), whole) in fake.replies() {
             for (at, datagram) in whole.iter().enumerate() {
                 let told = |changed: &[u8]| {
                     let mut all = whole.clone();
                     all[at] = changed.to_vec();
-                    fake.tell(protocol, &request, &all);
+                    fake.set_reply(protocol, &request, &all);
                 };
                 for end in 0..datagram.len() {
                     told(&datagram[..end]);
@@ -405,7 +405,7 @@ fn netlink_answers_of_any_bytes_are_survived() {
                     read_netlink(&host);
                 }
             }
-            fake.tell(protocol, &request, &whole);
+            fake.set_reply(protocol, &request, &whole);
         }
     }
 }

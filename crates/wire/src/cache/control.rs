@@ -171,23 +171,23 @@ impl Control {
 
 /// If two values differ, neither counts: the response is stale at once (RFC 9111 section 4.2.1).
 fn note_lifetime(known: &mut Option<u32>, directive: &Directive<'_>) {
-    let said = directive.seconds().unwrap_or(0);
+    let seconds = directive.seconds().unwrap_or(0);
     *known = match *known {
-        Some(known) if known != said => Some(0),
-        _ => Some(said),
+        Some(known) if known != seconds => Some(0),
+        _ => Some(seconds),
     };
 }
 
 /// Of two values, the smaller one counts; a malformed one allows nothing.
 fn note_allowance(known: &mut Option<u32>, directive: &Directive<'_>) {
-    let said = directive.seconds().unwrap_or(0);
-    *known = Some(known.map_or(said, |known| known.min(said)));
+    let seconds = directive.seconds().unwrap_or(0);
+    *known = Some(known.map_or(seconds, |known| known.min(seconds)));
 }
 
 /// The cache directives of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are called as the directives are")]
-pub struct Asks {
+pub struct RequestDirectives {
     pub no_cache: bool,
     pub no_store: bool,
     pub only_if_cached: bool,
@@ -199,17 +199,17 @@ pub struct Asks {
     pub stale_if_error: Option<u32>,
 }
 
-impl Asks {
+impl RequestDirectives {
     /// The directives in a request's fields. Costs a pass over the fields; nearly all are skipped by the length of
     /// their names.
     #[inline]
-    pub fn of<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Asks {
-        let (mut asks, mut pragma, mut is_said) = (Asks::default(), false, false);
+    pub fn of<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> RequestDirectives {
+        let (mut request, mut pragma, mut has_cache_control) = (RequestDirectives::default(), false, false);
         for (name, value) in fields {
             match name.len() {
                 13 if name.eq_ignore_ascii_case(b"cache-control") => {
-                    is_said = true;
-                    directives(value).for_each(|directive| asks.note(&directive));
+                    has_cache_control = true;
+                    directives(value).for_each(|directive| request.note(&directive));
                 }
                 6 if name.eq_ignore_ascii_case(b"pragma") => {
                     pragma |= directives(value).any(|directive| directive.is("no-cache"));
@@ -218,14 +218,14 @@ impl Asks {
             }
         }
         // HTTP/1.0 clients have no other way to ask (RFC 9111 section 5.4).
-        asks.no_cache |= pragma && !is_said;
-        asks
+        request.no_cache |= pragma && !has_cache_control;
+        request
     }
 
     fn note(&mut self, directive: &Directive<'_>) {
         let of = |known: Option<u32>, bad: u32, better: fn(u32, u32) -> u32| {
-            let said = directive.seconds().unwrap_or(bad);
-            Some(known.map_or(said, |known| better(known, said)))
+            let seconds = directive.seconds().unwrap_or(bad);
+            Some(known.map_or(seconds, |known| better(known, seconds)))
         };
         match directive.name.to_ascii_lowercase().as_slice() {
             b"no-cache" => self.no_cache = true,
@@ -318,18 +318,18 @@ mod tests {
 
     #[test]
     fn requests_ask() {
-        let asks = |lines: &[(&'static str, &'static str)]| {
-            Asks::of(lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+        let request = |lines: &[(&'static str, &'static str)]| {
+            RequestDirectives::of(lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
         };
-        assert!(asks(&[("Pragma", "no-cache")]).no_cache);
-        assert!(!asks(&[("Pragma", "no-cache"), ("Cache-Control", "max-age=5")]).no_cache);
-        assert!(!asks(&[("Pragma", "x")]).no_cache);
+        assert!(request(&[("Pragma", "no-cache")]).no_cache);
+        assert!(!request(&[("Pragma", "no-cache"), ("Cache-Control", "max-age=5")]).no_cache);
+        assert!(!request(&[("Pragma", "x")]).no_cache);
         let all =
-            asks(&[("cache-control", "max-age=5, MIN-FRESH=3"), ("Cache-Control", "max-stale, no-store")]);
+            request(&[("cache-control", "max-age=5, MIN-FRESH=3"), ("Cache-Control", "max-stale, no-store")]);
         assert_eq!((all.max_age, all.min_fresh, all.max_stale), (Some(5), Some(3), Some(SECONDS_MAX)));
         assert!(all.no_store && !all.only_if_cached);
-        assert_eq!(asks(&[("Cache-Control", "max-age=x")]).max_age, Some(0));
-        assert_eq!(asks(&[("Cache-Control", "max-stale=x")]).max_stale, Some(0));
-        assert_eq!(asks(&[("Cache-Control", "min-fresh=x")]).min_fresh, Some(SECONDS_MAX));
+        assert_eq!(request(&[("Cache-Control", "max-age=x")]).max_age, Some(0));
+        assert_eq!(request(&[("Cache-Control", "max-stale=x")]).max_stale, Some(0));
+        assert_eq!(request(&[("Cache-Control", "min-fresh=x")]).min_fresh, Some(SECONDS_MAX));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! response head ── store() ──> Policy: lifetime, age, what it allows ──┐
-//! request head ─── Asks ───────────────────────────────────────────────┴─ Policy::judge(now) ──> Verdict
+//! request head ─── RequestDirectives ───────────────────────────────────────────────┴─ Policy::judge(now) ──> Verdict
 //! ```
 //!
 //! Times are arguments: milliseconds since 1970. A directive that restricts reuse counts even if it is malformed; one
@@ -17,7 +17,7 @@ mod update;
 mod vary;
 
 pub use age::{current_age, initial_age};
-pub use control::{Argument, Asks, Control, Directive, directives};
+pub use control::{Argument, Control, Directive, RequestDirectives, directives};
 pub use keep::{Exchange, Ignored, Reason, Rules, StorageDecision, is_never_stored, store};
 pub use reuse::{Policy, Verdict};
 pub use targeted::targeted;

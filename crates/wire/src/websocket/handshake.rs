@@ -118,7 +118,7 @@ mod tests {
     const GOOD: &str = "GET /chat HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-    fn asked(text: &str) -> Option<Result<UpgradeOffer, UpgradeRefusal>> {
+    fn offer_of(text: &str) -> Option<Result<UpgradeOffer, UpgradeRefusal>> {
         let mut fields = Vec::new();
         let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
         UpgradeOffer::of(&head)
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_rfc_is_accepted() {
-        let asked = asked(GOOD).unwrap().unwrap();
+        let asked = offer_of(GOOD).unwrap().unwrap();
         assert_eq!(asked.accept.as_deref(), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
         assert_eq!(asked.deflate, None);
     }
@@ -143,7 +143,7 @@ mod tests {
             ("dGhlIHNhbXBsZSBub25jZQ==", "!!!!!!!!!!!!!!!!!!!!!!==", UpgradeRefusal::Key),
             ("\r\n\r\n", "\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", UpgradeRefusal::Key),
         ] {
-            assert_eq!(asked(&GOOD.replacen(from, to, 1)), Some(Err(refusal)), "{to}");
+            assert_eq!(offer_of(&GOOD.replacen(from, to, 1)), Some(Err(refusal)), "{to}");
         }
         assert_eq!(UpgradeRefusal::Version.status().code(), 426);
     }
@@ -153,7 +153,7 @@ mod tests {
         for (from, to) in
             [("websocket", "h2c"), ("keep-alive, Upgrade", "keep-alive"), ("Upgrade: websocket\r\n", "")]
         {
-            assert_eq!(asked(&GOOD.replacen(from, to, 1)), None, "{to}");
+            assert_eq!(offer_of(&GOOD.replacen(from, to, 1)), None, "{to}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod files;
 mod limits;
 mod listeners;
 mod logs;
+mod prerender;
 mod proxy;
 mod push;
 mod sockets;
@@ -27,6 +28,7 @@ pub(super) const GROUPS: &[ServeGroup] = &[
     ("Access", access::ACCESS),
     ("Proxying", proxy::FORWARDING),
     ("Caching", cache::CACHING),
+    ("Prerendering", prerender::PRERENDER),
     ("Upstreams", upstream::UPSTREAM),
     ("Push", push::PUSH),
     ("Other servers", bus::BUS),

@@ -11,62 +11,62 @@ use super::inbox::Inbox;
 use flatout_compress::{compressed, give_way};
 
 /// Requested texts in the queue; further ones wait with the rest.
-const ASKED_MAX: usize = 4096;
+const REQUESTED_MAX: usize = 4096;
 
 /// Texts to be compressed. Each is at most once in each queue, so the queues are bounded by the number of files.
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
-    asked: VecDeque<Arc<Entry>>,
+    requested: VecDeque<Arc<Entry>>,
     rest: VecDeque<Weak<Entry>>,
     is_over: bool,
 }
 
 impl Queue {
     /// A client accepts a compressed form: it goes first.
-    pub(crate) fn ask(&self, entry: &Arc<Entry>) {
-        if entry.begin_asking_press() {
+    pub(crate) fn request(&self, entry: &Arc<Entry>) {
+        if entry.note_precompression_request() {
             let mut waiting = self.lock();
-            if waiting.asked.len() < ASKED_MAX {
-                waiting.asked.push_back(entry.clone());
-                self.came.notify_one();
+            if waiting.requested.len() < REQUESTED_MAX {
+                waiting.requested.push_back(entry.clone());
+                self.arrived.notify_one();
             }
         }
     }
 
     /// It is compressed when no requested text waits.
     pub(crate) fn add(&self, entry: &Arc<Entry>) {
-        if entry.begin_queueing_press() {
+        if entry.note_precompression_queued() {
             self.lock().rest.push_back(Arc::downgrade(entry));
-            self.came.notify_one();
+            self.arrived.notify_one();
         }
     }
 
     /// Wakes all waiters.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
-        self.came.notify_all();
+        self.arrived.notify_all();
     }
 
     /// Waits for the next text: returns it with its plain bytes. `None` after the end.
     fn next(&self) -> Option<(Arc<Entry>, Bytes)> {
         loop {
             let is_idle = |waiting: &mut Waiting| {
-                waiting.asked.is_empty() && waiting.rest.is_empty() && !waiting.is_over
+                waiting.requested.is_empty() && waiting.rest.is_empty() && !waiting.is_over
             };
-            let waiting = self.came.wait_while(self.lock(), is_idle);
+            let waiting = self.arrived.wait_while(self.lock(), is_idle);
             let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
             if waiting.is_over {
                 return None;
             }
-            let entry = waiting.asked.pop_front().or_else(|| {
+            let entry = waiting.requested.pop_front().or_else(|| {
                 let rest = waiting.rest.pop_front()?.upgrade()?;
-                rest.end_queueing_press();
+                rest.clear_precompression_queued();
                 Some(rest)
             });
             drop(waiting);
@@ -84,11 +84,11 @@ impl Queue {
 }
 
 /// Compresses queued files and returns results that are worth keeping, until it is stopped.
-pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
+pub(crate) fn run(queue: &Queue, indexer: &Inbox) {
     give_way();
     while let Some((entry, plain)) = queue.next() {
         let variants = variants(&plain);
-        if !variants.is_empty() && !keeper.compressed((entry, variants)) {
+        if !variants.is_empty() && !indexer.compressed((entry, variants)) {
             return;
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::super::entry::Content;
-    use super::super::whole::Stamp;
+    use super::super::write_detection::Stamp;
     use super::*;
 
     fn entry(name: &str) -> Arc<Entry> {
@@ -121,8 +121,8 @@ mod tests {
         let queue = Queue::default();
         let entries: Vec<Arc<Entry>> = ["a.css", "b.css", "c.css", "d.png"].map(entry).into();
         entries.iter().for_each(|entry| queue.add(entry));
-        queue.ask(&entries[2]);
-        queue.ask(&entries[2]);
+        queue.request(&entries[2]);
+        queue.request(&entries[2]);
         let next = || queue.next().map(|(entry, _)| entry.path.clone());
         let order: Vec<_> = (0..3).map(|_| next().unwrap()).collect();
         assert_eq!(order, ["c.css", "a.css", "b.css"].map(std::path::PathBuf::from));

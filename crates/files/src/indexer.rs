@@ -15,12 +15,13 @@ use super::entry::Entry;
 use super::faults::Faults;
 use super::inbox::{Batch, Inbox};
 use super::load::{Loaded, load, loadable_bytes, plain_of};
-use super::look::{self, ScanResult};
 use super::memory::Memory;
+use super::remote::Threads;
+use super::scan::{self, ScanResult};
 use super::source::Source;
 use super::tree::{Known, Tree};
 use super::watch::Watching;
-use super::{Plan, Watch, press};
+use super::{Plan, Watch, precompress};
 
 /// How long changes are gathered before a scan, because editors and deployments cause bursts.
 const GATHER_TIME: Duration = Duration::from_millis(50);
@@ -42,22 +43,24 @@ pub(crate) struct FolderState {
     pub(crate) source: ArcSwap<Source>,
     pub(crate) plan: Plan,
     pub(crate) inbox: Arc<Inbox>,
-    press: Arc<press::Queue>,
+    precompress: Arc<precompress::Queue>,
+    /// Those that wait for the folder in place of workers, if it may hang: it is on a volume that does not report changes.
+    pub(crate) remote: Option<Arc<Threads>>,
 }
 
 impl FolderState {
     /// A client requested it, and it is not in memory.
     pub(crate) fn ask_to_load(&self, entry: &Arc<Entry>) {
         if loadable_bytes(entry, self.plan.small_bytes_max).is_some() {
-            self.inbox.ask(entry);
+            self.inbox.request(entry);
         }
     }
 
     /// A client accepts a compressed form that does not exist yet.
     #[inline]
-    pub(crate) fn ask_to_press(&self, entry: &Arc<Entry>) {
+    pub(crate) fn request_precompression(&self, entry: &Arc<Entry>) {
         if self.plan.compress {
-            self.press.ask(entry);
+            self.precompress.request(entry);
         }
     }
 }
@@ -65,16 +68,16 @@ impl FolderState {
 impl Drop for FolderState {
     fn drop(&mut self) {
         self.inbox.end();
-        self.press.end();
+        self.precompress.end();
     }
 }
 
-/// The keeper's own state.
-pub(crate) struct Keeper {
+/// The indexer's own state.
+pub(crate) struct Indexer {
     site: Weak<FolderState>,
     plan: Plan,
     inbox: Arc<Inbox>,
-    press: Arc<press::Queue>,
+    precompress: Arc<precompress::Queue>,
     pub(crate) watching: Watching,
     known: Known,
     memory: Memory,
@@ -95,18 +98,20 @@ pub(crate) struct Keeper {
 
 /// Starts the threads that scan and watch the folder.
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<FolderState>> {
-    let (site, keeper) = prepare(plan)?;
-    let (queue, inbox) = (site.press.clone(), site.inbox.clone());
-    thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&queue, &inbox))?;
+    let (site, indexer) = prepare(plan)?;
+    let (queue, inbox) = (site.precompress.clone(), site.inbox.clone());
+    thread::Builder::new()
+        .name("files-compress".to_owned())
+        .spawn(move || precompress::run(&queue, &inbox))?;
     let (ready, is_ready) = sync_channel(1);
-    thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&ready))?;
+    thread::Builder::new().name("files-indexer".to_owned()).spawn(move || indexer.run(&ready))?;
     // A large folder is served from disk meanwhile.
     let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
     Ok(site)
 }
 
-/// A site that was not scanned yet, and its keeper.
-pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<FolderState>, Keeper)> {
+/// A site that was not scanned yet, and its indexer.
+pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<FolderState>, Indexer)> {
     let source = Source::open(plan.clone())?;
     let inbox = Arc::new(Inbox::default());
     let watching = Watching::start(&plan, source.root_path(), inbox.clone());
@@ -116,18 +121,19 @@ pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<FolderState>, Keeper)> {
         source: ArcSwap::from_pointee(source),
         plan: plan.clone(),
         inbox,
-        press: Arc::default(),
+        precompress: Arc::default(),
+        remote: matches!(plan.watch, Watch::Sweep(_)).then(Arc::default),
     });
-    let keeper = Keeper::new(&site, plan, watching);
-    Ok((site, keeper))
+    let indexer = Indexer::new(&site, plan, watching);
+    Ok((site, indexer))
 }
 
-impl Keeper {
-    fn new(site: &Arc<FolderState>, plan: Plan, watching: Watching) -> Keeper {
-        Keeper {
+impl Indexer {
+    fn new(site: &Arc<FolderState>, plan: Plan, watching: Watching) -> Indexer {
+        Indexer {
             site: Arc::downgrade(site),
             inbox: site.inbox.clone(),
-            press: site.press.clone(),
+            precompress: site.precompress.clone(),
             watching,
             known: Known::new(),
             memory: Memory::new(plan.memory_bytes_max, plan.cache_control.clone()),
@@ -176,7 +182,7 @@ impl Keeper {
         }
         self.on_time(site, &mut paths);
         let changed = self.look(site, paths);
-        self.load_asked(site, batch.asked);
+        self.load_requested(site, batch.requested);
         self.fill(site);
         self.memory.trim(epoch);
         if changed {
@@ -243,7 +249,7 @@ impl Keeper {
         let mut changed = false;
         for path in due {
             let (inotify, room) = (self.watching.inotify(), self.memory.room());
-            match look::update(&source, &path, &mut self.known, inotify, self.is_first, room) {
+            match scan::update(&source, &path, &mut self.known, inotify, self.is_first, room) {
                 Ok(found) => changed |= self.take_over(&source, &path, found),
                 Err(_) => {
                     self.again.insert(path);
@@ -261,7 +267,7 @@ impl Keeper {
         for entry in &found.new {
             if entry.contents().is_in_memory() {
                 self.memory.add(entry);
-                self.press_later(entry);
+                self.precompress_later(entry);
             } else if entry.has_plain && loadable_bytes(entry, self.plan.small_bytes_max).is_some() {
                 self.to_load.push_back(Arc::downgrade(entry));
             }
@@ -280,15 +286,15 @@ impl Keeper {
     }
 
     /// Loads requested files into memory, in place of files that are not requested.
-    fn load_asked(&mut self, site: &FolderState, asked: Vec<Arc<Entry>>) {
+    fn load_requested(&mut self, site: &FolderState, requested: Vec<Arc<Entry>>) {
         let epoch = site.epoch.load(Ordering::Relaxed);
-        for entry in asked {
+        for entry in requested {
             let bytes = loadable_bytes(&entry, self.plan.small_bytes_max).unwrap_or(0);
             let is_wanted = !entry.is_gone() && !entry.contents().is_in_memory();
             if is_wanted && self.memory.make_room(bytes, epoch) {
                 self.load(site, &entry);
-                if entry.is_to_press(&entry.contents()) {
-                    site.ask_to_press(&entry);
+                if entry.is_to_precompress(&entry.contents()) {
+                    site.request_precompression(&entry);
                 }
             }
             self.declined.push(entry);
@@ -314,7 +320,7 @@ impl Keeper {
         match load(&site.source.load(), entry, self.memory.room()) {
             Ok(Loaded::Contents(contents)) => {
                 self.memory.put(entry, contents);
-                self.press_later(entry);
+                self.precompress_later(entry);
             }
             Ok(Loaded::Nothing) => {}
             // It is being replaced by another version.
@@ -326,9 +332,9 @@ impl Keeper {
         }
     }
 
-    fn press_later(&self, entry: &Arc<Entry>) {
-        if self.plan.compress && entry.is_to_press(&entry.contents()) {
-            self.press.add(entry);
+    fn precompress_later(&self, entry: &Arc<Entry>) {
+        if self.plan.compress && entry.is_to_precompress(&entry.contents()) {
+            self.precompress.add(entry);
         }
     }
 }

@@ -18,7 +18,7 @@ use super::load::{Loaded, load, plain_of, sidecar};
 use super::names::{Name, names};
 use super::source::{Fault, Source, fault};
 use super::tree::{Known, Thing};
-use super::whole::{self, Stamp};
+use super::write_detection::{self, Stamp};
 
 /// The maximum nesting of folders, so that symbolic links cannot make the tree infinite.
 const DEPTH_MAX: usize = 64;
@@ -293,9 +293,9 @@ impl Look<'_> {
         match old {
             // Only a file beside it has changed.
             Some(old) if old.has_plain && old.stamp == now => false,
-            Some(old) => whole::is_half(old, file, now, is_written),
+            Some(old) => write_detection::is_half(old, file, now, is_written),
             // A log that is always open must appear eventually.
-            None => now.is_recent(WRITTEN_TIME_MAX) && !whole::is_closed(file, now, is_written),
+            None => now.is_recent(WRITTEN_TIME_MAX) && !write_detection::is_closed(file, now, is_written),
         }
     }
 
