@@ -210,7 +210,7 @@ fn a_cache_keeps_what_an_application_sends() {
         [stdout(format!("Cache-Control: max-age=60\r\n\r\nrun {run}").as_bytes()), end()].concat()
     });
     let folder = Folder::new();
-    let server = server(&folder, address, "cache on");
+    let server = server(&folder, address, "cache \"1m\"");
     for _ in 0..3 {
         assert_eq!(fetch(&server, "GET", "/", b"").2, b"run 0");
     }
