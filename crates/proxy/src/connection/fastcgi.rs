@@ -220,7 +220,8 @@ mod tests {
     }
 
     fn decoded(is_head: bool, stdout: &[u8]) -> Result<String, String> {
-        let bytes = [record(6, stdout), record(6, b""), record(3, &[0; 8])].concat();
+        let start = if stdout.is_empty() { Vec::new() } else { record(6, stdout) };
+        let bytes = [start, record(6, b""), record(3, &[0; 8])].concat();
         let decode = |step: usize| {
             let (mut session, mut out) = (FastCgiSession::default(), Vec::new());
             session.begin(is_head);
