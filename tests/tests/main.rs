@@ -25,6 +25,8 @@ mod crossing;
 mod differential;
 #[path = "ending.rs"]
 mod ending;
+#[path = "fastcgi.rs"]
+mod fastcgi;
 #[path = "files.rs"]
 mod files;
 #[path = "first_minute.rs"]

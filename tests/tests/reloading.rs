@@ -334,6 +334,8 @@ connect-time "3s"
 send-time "3s"
 read-time "3s"
 retries 3
+fastcgi-root "/srv/a"
+fastcgi-param "A" "b"
 retry-on error 503
 retry-time "3s"
 retry-budget "3%"

@@ -7,7 +7,7 @@ use flatout_cache::{Cache, Rules};
 use flatout_engine::{BodyPlan, Reply, Request, RequestBody, Response};
 use flatout_gateway::{Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin};
 use flatout_proxy::{self as proxy, Forward, Host, Resolver, Server, SpoolPlan, Upstream};
-use flatout_wire::{Head, Status};
+use flatout_wire::{Framing, Head, Status};
 
 use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy, is_https};
 use crate::handler::Endpoint;
@@ -181,6 +181,9 @@ impl Endpoint for ProxyEndpoint {
     }
 
     fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        if head.framing != Framing::None && self.plan.upstream.protocol == flatout_proxy::Protocol::FastCgi {
+            return BodyPlan::Whole { bytes_max };
+        }
         flatout_proxy::body_plan(&self.plan.forward, head, bytes_max)
     }
 

@@ -51,11 +51,13 @@ pub enum Failure {
     BadBody,
     /// The client's body is larger than allowed.
     LargeBody,
+    /// The request cannot be sent over FastCGI.
+    BadParameters,
 }
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Failure; 16] = [
+    pub const ALL: [Failure; 17] = [
         Failure::NoServer,
         Failure::QueueFull,
         Failure::QueueTime,
@@ -72,6 +74,7 @@ impl Failure {
         Failure::BodyTime,
         Failure::BadBody,
         Failure::LargeBody,
+        Failure::BadParameters,
     ];
 
     /// Its label in metrics.
@@ -93,6 +96,7 @@ impl Failure {
             Failure::BodyTime => "body_time",
             Failure::BadBody => "bad_body",
             Failure::LargeBody => "large_body",
+            Failure::BadParameters => "bad_parameters",
         }
     }
 
@@ -104,6 +108,7 @@ impl Failure {
             | Failure::NoHttp2
             | Failure::Closed
             | Failure::Malformed
+            | Failure::BadParameters
             | Failure::Reset
             | Failure::Refused => Status::BAD_GATEWAY,
             Failure::QueueFull | Failure::QueueTime => Status::SERVICE_UNAVAILABLE,
@@ -135,12 +140,20 @@ impl Failure {
             Failure::BodyTime => "the request body was not sent in time",
             Failure::BadBody => "the request body is malformed",
             Failure::LargeBody => "the request body is too large",
+            Failure::BadParameters => "the request cannot be sent over FastCGI",
         }
     }
 
     /// The client or the configuration is the reason, not a server.
     fn is_warning(self) -> bool {
-        matches!(self, Failure::RequestTime | Failure::BodyTime | Failure::BadBody | Failure::LargeBody)
+        matches!(
+            self,
+            Failure::RequestTime
+                | Failure::BodyTime
+                | Failure::BadBody
+                | Failure::LargeBody
+                | Failure::BadParameters
+        )
     }
 
     /// Logs it. `server` is the address of the server, if one was chosen; `detail` says more than the text.
@@ -231,7 +244,7 @@ impl fmt::Display for Line<'_> {
 }
 
 /// Limits the lines of a log.
-struct Throttle(Mutex<Window>);
+pub(crate) struct Throttle(Mutex<Window>);
 
 struct Window {
     second: u64,
@@ -240,8 +253,14 @@ struct Window {
 }
 
 impl Throttle {
-    const fn new() -> Throttle {
+    pub(crate) const fn new() -> Throttle {
         Throttle(Mutex::new(Window { second: 0, lines: 0, left_out: 0 }))
+    }
+
+    /// Whether a line may be logged now.
+    pub(crate) fn admit_now(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        self.admit(now).is_some()
     }
 
     /// Whether a line may be logged in this second: then, how many were left out since the last one.

@@ -59,7 +59,7 @@ pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use flatout_gateway::{Forward, Host};
 pub use plan::{
-    Active, Address, Balance, Key, Passive, Protocol, ProxyProtocol, RetryOn, Server, Tls, Upstream,
+    Active, Address, Balance, FastCgi, Key, Passive, Protocol, ProxyProtocol, RetryOn, Server, Tls, Upstream,
 };
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;

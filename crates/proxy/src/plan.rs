@@ -16,6 +16,8 @@ pub struct Upstream {
     pub servers: Vec<Server>,
     /// The protocol of its servers.
     pub protocol: Protocol,
+    /// What requests over FastCGI say.
+    pub fastcgi: FastCgi,
     /// How one of them is chosen.
     pub balance: Balance,
     /// Idle connections that a worker keeps to each server; 0 keeps none.
@@ -61,6 +63,8 @@ pub struct Upstream {
 pub enum Protocol {
     /// One request at a time per connection.
     Http1,
+    /// FastCGI (php-fpm), one request at a time per connection.
+    FastCgi,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c {
         /// Concurrent requests per connection; the server may allow fewer.
@@ -80,11 +84,35 @@ impl Protocol {
     /// The largest value that can be set.
     pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
 
-    /// Concurrent requests per HTTP/2 connection; `None` for HTTP/1.
+    /// Concurrent requests per HTTP/2 connection; `None` for others.
     pub(crate) fn streams_max(self) -> Option<u32> {
         match self {
-            Protocol::Http1 => None,
+            Protocol::Http1 | Protocol::FastCgi => None,
             Protocol::H2c { streams_max } | Protocol::H2 { streams_max } => Some(streams_max),
+        }
+    }
+}
+
+/// What requests over FastCGI say about scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FastCgi {
+    /// The folder of the scripts, as the application sees it, without a slash at the end.
+    pub root: String,
+    /// The script of a folder; the one in `root` gets all requests that name no script.
+    pub index: String,
+    /// Where a path is split: after the first segment that ends so, if not empty. What follows is PATH_INFO.
+    pub split: String,
+    /// Parameters that are sent as they are, in place of those of the same name.
+    pub params: Vec<(String, String)>,
+}
+
+impl Default for FastCgi {
+    fn default() -> FastCgi {
+        FastCgi {
+            root: String::new(),
+            index: "index.php".to_owned(),
+            split: ".php".to_owned(),
+            params: Vec::new(),
         }
     }
 }
@@ -230,6 +258,7 @@ impl Upstream {
             name: name.to_owned(),
             servers,
             protocol: Protocol::Http1,
+            fastcgi: FastCgi::default(),
             balance: Balance::RoundRobin,
             idle_max: 256,
             idle_time_max: Duration::from_secs(60),
@@ -266,6 +295,19 @@ impl Upstream {
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
             Protocol::Http1 => return Ok(()),
+            Protocol::FastCgi if self.fastcgi.root.is_empty() => {
+                "protocol fastcgi needs fastcgi-root, the folder of the scripts"
+            }
+            Protocol::FastCgi if self.servers.iter().any(has_tls) => {
+                "protocol fastcgi is without TLS: servers cannot be https://"
+            }
+            Protocol::FastCgi if self.send_proxy_protocol.is_some() => {
+                "send-proxy is not possible with protocol fastcgi: REMOTE_ADDR has the client's address"
+            }
+            Protocol::FastCgi if self.active.is_some() => {
+                "health-check is not possible with protocol fastcgi: use failures"
+            }
+            Protocol::FastCgi => return Ok(()),
             Protocol::H2 { .. } if !self.servers.iter().all(has_tls) => {
                 "protocol h2 is over TLS: servers must be https://; without TLS use h2c"
             }

@@ -23,6 +23,7 @@ pub mod cache;
 pub mod chunk;
 pub mod condition;
 pub mod date;
+pub mod fastcgi;
 pub mod field;
 mod framing;
 pub mod h1;

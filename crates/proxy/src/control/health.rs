@@ -79,7 +79,7 @@ async fn ask(server: &LiveServer, path: &str, protocol: Protocol) -> io::Result<
         }
     };
     match protocol {
-        Protocol::Http1 => status(wire, &server.name, path).await,
+        Protocol::Http1 | Protocol::FastCgi => status(wire, &server.name, path).await,
         _ => health_h2::status(&mut wire, &server.name, path, server.is_secure()).await,
     }
 }

@@ -6,8 +6,9 @@ use flatout_engine::GuestKey;
 use flatout_lane::connect;
 use flatout_lane::connect::Remote;
 
-use crate::connection::UpstreamConnection;
+use crate::connection::{ConnectionProtocol, UpstreamConnection};
 use crate::failure::{Failure, error_text};
+use crate::plan::Protocol;
 use crate::request::job::Job;
 use crate::select::balance::with_tried;
 use crate::server::LiveServer;
@@ -95,7 +96,10 @@ impl ProxyWorker {
         // A Unix socket connects at once or fails; a TLS handshake comes after that.
         let is_connecting = is_tcp || server.is_secure();
         let is_piped = is_tcp && !server.is_secure();
-        let connection = UpstreamConnection::new(guest, server_id, address, is_connecting, is_piped);
+        let mut connection = UpstreamConnection::new(guest, server_id, address, is_connecting, is_piped);
+        if upstream.plan.protocol == Protocol::FastCgi {
+            connection.protocol = ConnectionProtocol::FastCgi(Box::default());
+        }
         let at = state.table.insert(connection);
         if let Some(streams_max) = upstream.plan.protocol.streams_max() {
             self.open_shared(state, at, streams_max, job);

@@ -13,7 +13,7 @@ use flatout_wire::{Framing, Head, Method, Status, Version};
 use tokio::sync::oneshot;
 
 use crate::hash::hash;
-use crate::plan::{Balance, Key};
+use crate::plan::{Balance, Key, Protocol};
 use crate::receiver::{ParkedClient, Receiver, ResponseSink};
 use crate::request::auth_query::write_auth_query;
 use crate::request::head::{body_length, names_server, write_head};
@@ -179,6 +179,11 @@ fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) ->
 
 impl Forwarding for ProxyWorker {
     fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        let upstream = <[LiveUpstream]>::get(&self.upstreams, to.upstream);
+        if head.framing != Framing::None && upstream.is_some_and(|it| it.plan.protocol == Protocol::FastCgi) {
+            // Its length comes first, in a parameter.
+            return BodyPlan::Whole { bytes_max };
+        }
         body_plan(to, head, bytes_max)
     }
 

@@ -3,6 +3,7 @@
 mod behind;
 mod completion;
 mod dispatch;
+mod fastcgi;
 pub(crate) mod forward;
 mod h2;
 mod limit;
@@ -166,7 +167,7 @@ impl ProxyWorker {
             return;
         }
         match connection.protocol {
-            ConnectionProtocol::Http1 => {}
+            ConnectionProtocol::Http1 | ConnectionProtocol::FastCgi(_) => {}
             ConnectionProtocol::Http2(_) => return self.happened_h2(state, at, event),
             ConnectionProtocol::Switching => return self.happened_switching(state, at, event),
             ConnectionProtocol::Tunnel(_) => return self.happened_tunnel(state, at, is_client, event),

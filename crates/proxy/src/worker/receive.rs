@@ -188,7 +188,7 @@ impl ProxyWorker {
     }
 
     /// Acts on the result of a read.
-    fn apply_outcome(&self, state: &mut State, at: usize, outcome: ReadOutcome) {
+    pub(crate) fn apply_outcome(&self, state: &mut State, at: usize, outcome: ReadOutcome) {
         match outcome {
             ReadOutcome::More => {}
             ReadOutcome::Whole => self.complete(state, at),

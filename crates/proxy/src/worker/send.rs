@@ -5,8 +5,9 @@ use flatout_engine::{Moved, Pull, bug};
 use flatout_wire::field::write_line;
 use flatout_wire::proxy_protocol;
 
-use crate::connection::{Flushed, Out, UpstreamConnection};
+use crate::connection::{ConnectionProtocol, Flushed, Out, UpstreamConnection};
 use crate::failure::{Failure, error_text};
+use crate::plan::Protocol;
 use crate::request::job::{Job, Pulled};
 use crate::request::trailers::request_trailers;
 use crate::upstream::LiveUpstream;
@@ -57,6 +58,10 @@ impl ProxyWorker {
             job.trail.begin(&self.watch, &connection.address);
         }
         job.trail.connected();
+        if upstream.plan.protocol == Protocol::FastCgi {
+            self.begin_fastcgi(state, at, job);
+            return None;
+        }
         let server_id = connection.server_id;
         let bytes = &mut state.scratch;
         bytes.clear();
@@ -106,12 +111,23 @@ impl ProxyWorker {
     /// Moves data in both directions.
     pub(crate) fn pump(&self, state: &mut State, at: usize) {
         if state.table.find(at).is_none_or(|connection| connection.is_connecting || !connection.is_http1()) {
-            return;
+            return self.pump_other(state, at);
         }
         if !self.send_body(state, at) {
             return self.receive_last(state, at);
         }
         self.receive(state, at);
+    }
+
+    /// The same for a connection that is not open yet, or is not HTTP/1.
+    #[cold]
+    fn pump_other(&self, state: &mut State, at: usize) {
+        let is_open = |connection: &mut UpstreamConnection| {
+            matches!(connection.protocol, ConnectionProtocol::FastCgi(_)) && !connection.is_connecting
+        };
+        if state.table.find(at).is_some_and(is_open) {
+            self.pump_fastcgi(state, at);
+        }
     }
 
     /// The server accepts no more, but it may have responded before it closed, and no event may have reported that yet.

@@ -59,7 +59,7 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "protocol",
-        value: "http/1.1|h2c|h2",
+        value: "http/1.1|h2c|h2|fastcgi",
         keys: &[Key {
             name: "streams",
             value: "N",
@@ -67,8 +67,42 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
             help: "for h2c and h2: requests at a time on each connection, at most 1024; the server may allow fewer",
         }],
         default: "http/1.1",
-        help: "the protocol of requests to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https)",
+        help: "the protocol of requests to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https); fastcgi, as of php-fpm, \
+               needs fastcgi-root",
         set: protocol,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "fastcgi-root",
+        value: "DIR",
+        keys: &[
+            Key {
+                name: "index",
+                value: "NAME",
+                default: "index.php",
+                help: "the script of a folder; the one in DIR gets all requests whose path names no script",
+            },
+            Key {
+                name: "split",
+                value: "TEXT",
+                default: ".php",
+                help: "the script ends with the first segment that ends so; what follows is PATH_INFO",
+            },
+        ],
+        default: "",
+        help: "for fastcgi: the folder of the scripts, as the application sees it; if it is on this machine too, only scripts that \
+               are there are run",
+        set: fastcgi_root,
+        ..UPSTREAMS
+    },
+    ServeSetting {
+        name: "fastcgi-param",
+        value: "NAME VALUE",
+        default: "",
+        help: "for fastcgi: a parameter in addition to the usual ones, or in place of one; can be repeated",
+        set: fastcgi_param,
+        is_list: true,
+        is_spread: true,
         ..UPSTREAMS
     },
     ServeSetting {
@@ -375,7 +409,7 @@ fn balance(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
 fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     let refused = |message| Refused { key: Some("streams"), message };
     let streams = given.read("streams", parse::at_least_one::<u32>)?;
-    if given.text() == "http/1.1" && streams.is_some() {
+    if matches!(given.text(), "http/1.1" | "fastcgi") && streams.is_some() {
         return Err(refused("`streams=` is for h2c and h2 only".to_owned()));
     }
     let streams_max = streams.unwrap_or(Protocol::STREAMS_MAX);
@@ -385,8 +419,42 @@ fn protocol(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
     options.upstream.protocol = match given.text() {
         "h2c" => Protocol::H2c { streams_max },
         "h2" => Protocol::H2 { streams_max },
+        "fastcgi" => Protocol::FastCgi,
         _ => Protocol::Http1,
     };
+    Ok(())
+}
+
+fn fastcgi_root(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+    let root = given.text();
+    if !root.starts_with('/') {
+        return Err(format!("got `{root}`, need an absolute path such as /srv/www").into());
+    }
+    let name = |key: &'static str, usual: &str| match given.key(key).unwrap_or(usual) {
+        text if text.contains('/') || text.is_empty() => {
+            Err(Refused { key: Some(key), message: format!("got `{text}`, need a name without a slash") })
+        }
+        text => Ok(text.to_owned()),
+    };
+    let fastcgi = &mut options.upstream.fastcgi;
+    fastcgi.root = root.trim_end_matches('/').to_owned();
+    fastcgi.index = name("index", "index.php")?;
+    fastcgi.split = name("split", ".php")?;
+    if fastcgi.root.is_empty() {
+        return Err("got `/`: a folder of scripts cannot be the root of the file system".into());
+    }
+    Ok(())
+}
+
+fn fastcgi_param(options: &mut ServeOptions, given: &Values) -> Result<(), Refused> {
+    let (name, value) = (given.text(), given.value(1).unwrap_or_default());
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_name) {
+        return Err(format!("got `{name}`, need letters, digits and _").into());
+    }
+    let params = &mut options.upstream.fastcgi.params;
+    params.retain(|(earlier, _)| earlier != name);
+    params.push((name.to_owned(), value.to_owned()));
     Ok(())
 }
 

@@ -1,0 +1,159 @@
+//! Requests and responses over FastCGI connections. They are those of HTTP/1 in another form: one at a time.
+
+use flatout_engine::{Moved, Severity, report};
+
+use crate::connection::h1::{ReadOutcome, ResponseReader};
+use crate::connection::{ConnectionProtocol, Flushed};
+use crate::failure::{Failure, Throttle};
+use crate::request::fastcgi::write_request;
+use crate::request::job::Job;
+use crate::worker::ProxyWorker;
+use crate::worker::state::State;
+
+/// Reads of one connection before others get their turn.
+const READS_PER_CALL: usize = 8;
+
+/// Decoded bytes that wait for the client, before nothing more is read.
+const WAITING_BYTES_MAX: usize = 128 << 10;
+
+impl ProxyWorker {
+    /// Sends a request over a connection that is known to be open.
+    #[cold]
+    pub(crate) fn begin_fastcgi(&self, state: &mut State, at: usize, job: Box<Job>) {
+        let State { table, scratch: bytes, .. } = &mut *state;
+        let Some(connection) = table.known(at) else { return };
+        let (server_id, guest) = (connection.server_id, connection.guest);
+        let plan = &self.upstreams.at(server_id.upstream).plan;
+        connection.machine.request(job.sent, None, bytes);
+        bytes.clear();
+        let written = write_request(&job, &plan.fastcgi, bytes);
+        if let Err(why) = written {
+            self.log(Failure::BadParameters, server_id.upstream, None, Some(&job), Some(why));
+            self.close(state, at);
+            self.end_with(state, job, Failure::BadParameters);
+            return self.dequeue(state, server_id.upstream);
+        }
+        if let ConnectionProtocol::FastCgi(session) = &mut connection.protocol {
+            session.begin(job.sent.is_head);
+        }
+        if let Some(exchange) = job.receiver.exchange() {
+            self.lane.attach(exchange, guest);
+        }
+        let flushed = connection.send(&self.lane, bytes);
+        let time_max = if connection.out.is_empty() { plan.read_time_max } else { plan.send_time_max };
+        self.lane.set_deadline(guest, Some(time_max));
+        connection.uses += 1;
+        state.give_job(at, job);
+        state.counts_of(server_id).up(|counts| &counts.requests);
+        if flushed == Flushed::Broken {
+            self.broken(state, at);
+        }
+    }
+
+    /// Moves data in both directions.
+    #[cold]
+    pub(crate) fn pump_fastcgi(&self, state: &mut State, at: usize) {
+        let Some(connection) = state.table.known(at) else { return };
+        if !connection.out.is_empty() && !connection.is_full {
+            let plan = &self.upstreams.at(connection.server_id.upstream).plan;
+            if connection.flush(&self.lane) == Flushed::Broken {
+                // It may have responded before it closed.
+                connection.out.clear();
+                connection.is_readable = true;
+                connection.is_read_closed = true;
+            }
+            self.lane.set_deadline(connection.guest, Some(plan.read_time_max));
+        }
+        for _ in 0..READS_PER_CALL {
+            if !self.receive_fastcgi(state, at) {
+                return;
+            }
+        }
+        if let Some(connection) = state.table.find(at) {
+            self.lane.call_again(connection.guest);
+        }
+    }
+
+    /// Receives what there is, once. Returns whether there may be more.
+    fn receive_fastcgi(&self, state: &mut State, at: usize) -> bool {
+        let State { table, fields, groups, decisions, .. } = &mut *state;
+        let Some(connection) = table.find(at) else { return false };
+        let Some(job) = &connection.job else {
+            if connection.is_readable && self.has_closed(connection) {
+                self.close(state, at);
+            } else {
+                connection.is_readable = false;
+            }
+            return false;
+        };
+        let has_room = !job.is_answered || job.receiver.has_room(&self.lane);
+        if !has_room {
+            self.wait_for_client(state, at);
+            return false;
+        }
+        let upstream = self.upstreams.at(connection.server_id.upstream);
+        let mut received = Moved::WouldBlock;
+        if connection.is_readable && connection.held.len() < WAITING_BYTES_MAX {
+            let mut buffer = self.lane.buffer();
+            received = self.lane.receive(connection.guest, &mut buffer);
+            let count = if let Moved::Bytes(count) = received { count } else { 0 };
+            connection.is_readable = count == buffer.len() || (count > 0 && connection.is_read_closed);
+            let ConnectionProtocol::FastCgi(session) = &mut connection.protocol else { return false };
+            let bytes = buffer.get(..count).unwrap_or_default();
+            let decoded = session.decode(bytes, &mut connection.held);
+            let messages = std::mem::take(&mut session.messages);
+            drop(buffer);
+            report_messages(&upstream.plan.name, &messages);
+            if let Err(why) = decoded {
+                let job = connection.job.as_deref();
+                self.log(
+                    Failure::Malformed,
+                    connection.server_id.upstream,
+                    Some(&connection.address),
+                    job,
+                    Some(&why),
+                );
+                self.failed(state, at);
+                return false;
+            }
+            if count > 0 {
+                self.lane.set_deadline(connection.guest, Some(upstream.plan.read_time_max));
+            }
+        }
+        let is_over = matches!(received, Moved::Bytes(0) | Moved::Broken);
+        let bytes = std::mem::take(&mut connection.held);
+        let guest = connection.guest;
+        let group = groups.at_mut(connection.server_id.upstream);
+        let watch = &self.watch;
+        let mut reader =
+            ResponseReader { lane: &self.lane, guest, upstream, watch, fields, group, decisions };
+        let (used, outcome) = reader.consume(connection, &bytes);
+        connection.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
+        match outcome {
+            // Nothing comes any more, and the client has room: the response is incomplete.
+            ReadOutcome::More if is_over && used == 0 => {
+                self.broken(state, at);
+                false
+            }
+            ReadOutcome::More => {
+                connection.is_readable |= is_over;
+                used > 0 || connection.is_readable
+            }
+            outcome => {
+                self.apply_outcome(state, at, outcome);
+                false
+            }
+        }
+    }
+}
+
+/// Logs what an application reports, one line for each of its lines.
+fn report_messages(upstream: &str, messages: &[u8]) {
+    static THROTTLE: Throttle = Throttle::new();
+    for line in String::from_utf8_lossy(messages).lines().filter(|line| !line.trim().is_empty()) {
+        let line: String = line.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+        if THROTTLE.admit_now() {
+            report(Severity::Warning, format_args!("upstream {upstream}: application: {line}"));
+        }
+    }
+}

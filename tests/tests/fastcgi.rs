@@ -1,0 +1,238 @@
+//! Requests to FastCGI applications: good ones and broken ones, beside caches and slow clients.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flatout_tests::{Folder, Server, program};
+
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+const END: u8 = 3;
+
+fn record(kind: u8, id: u8, content: &[u8], padding: u8) -> Vec<u8> {
+    let length = (content.len() as u16).to_be_bytes();
+    let mut out = vec![1, kind, 0, id, length[0], length[1], padding, 0];
+    out.extend_from_slice(content);
+    out.resize(out.len() + usize::from(padding), 0);
+    out
+}
+
+fn stdout(text: &[u8]) -> Vec<u8> {
+    text.chunks(8000).flat_map(|part| record(STDOUT, 1, part, 3)).collect()
+}
+
+fn end() -> Vec<u8> {
+    [record(STDOUT, 1, b"", 0), record(END, 1, &[0; 8], 0)].concat()
+}
+
+/// What an application has received.
+struct Received {
+    params: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Received {
+    fn param(&self, name: &str) -> &str {
+        self.params.iter().find(|(this, _)| this == name).map_or("-", |(_, value)| value)
+    }
+}
+
+fn length(bytes: &mut &[u8]) -> usize {
+    let long = bytes[0] > 127;
+    let found = if long {
+        u32::from_be_bytes([bytes[0] & 127, bytes[1], bytes[2], bytes[3]]) as usize
+    } else {
+        usize::from(bytes[0])
+    };
+    *bytes = &bytes[if long { 4 } else { 1 }..];
+    found
+}
+
+/// Reads a request; `None` at the end of the connection.
+fn request(stream: &mut TcpStream) -> Option<Received> {
+    let mut received = Received { params: Vec::new(), body: Vec::new() };
+    let mut header = [0; 8];
+    loop {
+        stream.read_exact(&mut header).ok()?;
+        let count = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let mut content = vec![0; count + usize::from(header[6])];
+        stream.read_exact(&mut content).ok()?;
+        let mut content = &content[..count];
+        match header[1] {
+            1 => assert_eq!(content[..3], [0, 1, 1], "a responder whose connection stays open"),
+            4 => {
+                while !content.is_empty() {
+                    let (name, value) = (length(&mut content), length(&mut content));
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    received.params.push((text(&content[..name]), text(&content[name..name + value])));
+                    content = &content[name + value..];
+                }
+            }
+            5 if count == 0 => return Some(received),
+            5 => received.body.extend_from_slice(content),
+            kind => panic!("record of type {kind}"),
+        }
+    }
+}
+
+/// An application that sends what `respond` returns, and counts its connections.
+fn application(
+    respond: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (connections, respond) = (Arc::new(AtomicUsize::new(0)), Arc::new(respond));
+    let count = connections.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, respond) = (stream.unwrap(), respond.clone());
+            count.fetch_add(1, Ordering::SeqCst);
+            std::thread::spawn(move || {
+                while let Some(received) = request(&mut stream) {
+                    if stream.write_all(&respond(&received)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, connections)
+}
+
+fn server(folder: &Folder, address: SocketAddr, route: &str) -> Server {
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nworkers 1\nupstream \"php\" {{\n  server \"{address}\"\n  protocol fastcgi\n  \
+             fastcgi-root \"/srv/none\"\n  fastcgi-param \"APP_ENV\" \"test\"\n}}\n\
+             site * {{ route \"/\" {{ proxy \"php\"\n{route} }} }}\n"
+        ),
+    );
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
+    Server::start(command)
+}
+
+/// One request over its own connection: the status, the head and the body, its chunks joined.
+fn fetch(server: &Server, method: &str, target: &str, body: &[u8]) -> (String, String, Vec<u8>) {
+    let mut stream = server.connect();
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    write!(stream, "{method} {target} HTTP/1.0\r\nHost: t\r\n{length}\r\n").unwrap();
+    stream.write_all(body).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    (head[9..12].to_owned(), head, bytes[end..].to_vec())
+}
+
+#[test]
+fn scripts_get_parameters_and_bodies_over_one_connection() {
+    let (address, connections) = application(|received| {
+        let text =
+            ["REQUEST_METHOD", "SCRIPT_FILENAME", "PATH_INFO", "QUERY_STRING", "CONTENT_LENGTH", "APP_ENV"]
+                .map(|name| received.param(name))
+                .join("|");
+        let text = format!("Status: 201 Created\r\nX-Powered-By: test\r\n\r\n{text}|{}", received.body.len());
+        [record(STDERR, 1, b"a notice\n", 7), stdout(text.as_bytes()), end()].concat()
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "");
+    let (status, head, body) = fetch(&server, "GET", "/a.php/b?c=d", b"");
+    assert_eq!(status, "201");
+    assert!(head.to_lowercase().contains("x-powered-by: test"), "{head}");
+    assert_eq!(String::from_utf8(body).unwrap(), "GET|/srv/none/a.php|/b|c=d|-|test|0");
+    let (_, _, body) = fetch(&server, "POST", "/posts/1", &[b'x'; 300_000]);
+    assert_eq!(String::from_utf8(body).unwrap(), "POST|/srv/none/index.php|||300000|test|300000");
+    let (status, _, body) = fetch(&server, "HEAD", "/", b"");
+    assert_eq!((status.as_str(), body.len()), ("201", 0));
+    assert_eq!(connections.load(Ordering::SeqCst), 1, "it stays open");
+}
+
+#[test]
+fn large_responses_arrive_complete_with_and_without_a_length() {
+    let body: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let expected = body.clone();
+    let (address, connections) = application(move |received| {
+        let length = match received.param("QUERY_STRING") {
+            "length" => format!("Content-Length: {}\r\n", body.len()),
+            _ => String::new(),
+        };
+        [stdout(format!("{length}\r\n").as_bytes()), stdout(&body), end()].concat()
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "");
+    for target in ["/?length", "/?length"] {
+        let (status, _, found) = fetch(&server, "GET", target, b"");
+        assert_eq!(status, "200");
+        assert!(found == expected, "{target}: {} bytes", found.len());
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn broken_applications_get_a_502_and_the_next_request_a_new_connection() {
+    let (address, _) = application(|received| match received.param("QUERY_STRING") {
+        "id" => record(STDOUT, 2, b"X-A: b\r\n\r\nhi", 0),
+        "kind" => record(5, 1, b"X-A: b\r\n\r\nhi", 0),
+        "version" => b"HTTP/1.1 200 OK\r\n\r\n".to_vec(),
+        "end" => end(),
+        "overloaded" => record(END, 1, &[0, 0, 0, 0, 2, 0, 0, 0], 0),
+        "switch" => [stdout(b"Status: 101\r\n\r\n"), end()].concat(),
+        "head" => vec![stdout(&[b'h'; 8000]); 10].concat(),
+        "twice" => [stdout(b"Content-Length: 2\r\n\r\nhi"), end(), end()].concat(),
+        "stderr" => {
+            [record(STDERR, 1, &[b'e'; 60_000], 0), stdout(b"Content-Length: 2\r\n\r\nhi"), end()].concat()
+        }
+        _ => [stdout(b"Content-Length: 2\r\n\r\nhi"), end()].concat(),
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "");
+    // Each is followed by a good request, so the server is never considered down.
+    for what in ["id", "kind", "version", "end", "overloaded", "switch", "head"] {
+        assert_eq!(fetch(&server, "GET", &format!("/?{what}"), b"").0, "502", "{what}");
+        assert_eq!(fetch(&server, "GET", "/", b"").2, b"hi", "after {what}");
+    }
+    assert_eq!(fetch(&server, "GET", "/?stderr", b"").2, b"hi");
+    fetch(&server, "GET", "/?twice", b"");
+    assert_eq!(fetch(&server, "GET", "/", b"").2, b"hi");
+}
+
+#[test]
+fn a_cache_keeps_what_an_application_sends() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let (address, _) = application(move |_| {
+        let run = count.fetch_add(1, Ordering::SeqCst);
+        [stdout(format!("Cache-Control: max-age=60\r\n\r\nrun {run}").as_bytes()), end()].concat()
+    });
+    let folder = Folder::new();
+    let server = server(&folder, address, "cache \"1m\"");
+    for _ in 0..3 {
+        assert_eq!(fetch(&server, "GET", "/", b"").2, b"run 0");
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let folder = Folder::new();
+    for (settings, why) in [
+        ("protocol fastcgi", "needs fastcgi-root"),
+        ("protocol fastcgi\nfastcgi-root \"srv\"", "need an absolute path"),
+        ("protocol fastcgi\nfastcgi-root \"/srv\"\nhealth-check \"/\"", "health-check is not possible"),
+        ("protocol fastcgi\nfastcgi-root \"/srv\"\nfastcgi-param \"A B\" \"c\"", "letters, digits"),
+    ] {
+        let text = format!(
+            "listen \"127.0.0.1:0\"\nupstream \"php\" {{\nserver \"127.0.0.1:1\"\n{settings}\n}}\nsite * {{ route \"/\" {{ proxy \"php\" }} }}\n"
+        );
+        folder.write("bad.kdl", text);
+        let output =
+            Command::new(program("flatout")).arg("check").arg(folder.0.join("bad.kdl")).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && message.contains(why), "{settings}: {message}");
+    }
+}
