@@ -77,7 +77,7 @@ impl Service for Files {
             Some(Node::Folder) => redirect(head, response),
             Some(Node::Listing(html)) => listing(html.clone(), response),
             None if !tree.is_complete() => self.not_seen_yet(head, request.path, response),
-            None => self.missing(head, request.path, tree, response),
+            None => self.missing(&request, tree, response),
         }
         Reply::Now
     }
@@ -265,7 +265,8 @@ impl Files {
     }
 
     /// Responds for a path that does not exist.
-    fn missing(&self, head: &Head<'_>, path: &[u8], tree: &Tree, response: &mut Response) {
+    fn missing(&self, request: &Request<'_>, tree: &Tree, response: &mut Response) {
+        let (head, path) = (&request.head, request.path);
         if self.site.plan.spa
             && !has_extension(path)
             && let Some(Node::File(index)) = tree.get(b"/")
@@ -281,7 +282,7 @@ impl Files {
             return;
         }
         self.answer_404(response);
-        adapt_error_page(head, response);
+        adapt_error_page(head, request.number, response);
     }
 
     /// Responds for a file that exists but cannot be read completely now.

@@ -134,7 +134,7 @@ pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
     // After the rules: a page of their own stays as it is.
     if context.response.status().code() >= 400 {
-        adapt_error_page(&context.request.head, context.response);
+        adapt_error_page(&context.request.head, context.request.number, context.response);
     }
     Next::Continue(())
 }
