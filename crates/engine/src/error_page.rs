@@ -48,7 +48,7 @@ pub fn adapt_error_page(head: &Head<'_>, number: u64, response: &mut Response) {
 
 fn write_with_id(form: ErrorForm, head: &Head<'_>, number: u64, detail: &str, response: &mut Response) {
     let (sent, mut id) = (sent_request_id(head), Vec::new());
-    if sent.is_some() || form != ErrorForm::Text {
+    if sent.is_some() || (form != ErrorForm::Text && number != 0) {
         write_request_id(sent, number, &mut id);
     }
     write_as(form, std::str::from_utf8(&id).ok().filter(|id| !id.is_empty()), detail, response);

@@ -65,7 +65,9 @@ impl Record {
         (began_ns, number): (u64, u64),
     ) -> Record {
         let mark = match recorder {
-            Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address(), tls, number }),
+            Some(service) => {
+                begun(service, &Begun { head: None, refused, peer: peer.address(), tls, number })
+            }
             None => 0,
         };
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)

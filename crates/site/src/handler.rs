@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, adapt_error_page, bug};
 use flatout_wire::head::parse_kept;
-use flatout_wire::{Method, Status};
+use flatout_wire::{Head, Method, Status};
 
 use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
 use super::page_request::PageRequest;
@@ -208,7 +208,7 @@ fn proxy(
 
 /// The request, for a handler that keeps it.
 fn take_request<'a>(request: &mut Request<'a>) -> Request<'a> {
-    let rest = Request::detached(request.head, request.path, RequestBody::NONE);
+    let rest = detached(request, request.head, request.path);
     std::mem::replace(request, rest)
 }
 
@@ -247,11 +247,18 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
     };
     let Some(path) = resolution.file_path() else { return false };
     match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
-        false => drop(folder.call(Request::detached(request.head, &path, RequestBody::NONE), response)),
+        false => drop(folder.call(detached(request, request.head, &path), response)),
         // The whole file is the page, whatever the request said about ranges and versions.
         true => page(&**folder, request, &path, response),
     }
     response.status() != Status::NOT_FOUND
+}
+
+/// A request for a part of the handling of another one, with the same number.
+fn detached<'a>(of: &Request<'_>, head: Head<'a>, path: &'a [u8]) -> Request<'a> {
+    let mut request = Request::detached(head, path, RequestBody::NONE);
+    request.number = of.number;
+    request
 }
 
 /// Responds with a whole file.
@@ -260,7 +267,7 @@ fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut
     let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
     let mut fields = Vec::new();
     if let Some(head) = parse_kept(text.as_bytes(), &mut fields, None) {
-        folder.call(Request::detached(head, path, RequestBody::NONE), response);
+        folder.call(detached(request, head, path), response);
     }
 }
 

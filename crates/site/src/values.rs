@@ -141,7 +141,10 @@ fn is_traceparent(text: &[u8]) -> bool {
     let (Some(version), Some(trace), Some(span), Some(_)) = (has(2), has(32), has(16), has(2)) else {
         return false;
     };
-    is_something(&trace) && is_something(&span) && version != b"ff" && (version != b"00" || parts.next().is_none())
+    is_something(&trace)
+        && is_something(&span)
+        && version != b"ff"
+        && (version != b"00" || parts.next().is_none())
 }
 
 fn is_lower_hex(byte: &u8) -> bool {

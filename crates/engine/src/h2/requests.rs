@@ -179,7 +179,8 @@ pub(super) fn serve_collected(
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
         let (number, ticket) = (whole.number, whole.ticket.take());
-        let request = || Request { head, path, body, peer, tls, listener, number, ticket, parking: Some(&parking) };
+        let request =
+            || Request { head, path, body, peer, tls, listener, number, ticket, parking: Some(&parking) };
         call(&*serving.service, request, &mut serving.response)
     } else if head.is_some() {
         serving.response = refused(BAD_PATH);

@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn ids_of_clients_are_short_and_harmless() {
-        for (id, expected) in [(&b"a-1_x.Y"[..], true), (b"", false), (b"a b", false), (b"<b>", false), (b"a\"", false)] {
+        for (id, expected) in
+            [(&b"a-1_x.Y"[..], true), (b"", false), (b"a b", false), (b"<b>", false), (b"a\"", false)]
+        {
             assert_eq!(is_request_id(id), expected);
         }
         assert!(is_request_id(&[b'a'; ID_BYTES_MAX]) && !is_request_id(&[b'a'; ID_BYTES_MAX + 1]));

@@ -137,7 +137,17 @@ impl Park for ExchangeKey {
 impl<'a> Request<'a> {
     /// A request without a connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
-        Request { head, path, body, peer: None, tls: None, listener: 0, number: 0, ticket: None, parking: None }
+        Request {
+            head,
+            path,
+            body,
+            peer: None,
+            tls: None,
+            listener: 0,
+            number: 0,
+            ticket: None,
+            parking: None,
+        }
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later
