@@ -28,7 +28,10 @@ fn list(State(database): State<Database>) -> Result<Json<Vec<Note>>, Problem> {
     Ok(Json(database.all()?))
 }
 
-fn add(State(database): State<Database>, Json(note): Json<NewNote>) -> Result<(Status, Json<Note>), Problem> {
+fn add(
+    State(database): State<Database>,
+    Json(note): Json<NewNote>,
+) -> Result<(Status, Json<Note>), Problem> {
     if note.text.trim().is_empty() {
         let detail = "`text` is empty: a note needs at least one character";
         return Err(Problem::new(Status::UNPROCESSABLE_CONTENT).detail(detail));
@@ -37,9 +40,16 @@ fn add(State(database): State<Database>, Json(note): Json<NewNote>) -> Result<(S
 }
 
 fn show(State(database): State<Database>, Path(id): Path<i64>) -> Result<Json<Note>, Problem> {
-    database.find(id)?.map(Json).ok_or(Problem::new(Status::NOT_FOUND))
+    database
+        .find(id)?
+        .map(Json)
+        .ok_or(Problem::new(Status::NOT_FOUND))
 }
 
 fn remove(State(database): State<Database>, Path(id): Path<i64>) -> Result<(), Problem> {
-    if database.remove(id)? { Ok(()) } else { Err(Problem::new(Status::NOT_FOUND)) }
+    if database.remove(id)? {
+        Ok(())
+    } else {
+        Err(Problem::new(Status::NOT_FOUND))
+    }
 }
