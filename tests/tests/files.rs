@@ -740,3 +740,21 @@ fn files_of_new_folders_are_not_missed() {
         until("the first file", || server.get(&format!("/{number}/file"), "").text() == "here");
     }
 }
+
+#[test]
+fn an_error_page_says_once_what_it_varies_by() {
+    let folder = filled();
+    let alone = site(&folder, &[]);
+    let place = folder.0.join("site.kdl");
+    std::fs::write(&place, format!("listen \"127.0.0.1:0\"\nworkers 1\nfiles {:?}\n", folder.0)).unwrap();
+    let mut command = std::process::Command::new(flatout_tests::program("flatout"));
+    command.arg("serve").arg("-c").arg(&place);
+    let in_site = Server::start(command);
+    for server in [alone, in_site] {
+        for accept in ["", "Accept: text/html\r\n", "Accept: */*\r\nX-Request-Id: a\r\n"] {
+            let missing = server.get("/nothing", accept);
+            let count = missing.head.to_ascii_lowercase().matches("\r\nvary:").count();
+            assert_eq!((missing.status, count), (404, 1), "{accept:?}: {}", missing.head);
+        }
+    }
+}

@@ -67,6 +67,8 @@ mod push;
 mod push_groups;
 #[path = "reloading.rs"]
 mod reloading;
+#[path = "remote.rs"]
+mod remote;
 #[path = "request_ids.rs"]
 mod request_ids;
 #[path = "rules.rs"]

@@ -27,6 +27,21 @@ pub fn write_error_page_of(head: &[u8], detail: &str, response: &mut Response) {
     write(field_of(head, b"accept"), field_of(head, b"x-request-id"), detail, response);
 }
 
+/// Writes an error without details into an empty response. What clients without preferences get is not put together each time.
+pub fn write_error(request: &Request<'_>, status: Status, response: &mut Response) {
+    let head = &request.head;
+    response.set_status(status);
+    match head.field("accept").map_or(ErrorForm::Text, ErrorForm::of) {
+        ErrorForm::Text if head.field("x-request-id").is_none() => {
+            response.encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\nVary: Accept\r\n");
+            let page = response.buffer();
+            page.extend_from_slice(status.reason().as_bytes());
+            page.push(b'\n');
+        }
+        form => write_with_id(form, head, request.number, "", response),
+    }
+}
+
 /// Changes the default body of an error, which is the reason phrase of its status, to the form that the client with this head
 /// prefers. Other bodies stay: somebody has chosen them. `number` is that of the request.
 pub fn adapt_error_page(head: &Head<'_>, number: u64, response: &mut Response) {

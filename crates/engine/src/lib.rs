@@ -52,7 +52,7 @@ mod worker;
 
 pub use bug::{bugs_total, report_bug};
 pub use error::Error;
-pub use error_page::{adapt_error_page, write_error_page, write_error_page_of};
+pub use error_page::{adapt_error_page, write_error, write_error_page, write_error_page_of};
 pub use exchange::{
     BodyMemory, GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push,
     Tunnel, TunnelEnd, TunnelProgress, Worker,

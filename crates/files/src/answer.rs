@@ -9,17 +9,17 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{
-    Body, BodyPlan, FileRange, Part, Prepared, Reply, Request, Response, Service, adapt_error_page,
-};
+use flatout_engine::{Body, FileRange, Part, Request, Response, write_error};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
 
 use super::disk::{self, Reached};
 use super::entry::{Content, Entry, Sidecar, Variant};
+use super::fetch::{Fetched, Needed};
 use super::indexer::FolderState;
 use super::opened::{OpenFiles, Opened};
+use super::remote::{RemoteBody, Threads};
 use super::tree::{Node, Tree};
 
 /// Contents up to this size are copied, because that costs less than incrementing a shared reference count.
@@ -32,10 +32,15 @@ const ALLOW: &str = "GET, HEAD, OPTIONS";
 
 /// One worker's view of a folder.
 pub(crate) struct Files {
-    site: Arc<FolderState>,
+    pub(crate) site: Arc<FolderState>,
+    /// What other threads have found, and what they are to look for next (`fetch.rs`).
+    pub(crate) fetched: RefCell<Option<Fetched>>,
+    pub(crate) needed: RefCell<Option<Needed>>,
     tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
     open: RefCell<OpenFiles>,
     boundary: String,
+    /// The page of a file that does not exist is in the form that its client prefers; a site does that itself, after its rules.
+    writes_pages: bool,
 }
 
 /// Lets the worker cache the pointer to the site's tree.
@@ -49,47 +54,43 @@ impl std::ops::Deref for SharedTree {
     }
 }
 
-impl Service for Files {
-    /// Files need no request body: whatever the method, the response does not wait for it.
-    fn prepare(&self, _: &Head<'_>, _: &[u8], _: u16) -> Prepared {
-        BodyPlan::None.into()
+impl Files {
+    pub(crate) fn new(site: Arc<FolderState>, writes_pages: bool) -> Files {
+        Files {
+            tree: RefCell::new(Cache::new(SharedTree(site.clone()))),
+            open: RefCell::default(),
+            fetched: RefCell::default(),
+            needed: RefCell::default(),
+            boundary: format!("flatout-{:016x}", RandomState::new().hash_one(0)),
+            site,
+            writes_pages,
+        }
     }
 
-    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        let head = &request.head;
+    /// Writes the response to a request, unless [`Files::needed`] is set afterwards.
+    pub(crate) fn respond(&self, request: &Request<'_>, response: &mut Response) {
+        let (head, path) = (&request.head, request.path);
         match head.method {
             Method::Get | Method::Head => {}
             Method::Options => {
                 response.set_status(Status::NO_CONTENT).header("Allow", ALLOW);
-                return Reply::Now;
+                return;
             }
             Method::Other => return self.refuse(Status::NOT_IMPLEMENTED, response),
             _ => {
                 self.refuse(Status::METHOD_NOT_ALLOWED, response);
                 response.header("Allow", ALLOW);
-                return Reply::Now;
+                return;
             }
         }
         let mut tree = self.tree.borrow_mut();
         let tree = tree.load();
-        match tree.get(request.path) {
+        match tree.get(path) {
             Some(Node::File(entry)) => self.file(head, entry, response),
             Some(Node::Folder) => redirect(head, response),
             Some(Node::Listing(html)) => listing(html.clone(), response),
-            None if !tree.is_complete() => self.not_seen_yet(head, request.path, response),
-            None => self.missing(&request, tree, response),
-        }
-        Reply::Now
-    }
-}
-
-impl Files {
-    pub(crate) fn new(site: Arc<FolderState>) -> Files {
-        Files {
-            tree: RefCell::new(Cache::new(SharedTree(site.clone()))),
-            open: RefCell::default(),
-            boundary: format!("flatout-{:016x}", RandomState::new().hash_one(0)),
-            site,
+            None if !tree.is_complete() => self.not_seen_yet(head, path, response),
+            None => self.missing(request, tree, response),
         }
     }
 
@@ -112,12 +113,28 @@ impl Files {
         }
     }
 
+    /// The current state of an entry's file. `None`: other threads have to find it, and `needed` says so.
+    fn reach(&self, entry: &Arc<Entry>) -> Option<Reached> {
+        match &self.site.remote {
+            None => Some(disk::reach(&self.site, &mut self.open.borrow_mut(), entry)),
+            Some(_) => self.fetched_entry(entry),
+        }
+    }
+
+    /// The same for a path, during the first scan of the folder.
+    fn find(&self, path: &[u8]) -> Option<disk::Found> {
+        match &self.site.remote {
+            None => Some(disk::find(&self.site, path)),
+            Some(_) => self.fetched_path(path),
+        }
+    }
+
     /// Responds with a file on disk.
     fn plain(&self, head: &Head<'_>, entry: &Arc<Entry>, variant: &Variant, response: &mut Response) {
-        let reached = disk::reach(&self.site, &mut self.open.borrow_mut(), entry);
+        let Some(reached) = self.reach(entry) else { return };
         match reached {
             Reached::Same(opened) => {
-                self.variant(head, entry, variant, &VariantSource::File(&opened, entry), response);
+                self.variant(head, entry, variant, &self.source_of(&opened, entry), response);
             }
             Reached::Newer(entry, opened) => self.send_as_it_is(head, &entry, &opened, response),
             Reached::NotNow => self.refuse_for_now(response),
@@ -134,12 +151,12 @@ impl Files {
         sidecar: &Arc<Entry>,
         response: &mut Response,
     ) {
-        let reached = disk::reach(&self.site, &mut self.open.borrow_mut(), sidecar);
+        let Some(reached) = self.reach(sidecar) else { return };
         let contents = entry.contents();
         let plain = contents.variants.first().filter(|_| entry.has_plain);
         match (reached, plain) {
             (Reached::Same(opened), _) => {
-                self.variant(head, entry, variant, &VariantSource::File(&opened, sidecar), response);
+                self.variant(head, entry, variant, &self.source_of(&opened, sidecar), response);
             }
             (_, Some(plain)) => match &plain.content {
                 Content::Memory(bytes) => {
@@ -163,29 +180,35 @@ impl Files {
     /// Responds with an open file that is not an entry of the tree, and has one form.
     fn send_as_it_is(&self, head: &Head<'_>, entry: &Entry, opened: &Opened, response: &mut Response) {
         match entry.contents().choose(head.field("accept-encoding")) {
-            Some(variant) => {
-                self.variant(head, entry, variant, &VariantSource::File(opened, entry), response)
-            }
+            Some(variant) => self.variant(head, entry, variant, &self.source_of(opened, entry), response),
             None => self.refuse_codings(response),
         }
     }
 
     /// Responds during the first scan of the folder: a path that is not in the tree may still exist.
     fn not_seen_yet(&self, head: &Head<'_>, path: &[u8], response: &mut Response) {
-        match disk::find(&self.site, path) {
+        let Some(found) = self.find(path) else { return };
+        match found {
             disk::Found::File(entry, opened) => return self.send_as_it_is(head, &entry, &opened, response),
             disk::Found::Folder => return redirect(head, response),
             disk::Found::Listing(html) => return listing(html, response),
             disk::Found::NotNow => return self.refuse_for_now(response),
             disk::Found::Nothing => {}
         }
-        if self.site.plan.spa
-            && !has_extension(path)
-            && let disk::Found::File(entry, opened) = disk::find(&self.site, b"/")
-        {
-            return self.send_as_it_is(head, &entry, &opened, response);
+        if self.site.plan.spa && !has_extension(path) {
+            let Some(found) = self.find(b"/") else { return };
+            if let disk::Found::File(entry, opened) = found {
+                return self.send_as_it_is(head, &entry, &opened, response);
+            }
         }
         self.answer_404(response);
+    }
+
+    fn source_of<'f>(&'f self, opened: &'f Opened, entry: &'f Entry) -> VariantSource<'f> {
+        match &self.site.remote {
+            None => VariantSource::File(opened, entry),
+            Some(threads) => VariantSource::Remote(opened, entry, threads),
+        }
     }
 
     fn variant(
@@ -230,6 +253,11 @@ impl Files {
                     response.set_status(Status::PARTIAL_CONTENT).encoded_fields(&variant.fields);
                     response.header("Content-Range", content_range(range, length));
                     source.write(range.clone(), response);
+                }
+                // One after the other; the client may ask for each (RFC 9110 section 14.2).
+                _ if matches!(source, VariantSource::Remote(..)) => {
+                    response.encoded_fields(&variant.fields);
+                    source.write(0..length, response);
                 }
                 ranges => self.multipart(entry, variant, source, ranges, response),
             },
@@ -281,12 +309,14 @@ impl Files {
             response.set_body(Body::Shared(bytes.clone()));
             return;
         }
-        self.answer_404(response);
-        adapt_error_page(head, request.number, response);
+        match self.writes_pages {
+            true => write_error(request, Status::NOT_FOUND, response),
+            false => self.answer_404(response),
+        }
     }
 
     /// Responds for a file that exists but cannot be read completely now.
-    fn refuse_for_now(&self, response: &mut Response) {
+    pub(crate) fn refuse_for_now(&self, response: &mut Response) {
         self.refuse(Status::SERVICE_UNAVAILABLE, response);
         response.header("Retry-After", RETRY_AFTER_S);
     }
@@ -301,12 +331,11 @@ impl Files {
         self.refuse(Status::NOT_FOUND, response);
     }
 
-    fn refuse(&self, status: Status, response: &mut Response) -> Reply {
+    fn refuse(&self, status: Status, response: &mut Response) {
         response.set_status(status).encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\n");
         let body = response.buffer();
         body.extend_from_slice(status.reason().as_bytes());
         body.push(b'\n');
-        Reply::Now
     }
 }
 
@@ -315,6 +344,8 @@ enum VariantSource<'a> {
     Memory(&'a Bytes),
     /// An open file that is this version.
     File(&'a Opened, &'a Entry),
+    /// The same on a volume that may hang.
+    Remote(&'a Opened, &'a Entry, &'a Arc<Threads>),
 }
 
 impl VariantSource<'_> {
@@ -332,6 +363,10 @@ impl VariantSource<'_> {
             VariantSource::File(opened, entry) => {
                 response.set_body(Body::File(file_range(opened, entry, range)));
             }
+            VariantSource::Remote(opened, entry, threads) => {
+                let body = RemoteBody::new(Arc::clone(threads), file_range(opened, entry, range));
+                response.set_body(Body::Stream(Box::pin(body)));
+            }
         }
     }
 
@@ -340,7 +375,9 @@ impl VariantSource<'_> {
             VariantSource::Memory(bytes) => {
                 Part::Bytes(bytes.slice(range.start as usize..range.end as usize))
             }
-            VariantSource::File(opened, entry) => Part::File(file_range(opened, entry, range)),
+            VariantSource::File(opened, entry) | VariantSource::Remote(opened, entry, _) => {
+                Part::File(file_range(opened, entry, range))
+            }
         }
     }
 }

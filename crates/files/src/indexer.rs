@@ -16,6 +16,7 @@ use super::faults::Faults;
 use super::inbox::{Batch, Inbox};
 use super::load::{Loaded, load, loadable_bytes, plain_of};
 use super::memory::Memory;
+use super::remote::Threads;
 use super::scan::{self, ScanResult};
 use super::source::Source;
 use super::tree::{Known, Tree};
@@ -43,6 +44,8 @@ pub(crate) struct FolderState {
     pub(crate) plan: Plan,
     pub(crate) inbox: Arc<Inbox>,
     precompress: Arc<precompress::Queue>,
+    /// Those that wait for the folder in place of workers, if it may hang: it is on a volume that does not report changes.
+    pub(crate) remote: Option<Arc<Threads>>,
 }
 
 impl FolderState {
@@ -119,6 +122,7 @@ pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<FolderState>, Indexer)> {
         plan: plan.clone(),
         inbox,
         precompress: Arc::default(),
+        remote: matches!(plan.watch, Watch::Sweep(_)).then(Arc::default),
     });
     let indexer = Indexer::new(&site, plan, watching);
     Ok((site, indexer))

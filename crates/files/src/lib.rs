@@ -25,6 +25,7 @@ mod answer;
 mod disk;
 mod entry;
 mod faults;
+mod fetch;
 mod head;
 mod hidden;
 mod inbox;
@@ -36,6 +37,7 @@ mod memory;
 mod names;
 mod opened;
 mod precompress;
+mod remote;
 mod scan;
 mod source;
 #[cfg(test)]
@@ -128,7 +130,12 @@ impl Site {
 
     /// One worker's service.
     pub fn service(&self) -> Box<dyn Service> {
-        Box::new(answer::Files::new(self.site.clone()))
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), true))
+    }
+
+    /// The same for a site, which writes the pages of errors itself, after its rules.
+    pub fn part_of_site(&self) -> Box<dyn Service> {
+        Box::new(fetch::WorkerFiles::new(self.site.clone(), false))
     }
 
     /// The number of known files.

@@ -1,5 +1,7 @@
 //! The steps of a request that all guards have let through: a file, its body, an upstream, a redirect, a text.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, adapt_error_page, bug};
@@ -51,11 +53,14 @@ pub(super) fn try_files(worker: &SiteWorker, context: &mut RequestContext<'_>) -
     if !matches!(context.request.head.method, Method::Get | Method::Head) {
         return Next::Continue(());
     }
-    if file(worker, folder, context) {
-        return Next::Break(Outcome::Respond);
+    match file(worker, folder, context) {
+        Found::File => Next::Break(Outcome::Respond),
+        Found::Later(response) => Next::Break(Outcome::Suspend(Event::Response(response), Step::TryFiles)),
+        Found::Nothing => {
+            context.response.reset();
+            Next::Continue(())
+        }
     }
-    context.response.reset();
-    Next::Continue(())
 }
 
 /// Collects a body that the handler needs as a whole. Only such bodies are streamed to a site.
@@ -84,8 +89,14 @@ pub(super) fn handle(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
         CompiledAction::Proxy(forward) => proxy(worker, context, route, forward),
         CompiledAction::Push(plan) => channel(worker, context, plan),
         CompiledAction::Files(folder) => {
-            if !file(worker, *folder, context) && context.response.status() == Status::OK {
-                write_status(Status::NOT_FOUND, context.response);
+            match file(worker, *folder, context) {
+                Found::Later(response) => {
+                    return Next::Break(Outcome::Suspend(Event::Response(response), Step::Handler));
+                }
+                Found::Nothing if context.response.status() == Status::OK => {
+                    write_status(Status::NOT_FOUND, context.response);
+                }
+                Found::File | Found::Nothing => {}
             }
             Next::Continue(())
         }
@@ -237,21 +248,41 @@ fn channel(worker: &SiteWorker, context: &mut RequestContext<'_>, plan: &Arc<pus
     Next::Break(Outcome::Reply(reply))
 }
 
-/// Responds from a folder; returns whether the folder has the file.
-fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> bool {
+/// What a folder has for a request.
+enum Found {
+    /// The response is written.
+    File,
+    /// There is none.
+    Nothing,
+    /// The folder is on a volume that may take its time: the response comes from a future.
+    Later(Pin<Box<dyn Future<Output = Response>>>),
+}
+
+/// Responds from a folder.
+fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) -> Found {
     let RequestContext { request, resolution, response, progress, .. } = context;
     let Some(folder) = worker.folders.get(folder) else {
         bug!("no folder has the index {folder}");
         write_status(Status::INTERNAL_SERVER_ERROR, response);
-        return true;
+        return Found::File;
     };
-    let Some(path) = resolution.file_path() else { return false };
-    match progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) {
-        false => drop(folder.call(detached(request, request.head, &path), response)),
+    let Some(path) = resolution.file_path() else { return Found::Nothing };
+    let reply = match progress.made.take() {
+        Some(made) => {
+            **response = *made;
+            Reply::Now
+        }
         // The whole file is the page, whatever the request said about ranges and versions.
-        true => page(&**folder, request, &path, response),
+        None if progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) => {
+            page(&**folder, request, &path, response)
+        }
+        None => folder.call(detached(request, request.head, &path), response),
+    };
+    match reply {
+        Reply::Later(response) => Found::Later(response),
+        _ if response.status() == Status::NOT_FOUND => Found::Nothing,
+        _ => Found::File,
     }
-    response.status() != Status::NOT_FOUND
 }
 
 /// A request for a part of the handling of another one, with the same number.
@@ -262,12 +293,13 @@ fn detached<'a>(of: &Request<'_>, head: Head<'a>, path: &'a [u8]) -> Request<'a>
 }
 
 /// Responds with a whole file.
-fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) {
+fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) -> Reply {
     let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
     let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
     let mut fields = Vec::new();
-    if let Some(head) = parse_kept(text.as_bytes(), &mut fields, None) {
-        folder.call(detached(request, head, path), response);
+    match parse_kept(text.as_bytes(), &mut fields, None) {
+        Some(head) => folder.call(detached(request, head, path), response),
+        None => Reply::Now,
     }
 }
 

@@ -186,7 +186,7 @@ impl Sites {
         worker_channels: Option<Rc<WorkerChannels>>,
         lane: Option<Lane>,
     ) -> Box<dyn Service> {
-        let folders = self.folders.iter().map(files::Site::service).collect();
+        let folders = self.folders.iter().map(files::Site::part_of_site).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);
         let worker = worker::SiteWorker::new(
             compiled,

@@ -67,12 +67,12 @@ request_steps! {
     Length => guard::length,
     /// 503 ⏸ Limits of concurrent requests (`Concurrency`, with the next limit).
     Concurrency => guard::concurrency,
-    /// A file of `try-files`.
+    /// ⏸ A file of `try-files` (`TryFiles`, if the volume may hang).
     TryFiles => handler::try_files,
     /// 413, 408 ⏸ Collects a body that the handler needs as a whole, and that its client sends only on request, or without a length
     /// (`Handler`). The engine collects others before.
     Body => handler::body,
-    /// An upstream, a channel, a folder, a redirect, a text.
+    /// ⏸ An upstream, a channel, a folder (`Handler`, if its volume may hang), a redirect, a text.
     Handler => handler::handle,
     /// The route for the page of an error that was made here.
     ErrorRoute => handler::error_route,
@@ -143,6 +143,8 @@ pub(crate) struct Progress {
     pub(crate) rerouted: Option<Box<Rerouted>>,
     /// It has to be delayed to an even rate.
     pub(crate) waits: Option<PaceDelay>,
+    /// The response for which it waited.
+    pub(crate) made: Option<Box<Response>>,
 }
 
 /// What was verified of a client, and noted of its request.
@@ -343,6 +345,7 @@ impl Progress {
             is_satisfied: false,
             rerouted: None,
             waits: None,
+            made: None,
         }
     }
 

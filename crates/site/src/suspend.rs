@@ -1,6 +1,8 @@
 //! Suspended requests, which resume at a step (`steps.rs`): after a delay, a password check, a response of an auth
 //! service, or when a permit is free.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ pub(crate) enum Event {
     /// A delay to an even rate.
     Pace(PaceDelay),
     Permit(oneshot::Receiver<Permit>, Duration),
+    /// A response, of a folder that cannot give it at once.
+    Response(Pin<Box<dyn Future<Output = Response>>>),
     /// The body, for whose client the guards have decided, and its limit.
     Body(Option<Lane>, u64),
 }
@@ -97,6 +101,7 @@ impl Event {
                     progress.refusal = Some(refusal(fault));
                 }
             }
+            Event::Response(response) => progress.made = Some(Box::new(response.await)),
             Event::Pace(waits) => tokio::time::sleep(waits.time).await,
             Event::Permit(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit),

@@ -342,27 +342,27 @@ fn profiles_have_certificates_and_rules_of_their_own() {
         }
         (server, client)
     };
-    let said = |listener, plan: &ClientPlan, name: &str| {
+    let outcome = |listener, plan: &ClientPlan, name: &str| {
         let (server, client) = ends(listener, plan, name);
         let fault = client.fault().or(server.fault());
         (fault.map_or("open".to_owned(), ToString::to_string), server.rules())
     };
     let open = |profile| ("open".to_owned(), acceptor.rules(profile));
-    assert_eq!(refusal(0, &folder.trusting(), "a.test"), open(0));
-    assert_eq!(refusal(0, &folder.trusting(), "b.test"), open(1));
-    assert_eq!(refusal(0, &known, "c.test"), open(2));
-    assert!(refusal(1, &folder.trusting(), "a.test").0.contains("another name: got b.test"));
+    assert_eq!(outcome(0, &folder.trusting(), "a.test"), open(0));
+    assert_eq!(outcome(0, &folder.trusting(), "b.test"), open(1));
+    assert_eq!(outcome(0, &known, "c.test"), open(2));
+    assert!(outcome(1, &folder.trusting(), "a.test").0.contains("another name: got b.test"));
     // A profile that does not exist is the first.
-    assert_eq!(refusal(2, &folder.trusting(), "a.test"), open(0));
-    assert_ne!(refusal(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
+    assert_eq!(outcome(2, &folder.trusting(), "a.test"), open(0));
+    assert_ne!(outcome(0, &folder.trusting(), "c.test").0, "open", "a certificate is required");
     let unknown = ClientPlan { identity: Some(stranger.sign("client", &["x"])), ..folder.trusting() };
-    assert_ne!(refusal(0, &unknown, "c.test").0, "open");
+    assert_ne!(outcome(0, &unknown, "c.test").0, "open");
     // The numbers of rules stay.
     let (before, changed) = ([acceptor.rules(0), acceptor.rules(2)], ServerPlan { early_data: true, ..plan });
     let prepared = acceptor.prepare(changed, selector()).unwrap();
     assert_eq!([prepared.rules(0), prepared.rules(2)], before);
     acceptor.replace(prepared);
-    assert_eq!(refusal(0, &known, "c.test"), open(2));
+    assert_eq!(outcome(0, &known, "c.test"), open(2));
 }
 
 #[test]

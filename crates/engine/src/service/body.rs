@@ -83,7 +83,7 @@ pub trait Witness: fmt::Debug + Send + Sync {
 
 impl FileRange {
     /// Whether the file still has the promised version. Costs one system call, and more only if it was written to.
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         let Ok(now) = self.file.metadata() else { return false };
         now.modified().is_ok_and(|modified| modified == self.modified)
             || self.witness.as_ref().is_some_and(|witness| witness.is_unchanged(&self.file, &now))

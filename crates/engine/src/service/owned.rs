@@ -118,6 +118,11 @@ impl RequestOrigin {
         self.key
     }
 
+    /// The number of the request.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     fn call<T>(
         &self,
         head: &[u8],

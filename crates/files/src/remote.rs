@@ -1,0 +1,242 @@
+//! Files of a volume that may hang, as one over a network does: what waits for it waits on threads of its own, and no worker does.
+//!
+//! Each folder has its own threads, so that a volume that hangs delays no other. A thread that waits for one cannot be ended; there are
+//! at most [`THREADS_MAX`], and what does not find a place in their queue gets 503.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::{BoxError, FileRange};
+use flatout_lane::cpu;
+use http_body::{Frame, SizeHint};
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+/// Threads of one folder. Each waits for one answer of the volume.
+const THREADS_MAX: usize = 16;
+
+/// What waits for one of them.
+const JOBS_MAX: usize = 256;
+
+/// How long a request waits for its file to be opened; then it gets 503.
+pub(crate) const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a response waits for its next piece; then it is aborted.
+const READ_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes that are read at once: one request over NFS.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The threads of one folder, started when they are needed. They end when this is dropped.
+#[derive(Default)]
+pub(crate) struct Threads(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    /// Those without a job.
+    idle: usize,
+    is_closing: bool,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Threads {
+    /// Calls a function on one of the threads. `None` if too much waits already.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        function: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<oneshot::Receiver<T>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.0.lock();
+        if state.jobs.len() >= JOBS_MAX {
+            return None;
+        }
+        if state.idle <= state.jobs.len() && state.threads < THREADS_MAX {
+            let shared = self.0.clone();
+            let thread = std::thread::Builder::new().name("files-remote".to_owned());
+            match thread.spawn(move || shared.work()) {
+                Ok(_) => state.threads += 1,
+                Err(_) if state.threads == 0 => return None,
+                Err(_) => {}
+            }
+        }
+        state.jobs.push_back(Box::new(move || {
+            // Nobody may be waiting any more.
+            if !sender.is_closed() {
+                let _ = sender.send(function());
+            }
+        }));
+        drop(state);
+        self.0.changed.notify_one();
+        Some(receiver)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.lock().is_closing = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change under the lock leaves consistent data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        // It was started by a worker, which is pinned to a CPU.
+        cpu::unpin();
+        let mut state = self.lock();
+        loop {
+            match state.jobs.pop_front() {
+                Some(job) => {
+                    drop(state);
+                    job();
+                    state = self.lock();
+                }
+                None if state.is_closing => return,
+                None => {
+                    state.idle += 1;
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.idle -= 1;
+                }
+            }
+        }
+    }
+}
+
+/// A range of a file, read by the folder's threads while it is sent: one piece ahead of the client.
+pub(crate) struct RemoteBody {
+    threads: Arc<Threads>,
+    range: FileRange,
+    piece: Option<oneshot::Receiver<io::Result<Bytes>>>,
+    late: Pin<Box<Sleep>>,
+}
+
+impl RemoteBody {
+    /// The range; its first piece is requested at once. Must be called on a runtime.
+    pub(crate) fn new(threads: Arc<Threads>, range: FileRange) -> RemoteBody {
+        let mut body = RemoteBody { threads, range, piece: None, late: Box::pin(sleep(READ_TIME_MAX)) };
+        body.request();
+        body
+    }
+
+    /// Requests the next piece.
+    fn request(&mut self) {
+        let bytes = self.range.bytes.min(PIECE_BYTES);
+        let piece = FileRange { bytes, ..self.range.clone() };
+        self.piece = match bytes {
+            0 => None,
+            _ => self.threads.run(move || read(&piece)),
+        };
+        self.late.as_mut().reset(tokio::time::Instant::now() + READ_TIME_MAX);
+    }
+}
+
+impl http_body::Body for RemoteBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.range.bytes == 0 {
+            return Poll::Ready(None);
+        }
+        let Some(piece) = self.piece.as_mut() else {
+            return Poll::Ready(Some(Err("too much waits for the folder".into())));
+        };
+        let read = match Pin::new(piece).poll(context) {
+            Poll::Ready(Ok(read)) => read,
+            Poll::Ready(Err(_)) => Err(io::Error::other("the thread that read the file has ended")),
+            Poll::Pending => match self.late.as_mut().poll(context) {
+                Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(error) => return Poll::Ready(Some(Err(error.into()))),
+        };
+        self.range.offset += bytes.len() as u64;
+        self.range.bytes -= bytes.len() as u64;
+        self.request();
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.range.bytes == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.range.bytes)
+    }
+}
+
+/// Reads a range. An error if the file was written to and is no longer the promised version.
+fn read(range: &FileRange) -> io::Result<Bytes> {
+    let mut bytes = vec![0; range.bytes as usize];
+    range.file.read_exact_at(&mut bytes, range.offset)?;
+    match range.is_current() {
+        true => Ok(bytes.into()),
+        false => Err(io::Error::other("the file was changed while it was sent")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_bounded_and_the_rest_goes_on_after_it() {
+        let threads = Threads::default();
+        let (sender, receiver) = channel::<()>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let hang = || {
+            let receiver = receiver.clone();
+            threads.run(move || receiver.lock().unwrap().recv())
+        };
+        let hanging: Vec<_> = (0..THREADS_MAX).map(|_| hang().unwrap()).collect();
+        while threads.0.lock().jobs.len() + threads.0.lock().idle > 0 {
+            std::thread::yield_now();
+        }
+        let waiting: Vec<_> = (0..JOBS_MAX).map(|number| threads.run(move || number).unwrap()).collect();
+        assert!(threads.run(|| ()).is_none(), "the queue is full");
+        assert_eq!(threads.0.lock().threads, THREADS_MAX);
+        drop(sender);
+        for (number, waiting) in waiting.into_iter().enumerate() {
+            assert_eq!(waiting.blocking_recv(), Ok(number));
+        }
+        drop(hanging);
+    }
+
+    #[test]
+    fn a_request_that_is_gone_is_not_served() {
+        let threads = Threads::default();
+        let (sender, receiver) = channel::<()>();
+        let first = threads.run(move || receiver.recv()).unwrap();
+        drop(first);
+        drop(sender);
+        assert_eq!(threads.run(|| 1).unwrap().blocking_recv(), Ok(1));
+    }
+}
