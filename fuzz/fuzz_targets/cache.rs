@@ -16,15 +16,15 @@ pub fn run(input: &[u8]) {
     let Some(status) = Status::from_code(code) else { return };
     let response: Vec<_> = lines.filter_map(field).collect();
 
-    let directives = RequestDirectives::of(request.iter().copied());
+    let wanted = RequestDirectives::of(request.iter().copied());
     let exchange =
-        Exchange { request_ms: CAME_MS, response_ms: CAME_MS, is_authorized: false, has_authorization_key: false, asks_no_store: directives.no_store };
+        Exchange { request_ms: CAME_MS, response_ms: CAME_MS, is_authorized: false, has_authorization_key: false, asks_no_store: wanted.no_store };
     let named = |name: &'static str| {
         response.iter().filter(move |(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| *value)
     };
     selections_are_stable(named("vary"), &request);
     let Ok(kept) = store(status, response.iter().copied(), &exchange, &Rules::default()) else { return };
-    assert!(!directives.no_store && code >= 200 && !is_any(named("vary")));
+    assert!(!wanted.no_store && code >= 200 && !is_any(named("vary")));
     let policy = kept.policy;
     assert!(policy.lifetime <= SECONDS_MAX && policy.initial_age <= SECONDS_MAX);
     let is_targeted = ["cdn-cache-control", "flatout-cache-control"].iter().any(|name| named(name).next().is_some());
@@ -33,15 +33,15 @@ pub fn run(input: &[u8]) {
         assert!(!says("no-store") || says("must-understand"));
     }
     let now_ms = CAME_MS.saturating_add(passed.saturating_mul(1000));
-    let verdict = policy.judge(&directives, now_ms, false);
+    let verdict = policy.judge(&wanted, now_ms, false);
     if verdict == Verdict::Fresh {
-        assert!(policy.fresh_for(now_ms) > 0 && !directives.no_cache && !policy.is_validated_always);
+        assert!(policy.fresh_for(now_ms) > 0 && !wanted.no_cache && !policy.is_validated_always);
         // Less waiting does not make a fresh response stale.
-        assert_eq!(policy.judge(&directives, CAME_MS, false), Verdict::Fresh);
+        assert_eq!(policy.judge(&wanted, CAME_MS, false), Verdict::Fresh);
     }
     if policy.is_never_stale {
         assert!(!matches!(verdict, Verdict::Stale | Verdict::Refresh));
-        assert!(!policy.stands_in(&directives, now_ms, Some(u32::MAX)));
+        assert!(!policy.stands_in(&wanted, now_ms, Some(u32::MAX)));
     }
 }
 

@@ -73,6 +73,8 @@ mod push_groups;
 mod reloading;
 #[path = "remote.rs"]
 mod remote;
+#[path = "request_ids.rs"]
+mod request_ids;
 #[path = "rules.rs"]
 mod rules;
 #[path = "screens.rs"]

@@ -3,10 +3,7 @@
 
 use flatout_wire::{Head, Status};
 
-use crate::service::Response;
-
-/// Bytes of a request id, or of another text of a client, that are shown.
-const SHOWN_BYTES_MAX: usize = 128;
+use crate::service::{Request, Response, is_request_id, sent_request_id, write_request_id};
 
 /// The form of an error's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,9 +15,11 @@ enum ErrorForm {
 
 /// Writes the body of an error for the client with this head, in place of another one. `detail` says more than the status;
 /// it may contain text of the client.
-pub fn write_error_page(head: &Head<'_>, detail: &str, response: &mut Response) {
-    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
-    write(accept, id, detail, response);
+///
+/// The page shows the id of the request; a line of text only shows one that the client has sent.
+pub fn write_error_page(request: &Request<'_>, detail: &str, response: &mut Response) {
+    let form = request.head.field("accept").map_or(ErrorForm::Text, ErrorForm::of);
+    write_with_id(form, &request.head, request.number, detail, response);
 }
 
 /// The same for the bytes of a head, which may have been changed since it was parsed.
@@ -29,23 +28,23 @@ pub fn write_error_page_of(head: &[u8], detail: &str, response: &mut Response) {
 }
 
 /// Writes an error without details into an empty response. What clients without preferences get is not put together each time.
-pub fn write_error(head: &Head<'_>, status: Status, response: &mut Response) {
+pub fn write_error(request: &Request<'_>, status: Status, response: &mut Response) {
+    let head = &request.head;
     response.set_status(status);
-    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
-    match accept.map_or(ErrorForm::Text, ErrorForm::of) {
-        ErrorForm::Text if id.is_none() => {
+    match head.field("accept").map_or(ErrorForm::Text, ErrorForm::of) {
+        ErrorForm::Text if head.field("x-request-id").is_none() => {
             response.encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\nVary: Accept\r\n");
             let page = response.buffer();
             page.extend_from_slice(status.reason().as_bytes());
             page.push(b'\n');
         }
-        _ => write(accept, id, "", response),
+        form => write_with_id(form, head, request.number, "", response),
     }
 }
 
 /// Changes the default body of an error, which is the reason phrase of its status, to the form that the client with this head
-/// prefers. Other bodies stay: somebody has chosen them.
-pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {
+/// prefers. Other bodies stay: somebody has chosen them. `number` is that of the request.
+pub fn adapt_error_page(head: &Head<'_>, number: u64, response: &mut Response) {
     let reason = response.status().reason();
     let is_default = response.status().code() >= 400
         && response.body_bytes().and_then(|body| body.strip_suffix(b"\n")) == Some(reason.as_bytes())
@@ -53,19 +52,26 @@ pub fn adapt_error_page(head: &Head<'_>, response: &mut Response) {
     if !is_default {
         return;
     }
-    let (accept, id) = (head.field("accept"), head.field("x-request-id"));
-    match accept.map_or(ErrorForm::Text, ErrorForm::of) {
+    match head.field("accept").map_or(ErrorForm::Text, ErrorForm::of) {
         // As it is.
-        ErrorForm::Text if id.is_none() => {
+        ErrorForm::Text if head.field("x-request-id").is_none() => {
             response.header("Vary", "Accept");
         }
-        _ => write(accept, id, "", response),
+        form => write_with_id(form, head, number, "", response),
     }
+}
+
+fn write_with_id(form: ErrorForm, head: &Head<'_>, number: u64, detail: &str, response: &mut Response) {
+    let (sent, mut id) = (sent_request_id(head), Vec::new());
+    if sent.is_some() || (form != ErrorForm::Text && number != 0) {
+        write_request_id(sent, number, &mut id);
+    }
+    write_as(form, std::str::from_utf8(&id).ok().filter(|id| !id.is_empty()), detail, response);
 }
 
 fn write(accept: Option<&[u8]>, id: Option<&[u8]>, detail: &str, response: &mut Response) {
     let form = accept.map_or(ErrorForm::Text, ErrorForm::of);
-    let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| is_id(id));
+    let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| is_request_id(id.as_bytes()));
     write_as(form, id, detail, response);
 }
 
@@ -109,12 +115,6 @@ impl ErrorForm {
         }
         ErrorForm::Text
     }
-}
-
-/// Whether an id of a client can be shown.
-fn is_id(id: &str) -> bool {
-    let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
-    !id.is_empty() && id.len() <= SHOWN_BYTES_MAX && id.bytes().all(is_of_id)
 }
 
 /// The first field of this name.

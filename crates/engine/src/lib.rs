@@ -72,7 +72,7 @@ pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Collected, ConnectionPermit,
     DetachedConnection, Ended, ExchangeKey, FileRange, Filter, Outcome, OwnedBody, OwnedRequest, Part,
     Prepared, Reply, Request, RequestBody, RequestOrigin, Response, Service, Takeover, Ticket, Tls, Witness,
-    collect,
+    collect, request_random, sent_request_id, write_request_id,
 };
 pub use serving::State;
 #[cfg(feature = "simulation")]

@@ -46,11 +46,11 @@ impl Record {
         recorder: Option<&dyn Service>,
         head: &Head<'_>,
         (peer, tls): (Peer, Option<Tls<'_>>),
-        began_ns: u64,
+        (began_ns, number): (u64, u64),
     ) -> Record {
         let mark = match recorder {
             Some(service) => {
-                begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address(), tls })
+                begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address(), tls, number })
             }
             None => 0,
         };
@@ -62,10 +62,12 @@ impl Record {
         recorder: Option<&dyn Service>,
         refused: &[u8],
         (peer, tls): (Peer, Option<Tls<'_>>),
-        began_ns: u64,
+        (began_ns, number): (u64, u64),
     ) -> Record {
         let mark = match recorder {
-            Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address(), tls }),
+            Some(service) => {
+                begun(service, &Begun { head: None, refused, peer: peer.address(), tls, number })
+            }
             None => 0,
         };
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)

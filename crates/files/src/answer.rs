@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, FileRange, Part, Response, write_error};
+use flatout_engine::{Body, FileRange, Part, Request, Response, write_error};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
@@ -68,7 +68,8 @@ impl Files {
     }
 
     /// Writes the response to a request, unless [`Files::needed`] is set afterwards.
-    pub(crate) fn respond(&self, head: &Head<'_>, path: &[u8], response: &mut Response) {
+    pub(crate) fn respond(&self, request: &Request<'_>, response: &mut Response) {
+        let (head, path) = (&request.head, request.path);
         match head.method {
             Method::Get | Method::Head => {}
             Method::Options => {
@@ -89,7 +90,7 @@ impl Files {
             Some(Node::Folder) => redirect(head, response),
             Some(Node::Listing(html)) => listing(html.clone(), response),
             None if !tree.is_complete() => self.not_seen_yet(head, path, response),
-            None => self.missing(head, path, tree, response),
+            None => self.missing(request, tree, response),
         }
     }
 
@@ -292,7 +293,8 @@ impl Files {
     }
 
     /// Responds for a path that does not exist.
-    fn missing(&self, head: &Head<'_>, path: &[u8], tree: &Tree, response: &mut Response) {
+    fn missing(&self, request: &Request<'_>, tree: &Tree, response: &mut Response) {
+        let (head, path) = (&request.head, request.path);
         if self.site.plan.spa
             && !has_extension(path)
             && let Some(Node::File(index)) = tree.get(b"/")
@@ -308,7 +310,7 @@ impl Files {
             return;
         }
         match self.writes_pages {
-            true => write_error(head, Status::NOT_FOUND, response),
+            true => write_error(request, Status::NOT_FOUND, response),
             false => self.answer_404(response),
         }
     }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{BodyPlan, OwnedRequest, Prepared, Reply, Request, Response, Service, bug};
+use flatout_engine::{BodyPlan, OwnedRequest, Prepared, Reply, Request, RequestBody, Response, Service, bug};
 use flatout_wire::{Head, Status};
 use tokio::time::timeout;
 
@@ -75,7 +75,7 @@ impl Files {
 
     /// Gets what is needed, as often as that is so, and responds. 503 if the volume does not answer in time.
     async fn fetch(self: Rc<Self>, request: OwnedRequest, mut needed: Needed) -> Response {
-        let OwnedRequest { head, path, .. } = request;
+        let OwnedRequest { head, path, origin, .. } = request;
         let mut fields = Vec::new();
         let mut response = Response::new();
         let Some(head) = flatout_wire::head::parse_kept(&head, &mut fields, None) else {
@@ -83,10 +83,12 @@ impl Files {
             response.set_status(Status::INTERNAL_SERVER_ERROR);
             return response;
         };
+        let mut request = Request::detached(head, &path, RequestBody::NONE);
+        request.number = origin.number();
         for _ in 0..FETCHES_MAX {
             let Some(fetched) = self.ask(needed).await else { break };
             self.fetched.replace(Some(fetched));
-            self.respond(&head, &path, &mut response);
+            self.respond(&request, &mut response);
             self.fetched.take();
             match self.needed.take() {
                 None => return response,
@@ -122,7 +124,7 @@ impl Service for WorkerFiles {
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        self.0.respond(&request.head, request.path, response);
+        self.0.respond(&request, response);
         if self.0.site.remote.is_none() {
             return Reply::Now;
         }

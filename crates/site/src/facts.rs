@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use flatout_engine::Tls;
+use flatout_engine::{Tls, request_random};
 use flatout_expression::Facts;
 use flatout_lane::clock;
 use flatout_prerender::wants_page;
@@ -45,7 +44,8 @@ impl Uses {
             | Variable::TlsCipher
             | Variable::Time
             | Variable::Random
-            | Variable::RequestId => Uses::CONNECTION,
+            | Variable::RequestId
+            | Variable::TraceParent => Uses::CONNECTION,
             Variable::User => Uses::USER,
             Variable::Status
             | Variable::ResponseHeader(_)
@@ -91,7 +91,11 @@ impl Uses {
 
 /// What is made at its first use in a request, and stays the same until its end, also while the request is suspended.
 #[derive(Debug, Default)]
-pub(crate) struct Noted(OnceCell<Box<NotedValues>>);
+pub(crate) struct Noted {
+    values: OnceCell<Box<NotedValues>>,
+    /// The number of the request; 0 while it is not known.
+    pub(crate) number: u64,
+}
 
 #[derive(Debug, Default)]
 struct NotedValues {
@@ -111,13 +115,8 @@ pub(crate) struct RequestMoment {
 }
 
 impl RequestMoment {
-    fn now() -> RequestMoment {
-        // Its keys are random.
-        let random = RandomState::new();
-        RequestMoment {
-            unix_ms: clock::unix_milliseconds(),
-            random: [0, 1].map(|at: u8| random.hash_one(at)),
-        }
+    fn now(number: u64) -> RequestMoment {
+        RequestMoment { unix_ms: clock::unix_milliseconds(), random: request_random(number) }
     }
 
     /// A number from 0 to 1, without 1.
@@ -130,11 +129,11 @@ impl RequestMoment {
 
 impl Noted {
     fn noted(&self) -> &NotedValues {
-        self.0.get_or_init(Box::default)
+        self.values.get_or_init(Box::default)
     }
 
     pub(crate) fn moment(&self) -> RequestMoment {
-        *self.noted().moment.get_or_init(RequestMoment::now)
+        *self.noted().moment.get_or_init(|| RequestMoment::now(self.number))
     }
 
     /// The version of TLS and the cipher suite of this connection, or of the one that was noted.
@@ -159,7 +158,7 @@ impl Noted {
     /// The same moment for another reading of a path, whose values may differ.
     pub(crate) fn of_reading(&self) -> Noted {
         let noted = NotedValues { moment: self.moment().into(), ..NotedValues::default() };
-        Noted(OnceCell::from(Box::new(noted)))
+        Noted { values: OnceCell::from(Box::new(noted)), number: self.number }
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn host(worker: &SiteWorker, context: &mut RequestContext<'_>) -> Nex
             let host = String::from_utf8_lossy(context.request.head.authority());
             let host: String = host.chars().take(HOST_CHARS_MAX).collect();
             let detail = format!("no site for host `{host}`");
-            write_error_page(&context.request.head, &detail, &mut response);
+            write_error_page(&context.request, &detail, &mut response);
             Next::Break(Outcome::Refuse(Refusal::Response(Box::new(response))))
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Lane, Reply, Request, RequestBody, Response, Service, adapt_error_page, bug};
 use flatout_wire::head::parse_kept;
-use flatout_wire::{Method, Status};
+use flatout_wire::{Head, Method, Status};
 
 use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
 use super::page_request::PageRequest;
@@ -147,7 +147,7 @@ pub(super) fn finish(worker: &SiteWorker, context: &mut RequestContext<'_>) -> N
     context.finishers.of(needs).finish(context.response, ResponseOrigin::Here);
     // After the rules: a page of their own stays as it is.
     if context.response.status().code() >= 400 {
-        adapt_error_page(&context.request.head, context.response);
+        adapt_error_page(&context.request.head, context.request.number, context.response);
     }
     Next::Continue(())
 }
@@ -221,7 +221,7 @@ fn proxy(
 
 /// The request, for a handler that keeps it.
 fn take_request<'a>(request: &mut Request<'a>) -> Request<'a> {
-    let rest = Request::detached(request.head, request.path, RequestBody::NONE);
+    let rest = detached(request, request.head, request.path);
     std::mem::replace(request, rest)
 }
 
@@ -278,7 +278,7 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
         None if progress.rerouted.as_ref().is_some_and(|rerouted| rerouted.error.is_some()) => {
             page(&**folder, request, &path, response)
         }
-        None => folder.call(Request::detached(request.head, &path, RequestBody::NONE), response),
+        None => folder.call(detached(request, request.head, &path), response),
     };
     match reply {
         Reply::Later(response) => FolderReply::Later(response),
@@ -287,13 +287,20 @@ fn file(worker: &SiteWorker, folder: usize, context: &mut RequestContext<'_>) ->
     }
 }
 
+/// A request for a part of the handling of another one, with the same number.
+fn detached<'a>(of: &Request<'_>, head: Head<'a>, path: &'a [u8]) -> Request<'a> {
+    let mut request = Request::detached(head, path, RequestBody::NONE);
+    request.number = of.number;
+    request
+}
+
 /// Responds with a whole file.
 fn page(folder: &dyn Service, request: &Request<'_>, path: &[u8], response: &mut Response) -> Reply {
     let method = if request.head.method == Method::Head { "HEAD" } else { "GET" };
     let text = format!("{method} / HTTP/1.1\r\nHost: page\r\n\r\n");
     let mut fields = Vec::new();
     match parse_kept(text.as_bytes(), &mut fields, None) {
-        Some(head) => folder.call(Request::detached(head, path, RequestBody::NONE), response),
+        Some(head) => folder.call(detached(request, head, path), response),
         None => Reply::Now,
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct PageRequest {
     path: Vec<u8>,
     peer: Option<SocketAddr>,
     listener: u16,
+    number: u64,
     is_tls: bool,
     user: Vec<u8>,
     certificate: Option<Vec<u8>>,
@@ -39,6 +40,7 @@ impl PageRequest {
             path: request.path.to_vec(),
             peer: request.peer,
             listener: request.listener,
+            number: request.number,
             is_tls: request.tls.is_some(),
             user: progress.identity.user.clone(),
             certificate: progress.identity.certificate.clone(),
@@ -58,6 +60,7 @@ impl PageRequest {
         let mut request = Request::detached(head, &self.path, RequestBody::NONE);
         request.peer = self.peer;
         request.listener = self.listener;
+        request.number = self.number;
         request.tls = self.is_tls.then_some(Tls::UNKNOWN);
         let mut progress = Progress::new();
         progress.identity = Identity {
@@ -65,6 +68,7 @@ impl PageRequest {
             certificate: self.certificate.clone(),
             ..Identity::default()
         };
+        progress.identity.noted.number = self.number;
         let (note, status) = (response.note(), response.status());
         let mut page = Response::new();
         let Some(Reply::Now) = self.run(request, progress, to, (status, is_kept), &mut page) else {

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use flatout_engine::bug;
+use flatout_engine::{bug, sent_request_id};
 use flatout_prerender::{Crawler, crawler};
 use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
@@ -108,10 +108,22 @@ impl View<'_> {
                 write!(out, "{}.{:03}", unix_ms / 1000, unix_ms % 1000)
             }
             Variable::Random => write!(out, "{:.6}", moment().fraction()),
-            Variable::RequestId => {
-                let [one, other] = moment().random;
-                write!(out, "{one:016x}{other:016x}")
-            }
+            Variable::RequestId => match sent_request_id(self.head) {
+                Some(id) => out.write_all(id),
+                None => {
+                    let [one, other] = moment().random;
+                    write!(out, "{one:016x}{other:016x}")
+                }
+            },
+            Variable::TraceParent => match self.head.field("traceparent").filter(|it| is_traceparent(it)) {
+                Some(sent) => out.write_all(sent),
+                None => {
+                    let [one, other] = moment().random;
+                    // A span must not be 0.
+                    let span = (one ^ other.rotate_left(32)) | 1;
+                    write!(out, "00-{one:016x}{other:016x}-{span:016x}-01")
+                }
+            },
             Variable::NamedCapture(name) => {
                 bug!("the group `{name}` was not resolved when its text was made");
                 Ok(())
@@ -121,6 +133,27 @@ impl View<'_> {
         };
     }
 }
+/// Whether this is the `traceparent` of a trace: version, trace, span and flags (W3C Trace Context, 3.2.2). That of a later
+/// version may be longer.
+fn is_traceparent(text: &[u8]) -> bool {
+    let mut parts = text.split(|&byte| byte == b'-');
+    let mut has = |length: usize| {
+        parts.next().filter(|part| part.len() == length && part.iter().all(is_lower_hex)).map(<[u8]>::to_vec)
+    };
+    let is_something = |part: &[u8]| part.iter().any(|&byte| byte != b'0');
+    let (Some(version), Some(trace), Some(span), Some(_)) = (has(2), has(32), has(16), has(2)) else {
+        return false;
+    };
+    is_something(&trace)
+        && is_something(&span)
+        && version != b"ff"
+        && (version != b"00" || parts.next().is_none())
+}
+
+fn is_lower_hex(byte: &u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
 /// Path and query as the client sent them, without the scheme and host of an absolute target.
 pub(crate) fn write_target(head: &Head<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.path());

@@ -66,6 +66,7 @@ impl Service for SiteService {
             return Reply::Now;
         }
         let mut progress = Progress::new();
+        progress.identity.noted.number = request.number;
         if let Some(ticket) = request.ticket.take() {
             progress.decision = ticket.open::<Decision>().ok();
         }

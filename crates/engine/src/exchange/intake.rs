@@ -52,6 +52,7 @@ pub(crate) struct PulledBody {
 pub(crate) struct CollectedRequest {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
+    pub(crate) number: u64,
     pub(crate) ticket: Option<Ticket>,
     memory: Memory,
     /// The known length of the body, for the memory limit.
@@ -117,10 +118,16 @@ const BODY_BYTES_FIRST: u64 = 4 << 10;
 
 impl Intake {
     /// For a body that is collected after this head.
-    pub(crate) fn collect(head: &Head<'_>, ticket: Option<Ticket>, bytes_max: u64, memory: Memory) -> Intake {
+    pub(crate) fn collect(
+        head: &Head<'_>,
+        (number, ticket): (u64, Option<Ticket>),
+        bytes_max: u64,
+        memory: Memory,
+    ) -> Intake {
         let whole = CollectedRequest {
             head: head.bytes().to_vec(),
             body: Vec::new(),
+            number,
             ticket,
             memory,
             length: head.framing.length(),
@@ -381,7 +388,7 @@ mod tests {
         let mut fields = Vec::new();
         let mut body = |framing| {
             let head = parse_kept(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", &mut fields, Some(framing)).unwrap();
-            Intake::collect(&head, None, 1 << 20, Memory::none(all.clone(), 10_000))
+            Intake::collect(&head, (1, None), 1 << 20, Memory::none(all.clone(), 10_000))
         };
         let mut first = body(Framing::Length(8_000));
         assert!(first.make_room(5_000) && first.feed(&[0; 5_000]).is_ok());

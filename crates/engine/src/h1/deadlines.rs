@@ -56,7 +56,9 @@ fn refuse_now(serving: &mut Serving, key: Key, connection: &mut Connection, refu
     if serving.wants_ended && connection.work().open.is_none() {
         let (recorder, began_ns) = (serving.wants_begun.then_some(&*serving.service), serving.began_ns());
         let peer = connection.peer;
-        serving.records.push(Record::refused(recorder, &connection.work().held, (peer, None), began_ns));
+        serving.number = serving.number.wrapping_add(1);
+        let start = (began_ns, serving.number);
+        serving.records.push(Record::refused(recorder, &connection.work().held, (peer, None), start));
         serving.has_open = true;
     }
     responses::refuse(serving, connection, refusal, 0);

@@ -45,9 +45,11 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
         Ok(None) => return Step::Partial,
         Err(refusal) => return refuse_head(serving, connection, (at, end), *refusal, began_ns),
     };
+    serving.number = serving.number.wrapping_add(1);
+    let number = serving.number;
     if serving.wants_ended {
         let recorder = serving.wants_begun.then_some(&*serving.service);
-        serving.records.push(Record::of(recorder, head, connection.origin(), began_ns));
+        serving.records.push(Record::of(recorder, head, connection.origin(), (began_ns, number)));
         serving.has_open = true;
     }
     let Some(path) = normal_path(head, *path_form, path) else {
@@ -85,7 +87,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
                         let memory =
                             Memory::none(serving.bodies_bytes.clone(), serving.limits.bodies_memory_max);
                         let bytes_max = bytes_max.unwrap_or(serving.limits.body_bytes_max);
-                        let intake = Intake::collect(head, ticket.take(), bytes_max, memory);
+                        let intake = Intake::collect(head, (number, ticket.take()), bytes_max, memory);
                         let (used, none_received) = (head.len(), rest.is_empty());
                         expect_body(serving, connection, Exchange::collecting(key, intake), none_received);
                         return Step::Used(used);
@@ -128,6 +130,7 @@ fn serve(serving: &mut Serving, key: Key, connection: &mut Connection, at: usize
         peer: peer.address(),
         tls,
         listener,
+        number,
         ticket,
         parking: Some(&parking),
     };
@@ -160,8 +163,10 @@ fn refuse_head(
         return Step::Http2;
     }
     if serving.wants_ended {
+        serving.number = serving.number.wrapping_add(1);
         let recorder = serving.wants_begun.then_some(&*serving.service);
-        serving.records.push(Record::refused(recorder, bytes, connection.origin(), began_ns));
+        let origin = connection.origin();
+        serving.records.push(Record::refused(recorder, bytes, origin, (began_ns, serving.number)));
         serving.has_open = true;
     }
     responses::refuse(serving, connection, refusal, end - at)
@@ -204,8 +209,9 @@ pub(super) fn serve_collected(
     let parking = Parker { lane: &serving.lane, connection: key, exchange: Cell::new(connection.exchange) };
     let (peer, listener) = (connection.peer.address(), connection.listener);
     let tls = connection.transport.secured().map(Tls::of);
-    let ticket = whole.ticket.take();
-    let request = || Request { head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
+    let (number, ticket) = (whole.number, whole.ticket.take());
+    let request =
+        || Request { head, path, body, peer, tls, listener, number, ticket, parking: Some(&parking) };
     let reply = call(&*serving.service, request, &mut serving.response);
     if let Reply::Leave(takeover) = reply {
         let mut bytes = whole.head.clone();

@@ -41,9 +41,10 @@ pub(super) fn request(
         session.machine.reset(id, Code::REFUSED_STREAM, serving.output.bytes());
         return session.machine.release(id, serving.output.bytes());
     }
+    serving.number = serving.number.wrapping_add(1);
     let record = serving.wants_ended.then(|| {
         let recorder = serving.wants_begun.then_some(&*serving.service);
-        Record::of(recorder, head, connection.origin(), serving.began_ns())
+        Record::of(recorder, head, connection.origin(), (serving.began_ns(), serving.number))
     });
     let mut scratch = std::mem::take(&mut serving.path);
     match normal_path(head, serving.path_form, &mut scratch) {
@@ -85,7 +86,7 @@ fn serve(
             Ok(BodyPlan::Whole { bytes_max: own }) => {
                 let memory = Memory::none(serving.bodies_bytes.clone(), serving.limits.bodies_memory_max);
                 let bytes_max = own.unwrap_or(bytes_max);
-                let intake = Intake::collect(head, ticket.take(), bytes_max, memory);
+                let intake = Intake::collect(head, (serving.number, ticket.take()), bytes_max, memory);
                 let exchange = serving.lane.open(Exchange::collecting(key, intake).of_stream(id));
                 let stream = session.enter(id);
                 (stream.exchange, stream.record) = (Some(exchange), record);
@@ -112,8 +113,9 @@ fn serve(
     let parking = Parker { lane: &serving.lane, connection: key, exchange: Cell::new(exchange) };
     let (peer, listener) = (connection.peer.address(), connection.listener);
     let tls = connection.transport.secured().map(Tls::of);
+    let number = serving.number;
     let request =
-        || Request { head: *head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
+        || Request { head: *head, path, body, peer, tls, listener, number, ticket, parking: Some(&parking) };
     let reply = call(&*serving.service, request, &mut serving.response);
     let exchange = parking.exchange.get();
     handle_reply(serving, key, session, id, reply, exchange, record);
@@ -176,8 +178,9 @@ pub(super) fn serve_collected(
         let parking = Parker { lane: &serving.lane, connection: key, exchange: Cell::new(Some(exchange)) };
         let (peer, listener) = (connection.peer.address(), connection.listener);
         let tls = connection.transport.secured().map(Tls::of);
-        let ticket = whole.ticket.take();
-        let request = || Request { head, path, body, peer, tls, listener, ticket, parking: Some(&parking) };
+        let (number, ticket) = (whole.number, whole.ticket.take());
+        let request =
+            || Request { head, path, body, peer, tls, listener, number, ticket, parking: Some(&parking) };
         call(&*serving.service, request, &mut serving.response)
     } else if head.is_some() {
         serving.response = refused(BAD_PATH);
@@ -222,9 +225,10 @@ fn handle_reply(
 
 /// The record of a request that the state machine has refused.
 pub(super) fn refused_record(serving: &mut Serving, connection: &Connection) -> Option<Record> {
+    serving.number = serving.number.wrapping_add(1);
     serving.wants_ended.then(|| {
         let recorder = serving.wants_begun.then_some(&*serving.service);
-        Record::refused(recorder, b"", connection.origin(), serving.began_ns())
+        Record::refused(recorder, b"", connection.origin(), (serving.began_ns(), serving.number))
     })
 }
 

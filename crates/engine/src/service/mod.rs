@@ -3,6 +3,7 @@
 mod body;
 mod collect;
 mod ended;
+mod id;
 mod key;
 mod owned;
 mod request;
@@ -24,6 +25,8 @@ pub use body::{
 };
 pub use collect::{Collected, collect};
 pub use ended::{Begun, Ended, Outcome};
+pub(crate) use id::{first_number, is_request_id};
+pub use id::{request_random, sent_request_id, write_request_id};
 pub use key::ExchangeKey;
 pub use owned::{OwnedBody, OwnedRequest, RequestOrigin};
 pub(crate) use request::Park;

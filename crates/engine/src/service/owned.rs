@@ -34,6 +34,7 @@ pub struct RequestOrigin {
     key: ExchangeKey,
     peer: Option<SocketAddr>,
     listener: u16,
+    number: u64,
     tls: Option<Rc<TlsFacts>>,
 }
 
@@ -107,6 +108,7 @@ impl RequestOrigin {
             key: request.park(),
             peer: request.peer,
             listener: request.listener,
+            number: request.number,
             tls: request.tls.map(|tls| Rc::new(TlsFacts::of(tls))),
         }
     }
@@ -114,6 +116,11 @@ impl RequestOrigin {
     /// The key of the exchange.
     pub fn key(&self) -> ExchangeKey {
         self.key
+    }
+
+    /// The number of the request.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     fn call<T>(
@@ -124,7 +131,7 @@ impl RequestOrigin {
         body: RequestBody<'_>,
         act: impl FnOnce(Request<'_>) -> T,
     ) -> Option<T> {
-        let RequestOrigin { key, peer, listener, tls } = self;
+        let RequestOrigin { key, peer, listener, number, tls } = self;
         let mut fields = Vec::new();
         let head = parse_kept(head, &mut fields, framing)?;
         Some(act(Request {
@@ -134,6 +141,7 @@ impl RequestOrigin {
             peer: *peer,
             tls: tls.as_deref().map(Tls::copy),
             listener: *listener,
+            number: *number,
             ticket: None,
             parking: Some(key),
         }))

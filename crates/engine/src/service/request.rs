@@ -24,6 +24,9 @@ pub struct Request<'a> {
     pub tls: Option<Tls<'a>>,
     /// The number of its connection's listener ([`Listen::number`](crate::Listen::number)).
     pub listener: u16,
+    /// Its number in this process, from which its id is made ([`write_request_id`](crate::write_request_id)); 0 without a
+    /// connection.
+    pub number: u64,
     /// From [`Service::prepare`](crate::Service::prepare).
     pub ticket: Option<Ticket>,
     pub(crate) parking: Option<&'a dyn Park>,
@@ -134,7 +137,17 @@ impl Park for ExchangeKey {
 impl<'a> Request<'a> {
     /// A request without a connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
-        Request { head, path, body, peer: None, tls: None, listener: 0, ticket: None, parking: None }
+        Request {
+            head,
+            path,
+            body,
+            peer: None,
+            tls: None,
+            listener: 0,
+            number: 0,
+            ticket: None,
+            parking: None,
+        }
     }
 
     /// The key of this request's exchange, which is created now. With it the response can be sent later

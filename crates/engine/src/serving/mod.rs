@@ -37,7 +37,7 @@ use crate::output::{Output, Prelude};
 use crate::plan::Limits;
 use crate::readers::Readers;
 use crate::record::Record;
-use crate::service::{Outcome, Response, Service, Takeover};
+use crate::service::{Outcome, Response, Service, Takeover, first_number};
 use crate::shared::Shared;
 
 pub(crate) use body_plan::{prepare, read_on};
@@ -91,6 +91,8 @@ pub(crate) struct Serving {
     pub(crate) prelude: Prelude,
     pub(crate) draining: bool,
     pub(crate) requests_count: u64,
+    /// The number of the current request, for its id.
+    pub(crate) number: u64,
     pub(crate) lane: Lane,
     pub(crate) mailbox: Mailbox,
     /// Memory of all request bodies that the server collects.
@@ -148,6 +150,7 @@ impl Serving {
             prelude: Prelude::new(server_name),
             draining: false,
             requests_count: 0,
+            number: first_number(),
             lane,
             mailbox,
             bodies_bytes: shared.bodies_bytes(),

@@ -19,6 +19,7 @@ mod oracle;
 mod secret;
 mod sink;
 mod steps;
+mod syslog;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub use clock::iso_time;
 pub use condition::Condition;
 pub(crate) use lines::Lines;
 pub use sink::StandardStream;
+pub use syslog::SyslogAddress;
 pub use template::Format;
 
 use writer::Shared;
@@ -42,7 +44,7 @@ use writer::Shared;
 /// The settings of a log.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The file; it is created if it does not exist.
+    /// The file, which is created if it does not exist, or the name of a system log ([`SyslogAddress::parse`]).
     pub path: PathBuf,
     /// The format of a line.
     pub format: Format,

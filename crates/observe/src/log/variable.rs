@@ -1,6 +1,6 @@
 //! The values of a line, with nginx's names.
 
-use flatout_engine::{Begun, Ended, Outcome};
+use flatout_engine::{Begun, Ended, Outcome, sent_request_id, write_request_id};
 use flatout_wire::head::Version;
 use flatout_wire::{Head, target};
 
@@ -41,6 +41,7 @@ pub(super) enum Early {
     Https,
     SslProtocol,
     SslCipher,
+    RequestId,
 }
 
 /// Values known when it has ended.
@@ -69,7 +70,7 @@ pub(super) enum Late {
     UpstreamResponseTime,
 }
 
-const EARLY: [(&str, Early); 18] = [
+const EARLY: [(&str, Early); 19] = [
     ("remote_addr", Early::RemoteAddr),
     ("remote_port", Early::RemotePort),
     ("remote_user", Early::RemoteUser),
@@ -88,6 +89,7 @@ const EARLY: [(&str, Early); 18] = [
     ("https", Early::Https),
     ("ssl_protocol", Early::SslProtocol),
     ("ssl_cipher", Early::SslCipher),
+    ("request_id", Early::RequestId),
 ];
 
 const LATE: [(&str, Late); 21] = [
@@ -260,6 +262,9 @@ impl Early {
                 (Some((_, cipher)), _) => out.extend_from_slice(cipher.as_bytes()),
                 (None, _) => text::nothing(escape, out),
             },
+            Early::RequestId if begun.number != 0 => {
+                write_request_id(begun.head.and_then(sent_request_id), begun.number, out);
+            }
             Early::IsArgs => {}
             _ => text::nothing(escape, out),
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use super::sink::Sink;
+use super::sink::Target;
 use super::{Plan, Tally};
 
 /// Full buffers of one worker that wait for the disk; beyond that lines are lost.
@@ -116,7 +116,7 @@ impl Pages {
 /// Opens a log and starts its thread.
 pub(super) fn open(plan: Plan) -> io::Result<Arc<Shared>> {
     plan.check().map_err(|message| io::Error::new(io::ErrorKind::InvalidInput, message))?;
-    let sink = Sink::open(&plan.path)?;
+    let sink = Target::open(&plan.path)?;
     let (tell, ended) = channel();
     let shared = Arc::new(Shared {
         plan,
@@ -181,7 +181,7 @@ impl Shared {
 
 struct Writer {
     shared: Arc<Shared>,
-    sink: Sink,
+    sink: Target,
     /// Reports its end, also by being dropped.
     tell: Sender<()>,
     /// The number of lost lines at the last report, and its time.
@@ -191,7 +191,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(shared: Arc<Shared>, sink: Sink, tell: Sender<()>) -> Writer {
+    fn new(shared: Arc<Shared>, sink: Target, tell: Sender<()>) -> Writer {
         Writer { shared, sink, tell, reported: (0, None), reason: None }
     }
 
@@ -242,7 +242,7 @@ impl Writer {
     }
 
     fn reopen(&mut self) {
-        match Sink::open(&self.shared.plan.path) {
+        match Target::open(&self.shared.plan.path) {
             Ok(sink) => self.sink = sink,
             Err(error) => {
                 let path = self.shared.plan.path.display();

@@ -70,8 +70,10 @@ pub enum Variable {
     Time,
     /// A number from 0 to 1, the same during a request.
     Random,
-    /// 32 random hexadecimal digits, the same during a request.
+    /// The client's `X-Request-Id`, or 32 random hexadecimal digits; the same during a request.
     RequestId,
+    /// The client's `traceparent`, or that of a new trace with the digits of a made request id.
+    TraceParent,
     /// The name of the site.
     SiteName,
     /// The name of the crawler that sends the request, by its `User-Agent`; nothing for browsers and all others.
@@ -179,7 +181,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 32] = [
+pub const VARIABLES: [(&str, Variable); 33] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -201,6 +203,7 @@ pub const VARIABLES: [(&str, Variable); 32] = [
     ("msec", Variable::Time),
     ("random", Variable::Random),
     ("request_id", Variable::RequestId),
+    ("traceparent", Variable::TraceParent),
     ("crawler", Variable::Crawler),
     ("crawler_kind", Variable::CrawlerKind),
     ("status", Variable::Status),

@@ -1,6 +1,6 @@
 //! Access logs, and the admin listener.
 
-use flatout_observe::log::{Format, Plan as Log, StandardStream};
+use flatout_observe::log::{Format, Plan as Log, StandardStream, SyslogAddress};
 use flatout_server::Plan;
 
 use crate::serve::options::AccessLog;
@@ -20,7 +20,7 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request to this file, to - (stdout), stdout or stderr, or off; on a terminal with log-format short unless it is set; in a site, only its requests; SIGUSR1 reopens it after a rotation",
+        help: "log each request to this file, to - (stdout), stdout or stderr, to a system log (syslog:/dev/log, syslog:ADDRESS:PORT), or off; on a terminal with log-format short unless it is set; in a site, only its requests; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
             if given.text() == "off" {
                 options.logs.clear();
@@ -31,7 +31,10 @@ pub(in crate::serve) const LOGS: &[ServeSetting] = &[
                 path: match given.text() {
                     "-" | "stdout" => StandardStream::Stdout.path().to_owned(),
                     "stderr" => StandardStream::Stderr.path().to_owned(),
-                    file => options.path(file),
+                    name => match SyslogAddress::parse(name).transpose()? {
+                        Some(_) => name.into(),
+                        None => options.path(name),
+                    },
                 },
                 format: given.read("format", Format::parse)?,
                 buffer_bytes: given.read("buffer", value::bytes)?.map(|bytes| bytes as usize),

@@ -37,7 +37,9 @@ impl Database {
         let connection = self.connection();
         let mut query =
             connection.prepare_cached("SELECT id, text FROM notes ORDER BY id DESC LIMIT ?1")?;
-        let notes = query.query_map([LIST_MAX], note)?.collect::<Result<_, _>>()?;
+        let notes = query
+            .query_map([LIST_MAX], note)?
+            .collect::<Result<_, _>>()?;
         Ok(notes)
     }
 
@@ -49,14 +51,22 @@ impl Database {
 
     pub fn add(&self, text: String) -> Result<Note, Failed> {
         let connection = self.connection();
-        connection.prepare_cached("INSERT INTO notes (text) VALUES (?1)")?.execute([&text])?;
-        Ok(Note { id: connection.last_insert_rowid(), text })
+        connection
+            .prepare_cached("INSERT INTO notes (text) VALUES (?1)")?
+            .execute([&text])?;
+        Ok(Note {
+            id: connection.last_insert_rowid(),
+            text,
+        })
     }
 
     /// Returns whether there was such a note.
     pub fn remove(&self, id: i64) -> Result<bool, Failed> {
         let connection = self.connection();
-        Ok(connection.prepare_cached("DELETE FROM notes WHERE id = ?1")?.execute([id])? > 0)
+        Ok(connection
+            .prepare_cached("DELETE FROM notes WHERE id = ?1")?
+            .execute([id])?
+            > 0)
     }
 
     /// A panic of another request leaves no statement half done.
@@ -66,7 +76,10 @@ impl Database {
 }
 
 fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
-    Ok(Note { id: row.get(0)?, text: row.get(1)? })
+    Ok(Note {
+        id: row.get(0)?,
+        text: row.get(1)?,
+    })
 }
 
 impl From<rusqlite::Error> for Failed {

@@ -40,9 +40,16 @@ fn add(
 }
 
 fn show(State(database): State<Database>, Path(id): Path<i64>) -> Result<Json<Note>, Problem> {
-    database.find(id)?.map(Json).ok_or(Problem::new(Status::NOT_FOUND))
+    database
+        .find(id)?
+        .map(Json)
+        .ok_or(Problem::new(Status::NOT_FOUND))
 }
 
 fn remove(State(database): State<Database>, Path(id): Path<i64>) -> Result<(), Problem> {
-    if database.remove(id)? { Ok(()) } else { Err(Problem::new(Status::NOT_FOUND)) }
+    if database.remove(id)? {
+        Ok(())
+    } else {
+        Err(Problem::new(Status::NOT_FOUND))
+    }
 }

@@ -1,5 +1,5 @@
-use @CRATE@::database::Database;
 use flatout::{App, Error};
+use @CRATE@::database::Database;
 
 fn main() -> std::process::ExitCode {
     flatout::exit(run())
@@ -9,6 +9,7 @@ fn run() -> flatout::Result<()> {
     // First, so that `--help` opens no database.
     let server = App::new().listen("127.0.0.1:8080").arguments();
     let path = std::env::var("DATABASE").unwrap_or_else(|_| "@NAME@.db".to_owned());
-    let database = Database::open(&path).map_err(|error| Error::Start(format!("{path}: {error}")))?;
+    let database =
+        Database::open(&path).map_err(|error| Error::Start(format!("{path}: {error}")))?;
     server.merge(@CRATE@::app(database)).run()
 }
