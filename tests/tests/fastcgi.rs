@@ -202,7 +202,7 @@ fn broken_applications_get_a_502_and_the_next_request_a_new_connection() {
 }
 
 #[test]
-fn a_cache_keeps_what_an_application_sends() {
+fn responses_of_an_application_are_cached() {
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
     let (address, _) = application(move |_| {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_no_figure() {
+    fn unknown_values_are_no_figures() {
         let unknown = Turn { cpu_s: None, ..turn(10, 0.05, 0.0) };
         let [one, other] = samples(&[[turn(10, 0.05, 0.001), unknown]], [None, None]);
         assert_eq!((one.cpu_us_per_request, other.cpu_us_per_request), (None, None));

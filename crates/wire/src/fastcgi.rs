@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_whatever_their_parts_and_padding_are() {
+    fn records_are_read_in_any_parts_and_with_any_padding() {
         let bytes = [
             record(STDOUT, 1, b"he", 3),
             record(STDERR, 1, b"oops", 255),

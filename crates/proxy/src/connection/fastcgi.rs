@@ -19,14 +19,14 @@ pub(crate) struct FastCgiSession {
     is_head: bool,
     /// The start of a head.
     head: Vec<u8>,
-    content: Content,
+    content: RecordContent,
     /// What the application has reported.
     pub(crate) messages: Vec<u8>,
 }
 
 /// How the content of the response is framed.
 #[derive(Debug, Default)]
-enum Content {
+enum RecordContent {
     /// Its head has not ended.
     #[default]
     Head,
@@ -80,15 +80,15 @@ impl FastCgiSession {
     fn content(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         match &mut self.content {
             _ if data.is_empty() => Ok(()),
-            Content::Head => self.read_head(data, out),
-            Content::None(_) => Ok(()),
-            Content::Chunked => {
+            RecordContent::Head => self.read_head(data, out),
+            RecordContent::None(_) => Ok(()),
+            RecordContent::Chunked => {
                 out.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
                 out.extend_from_slice(data);
                 out.extend_from_slice(b"\r\n");
                 Ok(())
             }
-            Content::Length { missing_bytes, last } => {
+            RecordContent::Length { missing_bytes, last } => {
                 let too_long = || "the response is longer than its Content-Length".to_owned();
                 *missing_bytes = missing_bytes.checked_sub(data.len() as u64).ok_or_else(too_long)?;
                 match data.split_last() {
@@ -105,13 +105,13 @@ impl FastCgiSession {
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), String> {
         match &mut self.content {
-            Content::Head => return Err("the response ended within its head".to_owned()),
-            Content::None(head) => out.append(head),
-            Content::Length { missing_bytes: 0, last } => out.extend(last.take()),
-            Content::Length { missing_bytes, .. } => {
+            RecordContent::Head => return Err("the response ended within its head".to_owned()),
+            RecordContent::None(head) => out.append(head),
+            RecordContent::Length { missing_bytes: 0, last } => out.extend(last.take()),
+            RecordContent::Length { missing_bytes, .. } => {
                 return Err(format!("the response ended {missing_bytes} bytes before its Content-Length"));
             }
-            Content::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
+            RecordContent::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ fn end_of_head(head: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Writes the head of an HTTP/1 response for the head of a CGI response (RFC 3875 section 6.3).
-fn write_head(head: &[u8], is_head: bool, out: &mut Vec<u8>) -> Result<Content, String> {
+fn write_head(head: &[u8], is_head: bool, out: &mut Vec<u8>) -> Result<RecordContent, String> {
     const DROPPED: [&[u8]; 7] = [
         b"status",
         b"connection",
@@ -195,10 +195,11 @@ fn write_head(head: &[u8], is_head: bool, out: &mut Vec<u8>) -> Result<Content, 
     }
     text.extend_from_slice(b"\r\n");
     if is_empty {
-        return Ok(Content::None(text));
+        return Ok(RecordContent::None(text));
     }
     out.append(&mut text);
-    Ok(length.map_or(Content::Chunked, |missing_bytes| Content::Length { missing_bytes, last: None }))
+    Ok(length
+        .map_or(RecordContent::Chunked, |missing_bytes| RecordContent::Length { missing_bytes, last: None }))
 }
 
 /// `404` or `404 Not Found`.
