@@ -217,7 +217,11 @@ mod tests {
             threads.run(move || receiver.lock().unwrap().recv())
         };
         let hanging: Vec<_> = (0..THREADS_MAX).map(|_| hang().unwrap()).collect();
-        while threads.0.lock().jobs.len() + threads.0.lock().idle > 0 {
+        let is_waiting = || {
+            let state = threads.0.lock();
+            state.jobs.len() + state.idle > 0
+        };
+        while is_waiting() {
             std::thread::yield_now();
         }
         let waiting: Vec<_> = (0..JOBS_MAX).map(|number| threads.run(move || number).unwrap()).collect();
