@@ -88,8 +88,12 @@ fn begin_h2(client: &mut H2Client, start: &[u8]) -> StreamId {
 
 /// Sends what waits of a body, as the windows allow.
 fn send_all(client: &mut H2Client, stream: StreamId) {
-    client.send();
-    while client.unsent_bytes(stream) > 0 {
+    loop {
+        client.send();
+        // Behind the last byte, the server may have nothing to say.
+        if client.unsent_bytes(stream) == 0 {
+            return;
+        }
         client.turn();
     }
 }
