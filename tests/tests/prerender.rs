@@ -95,7 +95,7 @@ fn crawlers_get_drawn_pages_from_the_cache_and_people_the_application() {
     let first = server.get("/articles/1", CRAWLER);
     assert!(is_drawn(&first), "{}", first.text());
     assert_eq!((first.field("X-Cache-Status"), first.field("Vary")), (Some("MISS"), Some("User-Agent")));
-    assert_eq!(first.field("Flatout-Cache-Control"), None, "nobody else is told for how long");
+    assert_eq!(first.field("Flatout-Cache-Control"), None, "only our own cache gets it");
     let again = server.get("/articles/1", CRAWLER);
     assert_eq!((again.field("X-Cache-Status"), again.text()), (Some("HIT"), first.text()));
     let other = server.get("/articles/1", ASSISTANT);

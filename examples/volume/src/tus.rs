@@ -161,7 +161,7 @@ impl OpenUpload {
         written
     }
 
-    /// Takes back what was appended after this offset.
+    /// Truncates the upload to this offset.
     ///
     /// # Errors
     /// The volume failed.

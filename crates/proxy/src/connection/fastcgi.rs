@@ -20,8 +20,10 @@ pub(crate) struct FastCgiSession {
     /// The start of a head.
     head: Vec<u8>,
     content: RecordContent,
-    /// What the application has reported.
-    pub(crate) messages: Vec<u8>,
+    /// What the application has reported, and nobody has taken.
+    messages: Vec<u8>,
+    /// All that it has reported of this response.
+    messages_bytes: usize,
 }
 
 /// How the content of the response is framed.
@@ -60,8 +62,9 @@ impl FastCgiSession {
                 RecordEvent::NeedMore => return Ok(()),
                 RecordEvent::Stdout(data) => self.content(data, out)?,
                 RecordEvent::Stderr(data) => {
-                    let room = STDERR_BYTES_MAX.saturating_sub(self.messages.len());
-                    self.messages.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+                    let count = data.len().min(STDERR_BYTES_MAX - self.messages_bytes);
+                    self.messages_bytes += count;
+                    self.messages.extend_from_slice(data.get(..count).unwrap_or_default());
                 }
                 RecordEvent::End { protocol_status: 0, .. } => self.end(out)?,
                 RecordEvent::End { protocol_status, .. } => {
@@ -75,6 +78,14 @@ impl FastCgiSession {
                 }
             }
         }
+    }
+
+    /// What the application has reported: lines that are complete, and the rest if nothing follows.
+    pub(crate) fn take_messages(&mut self, is_last: bool) -> Vec<u8> {
+        let is_last = is_last || self.records.has_ended() || self.messages_bytes == STDERR_BYTES_MAX;
+        let line_end = self.messages.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let rest = self.messages.split_off(if is_last { self.messages.len() } else { line_end });
+        std::mem::replace(&mut self.messages, rest)
     }
 
     fn content(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
@@ -275,12 +286,27 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_taken_line_by_line() {
+        let (mut session, mut out) = (FastCgiSession::default(), Vec::new());
+        let mut after = |bytes: &[u8], is_last| {
+            session.decode(bytes, &mut out).unwrap();
+            String::from_utf8(session.take_messages(is_last)).unwrap()
+        };
+        assert_eq!(after(&record(7, b"one\ntw"), false), "one\n");
+        assert_eq!(after(&record(7, b"o"), false), "");
+        assert_eq!(after(&record(7, b"\nthree"), false), "two\n");
+        assert_eq!(after(b"", true), "three");
+    }
+
+    #[test]
     fn endless_heads_and_messages_have_limits() {
         let (mut session, mut out) = (FastCgiSession::default(), Vec::new());
+        let mut messages = Vec::new();
         for _ in 0..100 {
             session.decode(&record(7, &[b'e'; 1000]), &mut out).unwrap();
+            messages.append(&mut session.take_messages(false));
         }
-        assert_eq!(session.messages.len(), STDERR_BYTES_MAX);
+        assert_eq!(messages.len(), STDERR_BYTES_MAX);
         let endless = (0..100).try_for_each(|_| session.decode(&record(6, &[b'h'; 1000]), &mut out));
         assert!(endless.unwrap_err().contains("longer than"));
     }

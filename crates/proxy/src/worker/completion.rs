@@ -84,11 +84,11 @@ impl ProxyWorker {
         let Some(connection) = state.table.known(at) else { return };
         // After earlier requests, the server most likely closed it while it was idle.
         let was_idle = connection.uses > 1 && connection.held.is_empty();
-        self.lost(state, at, was_idle, Failure::Closed);
+        self.lost(state, at, was_idle, Failure::Closed, None);
     }
 
-    /// The response is malformed: the server may have processed the request.
-    pub(crate) fn failed(&self, state: &mut State, at: usize) {
+    /// The response is malformed: the server may have processed the request. `why`: what is wrong, if that is known.
+    pub(crate) fn failed(&self, state: &mut State, at: usize, why: Option<&str>) {
         if let Some(connection) = state.table.known(at)
             && let Some(job) = connection.job.as_mut()
         {
@@ -97,7 +97,7 @@ impl ProxyWorker {
                 job.retries_left = 0;
             }
         }
-        self.lost(state, at, false, Failure::Malformed);
+        self.lost(state, at, false, Failure::Malformed, why);
     }
 
     /// The connection failed, so the server saw nothing of the request. `why`: what the kernel or TLS says.
@@ -115,7 +115,7 @@ impl ProxyWorker {
     }
 
     /// Closes a connection that cannot be used any more; its request is repeated if that is safe.
-    fn lost(&self, state: &mut State, at: usize, was_idle: bool, failure: Failure) {
+    fn lost(&self, state: &mut State, at: usize, was_idle: bool, failure: Failure, why: Option<&str>) {
         let Some(connection) = state.table.known(at) else { return };
         let (server_id, address) = (connection.server_id, connection.address.clone());
         let job = state.take_job(at);
@@ -127,7 +127,7 @@ impl ProxyWorker {
             job.wants_new = true;
             job.retries_left += 1;
         } else {
-            self.log(failure, server_id.upstream, Some(&address), Some(&job), None);
+            self.log(failure, server_id.upstream, Some(&address), Some(&job), why);
             self.count_failure(state, server_id);
         }
         match job.is_answered {
@@ -165,14 +165,14 @@ impl ProxyWorker {
         }
         let Some(job) = &mut connection.job else { return self.close(state, at) };
         if !connection.out.is_empty() && !job.is_answered {
-            return self.lost(state, at, false, Failure::SendTime);
+            return self.lost(state, at, false, Failure::SendTime, None);
         }
         // A server is not slow while it waits for the client, in either direction. The engine sees to it that the client
         // takes what is sent; a client that sends nothing has its time here, or it could hold this connection for ever.
         let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && connection.out.is_empty();
         let awaits_room = job.is_answered && !job.receiver.has_room(&self.lane);
         if !awaits_body && !awaits_room {
-            return self.lost(state, at, false, Failure::ReadTime);
+            return self.lost(state, at, false, Failure::ReadTime, None);
         }
         // Once the response has begun, both sides may be silent, as in a call that streams both ways.
         if std::mem::take(&mut job.has_client_sent) || job.is_answered {

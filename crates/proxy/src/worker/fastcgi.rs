@@ -101,19 +101,12 @@ impl ProxyWorker {
             let ConnectionProtocol::FastCgi(session) = &mut connection.protocol else { return false };
             let bytes = buffer.get(..count).unwrap_or_default();
             let decoded = session.decode(bytes, &mut connection.held);
-            let messages = std::mem::take(&mut session.messages);
+            let is_last = decoded.is_err() || matches!(received, Moved::Bytes(0) | Moved::Broken);
+            let messages = session.take_messages(is_last);
             drop(buffer);
             report_messages(&upstream.plan.name, &messages);
             if let Err(why) = decoded {
-                let job = connection.job.as_deref();
-                self.log(
-                    Failure::Malformed,
-                    connection.server_id.upstream,
-                    Some(&connection.address),
-                    job,
-                    Some(&why),
-                );
-                self.failed(state, at);
+                self.failed(state, at, Some(&why));
                 return false;
             }
             if count > 0 {

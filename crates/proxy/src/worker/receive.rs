@@ -50,7 +50,7 @@ impl ProxyWorker {
             let Some(room) = buffer.get_mut(held..) else {
                 bug!("{held} bytes of a response are held, more than a buffer");
                 drop(buffer);
-                return self.failed(state, at);
+                return self.failed(state, at, None);
             };
             let received = if connection.is_readable {
                 self.lane.receive(connection.guest, room)
@@ -192,7 +192,7 @@ impl ProxyWorker {
         match outcome {
             ReadOutcome::More => {}
             ReadOutcome::Whole => self.complete(state, at),
-            ReadOutcome::Bad => self.failed(state, at),
+            ReadOutcome::Bad => self.failed(state, at, None),
             ReadOutcome::Replaced => self.close(state, at),
             ReadOutcome::Switch(response) => self.switch(state, at, response),
             ReadOutcome::Rejected(status, is_whole) => self.rejected(state, at, status, is_whole),
