@@ -40,5 +40,5 @@ learnt=$fuzz/target/corpus/$target found=$fuzz/artifacts/$target
 mkdir -p "$learnt" "$found"
 # A machine has many files; for all other targets short inputs are more efficient.
 case $target in machine) bytes=16384 ;; *) bytes=4096 ;; esac
-exec "$binary" -max_total_time="$1" -max_len=$bytes -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+exec "$binary" -max_total_time="$1" -max_len=$bytes -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
     -artifact_prefix="$found/" "$learnt" "$fuzz/corpus/$target"
