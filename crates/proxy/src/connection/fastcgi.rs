@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_line_by_line() {
+    fn complete_lines_of_stderr_are_passed_on() {
         let (mut session, mut out) = (FastCgiSession::default(), Vec::new());
         let mut after = |bytes: &[u8], is_last| {
             session.decode(bytes, &mut out).unwrap();
