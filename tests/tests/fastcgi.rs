@@ -2,11 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
-use std::sync::Arc;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
-use flatout_tests::{Folder, Server, program};
+use flatout_tests::authority::Authority;
+use flatout_tests::upgrading::{orphan, upgrade};
+use flatout_tests::{Folder, Server, program, until};
 
 const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
@@ -82,24 +85,33 @@ fn request(stream: &mut TcpStream) -> Option<Received> {
 fn application(
     respond: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {
+    let (address, connections, _) = counted_application(respond);
+    (address, connections)
+}
+
+/// The same; it also counts the responses that it has sent completely.
+fn counted_application(
+    respond: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (connections, respond) = (Arc::new(AtomicUsize::new(0)), Arc::new(respond));
-    let count = connections.clone();
+    let (connections, responses) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, sent, respond) = (connections.clone(), responses.clone(), Arc::new(respond));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, respond) = (stream.unwrap(), respond.clone());
+            let (mut stream, respond, sent) = (stream.unwrap(), respond.clone(), sent.clone());
             count.fetch_add(1, Ordering::SeqCst);
             std::thread::spawn(move || {
                 while let Some(received) = request(&mut stream) {
                     if stream.write_all(&respond(&received)).is_err() {
                         return;
                     }
+                    sent.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
     });
-    (address, connections)
+    (address, connections, responses)
 }
 
 fn server(folder: &Folder, address: SocketAddr, route: &str) -> Server {
@@ -235,4 +247,128 @@ fn settings_that_cannot_work_are_refused() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && message.contains(why), "{settings}: {message}");
     }
+}
+
+/// A server with TLS, and with an admin socket in its folder.
+fn secure_server(folder: &Folder, authority: &Authority, address: SocketAddr) -> Server {
+    authority.sign("server", "localhost");
+    std::fs::create_dir_all(folder.0.join("spool")).unwrap();
+    folder.write(
+        "site.kdl",
+        format!(
+            "admin \"unix:{}\"\nbuffer-dir \"spool\"\nlisten \"127.0.0.1:0\"\ntls \"{}\" \"{}\"\nupstream \"php\" {{\n  \
+             server \"{address}\"\n  protocol fastcgi\n  fastcgi-root \"/srv/none\"\n}}\n\
+             site * {{ route \"/\" {{ proxy \"php\" }} }}\n",
+            admin(folder).display(),
+            authority.path("server.pem"),
+            authority.path("server.key"),
+        ),
+    );
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl")).stdin(Stdio::null());
+    Server::start(command)
+}
+
+fn admin(folder: &Folder) -> std::path::PathBuf {
+    folder.0.join("admin.sock")
+}
+
+/// A client whose output is read later.
+fn curl(server: &Server, target: &str, flags: &[&str]) -> std::process::Child {
+    let url = format!("https://localhost:{}{target}", server.secure_port.unwrap());
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--insecure", "--max-time", "120", &url]).args(flags);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn clients_of_both_protocols_reach_an_application_and_slow_ones_do_not_hold_it() {
+    // More than the sockets on the way take.
+    const BYTES: usize = 24 << 20;
+    let (address, _, responses) = counted_application(|received| match received.param("PATH_INFO") {
+        "/large" => [stdout(b"X-A: b\r\n\r\n"), stdout(&vec![b'x'; BYTES]), end()].concat(),
+        _ => [
+            stdout(b"X-A: b\r\n\r\n"),
+            stdout(format!("{}|{}|", received.param("HTTPS"), received.param("HTTP_HOST")).as_bytes()),
+            stdout(&received.body),
+            end(),
+        ]
+        .concat(),
+    });
+    let (folder, authority) = (Folder::new(), Authority::new());
+    let server = secure_server(&folder, &authority, address);
+    let port = server.secure_port.unwrap();
+    folder.write("body", vec![b'b'; 200_000]);
+    let body = format!("@{}", folder.0.join("body").display());
+    for (number, protocol) in ["--http1.1", "--http2"].into_iter().enumerate() {
+        let output = curl(&server, "/a.php", &[protocol, "--data-binary", &body]).wait_with_output().unwrap();
+        let expected = format!("on|localhost:{port}|{}", "b".repeat(200_000));
+        assert!(output.stdout == expected.as_bytes(), "{protocol}: {} bytes", output.stdout.len());
+        // curl reads nothing while nobody reads its output.
+        let stalled = curl(&server, "/a.php/large", &[protocol]);
+        until("the application is free", || responses.load(Ordering::SeqCst) == 2 * (number + 1));
+        let output = stalled.wait_with_output().unwrap();
+        assert!(output.stdout == vec![b'x'; BYTES], "{protocol}: {} bytes", output.stdout.len());
+    }
+}
+
+#[test]
+fn responses_under_way_outlive_a_reload_and_an_upgrade() {
+    /// How many responses may be completed.
+    #[derive(Default)]
+    struct Gate(Mutex<usize>, Condvar);
+    let (gate, requests) = (Arc::new(Gate::default()), Arc::new(AtomicUsize::new(0)));
+    let (opened, arrived) = (gate.clone(), requests.clone());
+    let (address, _) = application(move |_| {
+        let number = arrived.fetch_add(1, Ordering::SeqCst);
+        let open = opened.0.lock().unwrap();
+        drop(opened.1.wait_while(open, |open| *open <= number).unwrap());
+        [stdout(format!("X-A: b\r\n\r\nrun {number}").as_bytes()), end()].concat()
+    });
+    let (folder, authority) = (Folder::new(), Authority::new());
+    let server = secure_server(&folder, &authority, address);
+    let reload = |admin: &Path| {
+        let admin = format!("unix:{}", admin.display());
+        let output = Command::new(program("flatout")).args(["reload", "--admin", &admin]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        None
+    };
+    let replace = |admin: &Path| Some(orphan(&upgrade(admin).unwrap()));
+    let mut successors = Vec::new();
+    for (number, act) in [&reload as &dyn Fn(&Path) -> Option<_>, &replace].into_iter().enumerate() {
+        let client = curl(&server, "/", &["--http2"]);
+        until("the request has arrived", || requests.load(Ordering::SeqCst) > number);
+        successors.extend(act(&admin(&folder)));
+        *gate.0.lock().unwrap() = number + 1;
+        gate.1.notify_all();
+        let output = client.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("run {number}"));
+    }
+    *gate.0.lock().unwrap() = usize::MAX;
+    let after = curl(&server, "/", &["--http1.1"]).wait_with_output().unwrap();
+    assert_eq!(after.stdout, b"run 2", "the successor serves");
+}
+
+#[test]
+fn another_application_is_asked_in_place_of_one_that_is_overloaded() {
+    let overloaded = record(END, 1, &[0, 0, 0, 0, 2, 0, 0, 0], 0);
+    let (busy, busy_connections) = application(move |_| overloaded.clone());
+    let (free, _) = application(|_| [stdout(b"Content-Length: 2\r\n\r\nhi"), end()].concat());
+    let folder = Folder::new();
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nworkers 1\nupstream \"php\" {{\n  server \"{busy}\"\n  server \"{free}\"\n  \
+             protocol fastcgi\n  fastcgi-root \"/srv/none\"\n  retry-on error invalid-response\n}}\n\
+             site * {{ route \"/\" {{ proxy \"php\" }} }}\n"
+        ),
+    );
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
+    let server = Server::start(command);
+    for _ in 0..4 {
+        let (status, _, body) = fetch(&server, "GET", "/", b"");
+        assert_eq!((status.as_str(), &body[..]), ("200", &b"hi"[..]));
+    }
+    assert!(busy_connections.load(Ordering::SeqCst) > 0, "it was asked too");
 }
