@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
+use flatout_tests::upgrading::{orphan, upgrade};
 use flatout_tests::{Folder, Server, answers, program, read_to_close, until};
 
 fn start(folder: &Folder) -> Server {
@@ -83,6 +84,49 @@ fn the_log_the_pages_and_the_upstream_have_the_same_id() {
     let html = server.get("/none?html", "Accept: text/html\r\n").text();
     assert!(html.contains(&logged(&folder, "/none?html")), "{html}");
     assert_eq!(server.get("/none?text", "").text(), "Not Found\n");
+}
+
+#[test]
+fn ids_stay_over_http2_behind_a_guard_and_are_unique_over_an_upgrade() {
+    let (folder, behind) = (Folder::new(), Folder::new());
+    behind.write(
+        "site.kdl",
+        "listen \"127.0.0.1:0\"\nsite \"*\" {\n  respond 200 \"$http_x_request_id\"\n}\n",
+    );
+    let upstream = start(&behind);
+    let address = upstream.address;
+    let admin = folder.0.join("admin.sock");
+    folder.write(
+        "site.kdl",
+        format!(
+            "admin \"unix:{}\"\nlisten \"127.0.0.1:0\"\nworkers 1\n\
+             access-log \"all.log\" flush=\"20ms\" format=\"$request_uri|$request_id\"\n\
+             site \"*\" {{\n  request-header set \"X-Request-Id\" \"$request_id\"\n  \
+             forward-auth \"http://{address}\" path=\"/auth\"\n  proxy \"http://{address}\"\n}}\n",
+            admin.display()
+        ),
+    );
+    let server = start(&folder);
+    let body = "b".repeat(100_000);
+    let ask = |target: &str| {
+        let url = format!("http://{}{target}", server.address);
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--http2-prior-knowledge", "--max-time", "60", "--data", &body, &url]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let mut ids = HashSet::new();
+    let mut check = |from: usize| {
+        for number in from..from + 20 {
+            let id = ask(&format!("/{number}"));
+            assert!(is_made(&id), "{number}: {id}");
+            assert_eq!(logged(&folder, &format!("/{number}")), id);
+            assert!(ids.insert(id), "an id is used twice");
+        }
+    };
+    check(0);
+    let successor = orphan(&upgrade(&admin).unwrap());
+    check(20);
+    drop(successor);
 }
 
 #[test]

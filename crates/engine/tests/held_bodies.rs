@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 mod support;
 
@@ -140,6 +141,39 @@ fn body_can_be_read_after_the_last_response() {
     stream.write_all(b"3\r\nllo\r\n0\r\n\r\n").unwrap();
     assert_eq!(read(bodies.recv().unwrap()), (b"hello".to_vec(), Ok(())));
     assert_eq!(rest(&mut stream), "");
+}
+
+#[test]
+fn small_rest_of_an_http2_body_is_skipped_and_a_large_one_is_reset() {
+    let (server, _bodies) = serving();
+    for (length, is_small) in [(100_000, true), (2 << 20, false)] {
+        let mut client = H2Client::new(server.connect());
+        let stream = client.upload(Method::Post, "/refused", &[("content-length", &length.to_string())]);
+        client.until(|client| client.got[&stream].is_over);
+        assert_eq!(client.got[&stream].status, 401);
+        let next = client.get("/");
+        assert_eq!(client.finish(next).status, 200);
+        assert_eq!(client.got[&stream].reset, (!is_small).then_some(Code::NO_ERROR));
+        if is_small {
+            client.say(stream, &vec![b'x'; length]);
+            client.end(stream);
+            send_all(&mut client, stream);
+            let next = client.get("/");
+            assert_eq!(client.finish(next).status, 200);
+            assert_eq!(client.got[&stream].reset, None);
+        }
+    }
+}
+
+#[test]
+fn client_that_does_not_send_the_small_rest_of_a_body_is_reset() {
+    let limits = Limits { rate_window: Duration::from_millis(50), ..Limits::default() };
+    let server = Running::serving(limits, |_| Box::new(Bodies(mpsc::channel().0)) as Box<dyn Service>);
+    let mut client = H2Client::new(server.connect());
+    let stream = client.upload(Method::Post, "/refused", &[("content-length", "100000")]);
+    client.until(|client| client.got[&stream].is_over);
+    client.until(|client| client.got[&stream].reset.is_some());
+    assert_eq!(client.got[&stream].reset, Some(Code::NO_ERROR));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::exchange::{Exchange, Outgoing, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output, Piece};
 use crate::service::{Body, BodyFault, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
-use crate::serving::{Fate, FlushTime, OUT_BYTES_PER_SEND, Serving, refused};
+use crate::serving::{DISCARD_BYTES_MAX, Fate, FlushTime, OUT_BYTES_PER_SEND, Serving, refused};
 
 /// Handles the reply of the service: a response, or how it will be made.
 #[inline]
@@ -135,7 +135,7 @@ fn has_too_much_unread(serving: &Serving, connection: &Connection, response: &Re
         && connection
             .machine
             .length_left()
-            .is_some_and(|left| left > u64::from(flatout_wire::h1::DISCARD_BYTES_MAX))
+            .is_some_and(|left| left > u64::from(DISCARD_BYTES_MAX))
         && !matches!(response.body(), Body::Stream(_) | Body::Pushed)
         && !input::is_body_held(serving, connection)
 }

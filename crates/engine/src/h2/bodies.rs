@@ -66,7 +66,11 @@ pub(super) fn end_body(
     id: StreamId,
     trailers: Trailers,
 ) {
-    let Some(exchange) = session.stream(id).and_then(|stream| stream.exchange) else { return };
+    let Some(stream) = session.stream(id) else { return };
+    if stream.skips {
+        return responses::end_stream(serving, session, id, Outcome::Sent);
+    }
+    let Some(exchange) = stream.exchange else { return };
     match serving.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten() {
         Some((whole, trailers)) => {
             requests::serve_collected(serving, key, connection, session, id, exchange, whole, &trailers);

@@ -87,6 +87,8 @@ struct Stream {
     has_ended: bool,
     /// The response was sent, and the request's body is still read.
     reads_on: bool,
+    /// The response was sent, and the rest of the request's body is small: it is received and dropped.
+    skips: bool,
     /// The client waits for 100.
     waits: bool,
     /// The owner has left the WebSocket.

@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::service::{
     Carrier, ConnectionPermit, DetachedConnection, ExchangeKey, Outcome, Response, Takeover,
 };
-use crate::serving::{Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
+use crate::serving::{DISCARD_BYTES_MAX, Fate, OUT_BYTES_PER_SEND, Serving, body_fault_of};
 
 /// Starts the task that makes a response.
 pub(super) fn run_response(
@@ -307,7 +307,11 @@ fn queue_content(session: &mut Session, id: StreamId, piece: Piece) {
 /// Removes a stream that has ended, for whatever reason. If its response was sent and somebody still reads its
 /// request's body, only its response has ended.
 pub(super) fn end_stream(serving: &mut Serving, session: &mut Session, id: StreamId, outcome: Outcome) {
+    let mut skips = outcome == Outcome::Sent
+        && !session.machine.is_open(id)
+        && session.machine.content_left(id).is_some_and(|left| left <= u64::from(DISCARD_BYTES_MAX));
     if let Some(mut stream) = session.take(id) {
+        skips &= !stream.skips && !stream.waits && !stream.is_websocket;
         let is_awaited = outcome == Outcome::Sent && !stream.waits && !stream.is_websocket;
         if is_awaited && bodies::is_held(serving, stream.exchange) && session.machine.awaits_content(id) {
             serving.end_response(stream.exchange);
@@ -331,5 +335,9 @@ pub(super) fn end_stream(serving: &mut Serving, session: &mut Session, id: Strea
             serving.records.push(record);
         }
     }
-    session.machine.release(id, serving.output.bytes());
+    // Some clients drop a response whose stream is reset while they send, although it is complete.
+    match skips {
+        true => session.enter(id).skips = true,
+        false => session.machine.release(id, serving.output.bytes()),
+    }
 }

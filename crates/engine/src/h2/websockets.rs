@@ -79,10 +79,12 @@ impl Session {
         self.stream(id).is_some_and(|stream| stream.owner_has_left && stream.has_ended)
     }
 
-    /// WebSockets whose client has not ended them since the last rate check.
+    /// Streams that only wait for the client's end, and did so when the rate was last checked.
     pub(super) fn overdue_lingerers(&mut self) -> Vec<StreamId> {
-        let lingering =
-            self.streams.iter_mut().filter(|(_, stream)| stream.owner_has_left && stream.has_ended);
+        let lingering = self
+            .streams
+            .iter_mut()
+            .filter(|(_, stream)| stream.skips || (stream.owner_has_left && stream.has_ended));
         lingering
             .filter_map(|(id, stream)| std::mem::replace(&mut stream.has_lingered, true).then_some(*id))
             .collect()

@@ -46,7 +46,7 @@ pub(crate) use buffer::{READ_BYTES, SLICE_BYTES, STAGE_SOCKETS};
 pub(crate) use call::{Parker, call, normal_path};
 pub(crate) use dispatch::{is_http2_preface, state_of};
 pub(crate) use exchanges::body_fault_of;
-pub(crate) use flatout_wire::h1::{Refusal, Trailers};
+pub(crate) use flatout_wire::h1::{DISCARD_BYTES_MAX, Refusal, Trailers};
 pub(crate) use refusal::{BAD_PATH, refused};
 pub use state::State;
 

@@ -136,6 +136,11 @@ impl Connection {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_remote_open)
     }
 
+    /// How much content the peer has declared and not sent on a stream that it has not ended; `None` if that is not known.
+    pub fn content_left(&self, stream: StreamId) -> Option<u64> {
+        self.streams.get(stream.0).filter(|stream| stream.is_remote_open)?.length_left
+    }
+
     /// Whether a stream waits for its response (server).
     pub fn owes_response(&self, stream: StreamId) -> bool {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && !stream.has_answer)
