@@ -307,11 +307,12 @@ fn queue_content(session: &mut Session, id: StreamId, piece: Piece) {
 /// Removes a stream that has ended, for whatever reason. If its response was sent and somebody still reads its
 /// request's body, only its response has ended.
 pub(super) fn end_stream(serving: &mut Serving, session: &mut Session, id: StreamId, outcome: Outcome) {
-    let mut skips = outcome == Outcome::Sent
-        && !session.machine.is_open(id)
-        && session.machine.content_left(id).is_some_and(|left| left <= u64::from(DISCARD_BYTES_MAX));
+    let mut rest = match outcome {
+        Outcome::Sent if !session.machine.is_open(id) => session.machine.content_left(id),
+        _ => None,
+    };
     if let Some(mut stream) = session.take(id) {
-        skips &= !stream.skips && !stream.waits && !stream.is_websocket;
+        rest = rest.filter(|_| !stream.skips && !stream.waits && !stream.is_websocket);
         let is_awaited = outcome == Outcome::Sent && !stream.waits && !stream.is_websocket;
         if is_awaited && bodies::is_held(serving, stream.exchange) && session.machine.awaits_content(id) {
             serving.end_response(stream.exchange);
@@ -335,9 +336,13 @@ pub(super) fn end_stream(serving: &mut Serving, session: &mut Session, id: Strea
             serving.records.push(record);
         }
     }
-    // Some clients drop a response whose stream is reset while they send, although it is complete.
-    match skips {
-        true => session.enter(id).skips = true,
-        false => session.machine.release(id, serving.output.bytes()),
+    match rest {
+        // Some clients drop a response whose stream is reset while they send, although it is complete; and some read nothing more
+        // once they have it, so all the window that they need comes with it.
+        Some(bytes) if bytes <= u64::from(DISCARD_BYTES_MAX) => {
+            session.enter(id).skips = true;
+            session.machine.widen(id, bytes as u32, serving.output.bytes());
+        }
+        _ => session.machine.release(id, serving.output.bytes()),
     }
 }
