@@ -1,5 +1,6 @@
 //! The settings of a proxied route and its upstream.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub struct Upstream {
     pub slow_start: Duration,
     /// The PROXY protocol header sent before the first request of a connection.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Where whoever changes its servers keeps the changes.
+    pub state_file: Option<PathBuf>,
 }
 
 /// The protocol of servers.
@@ -139,6 +142,16 @@ pub enum Address {
     Name(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Socket(address) => address.fmt(f),
+            Address::Name(name, port) => write!(f, "{name}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// TLS to a server.
@@ -282,11 +295,17 @@ impl Upstream {
             active: None,
             slow_start: Duration::ZERO,
             send_proxy_protocol: None,
+            state_file: None,
         }
     }
 }
 
 impl Upstream {
+    /// The settings of TLS to its servers: those of the first one that has it.
+    pub fn tls_of_servers(&self) -> Option<Tls> {
+        self.servers.iter().find_map(|server| server.tls.clone())
+    }
+
     /// Checks that the settings are compatible.
     ///
     /// # Errors

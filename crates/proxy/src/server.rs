@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use flatout_engine::tls::{Channel, ClientPlan, Connector};
@@ -39,8 +39,43 @@ pub(crate) struct LiveServer {
     down_until_ns: AtomicU64,
     /// When it came up again, for slow start; 0 if it was never down.
     up_since_ns: AtomicU64,
-    /// The last result of the health checks.
-    is_healthy: AtomicBool,
+    /// Why it gets no requests: any of the bits below.
+    closed: AtomicU8,
+    /// Its weight, which an operator may change.
+    weight: AtomicU32,
+}
+
+/// Its health checks have failed.
+const UNHEALTHY: u8 = 1;
+/// An operator drains it.
+const DRAINING: u8 = 1 << 1;
+/// An operator has set it down.
+const SET_DOWN: u8 = 1 << 2;
+/// It is no longer one of its upstream.
+const REMOVED: u8 = 1 << 3;
+/// It was added to a running upstream, and its name has not resolved yet.
+const UNRESOLVED: u8 = 1 << 4;
+
+/// What an operator wants of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerMode {
+    /// It gets requests while it is up.
+    #[default]
+    Serving,
+    /// It gets no more requests. Those in progress are finished, and so are tunnels.
+    Draining,
+    /// It gets no more requests, and those in progress end: they are sent to another server if that is safe.
+    SetDown,
+}
+
+impl ServerMode {
+    fn bits(self) -> u8 {
+        match self {
+            ServerMode::Serving => 0,
+            ServerMode::Draining => DRAINING,
+            ServerMode::SetDown => SET_DOWN,
+        }
+    }
 }
 
 /// The state of a server.
@@ -54,12 +89,22 @@ pub enum ServerState {
     Down,
     /// Its name has not resolved yet.
     NoAddress,
+    /// An operator drains it: it finishes its requests.
+    Draining,
+    /// An operator has set it down.
+    SetDown,
 }
 
 impl ServerState {
     /// All states.
-    pub const ALL: [ServerState; 4] =
-        [ServerState::Up, ServerState::SlowStart, ServerState::Down, ServerState::NoAddress];
+    pub const ALL: [ServerState; 6] = [
+        ServerState::Up,
+        ServerState::SlowStart,
+        ServerState::Down,
+        ServerState::NoAddress,
+        ServerState::Draining,
+        ServerState::SetDown,
+    ];
 
     /// Its name, for people and metrics.
     pub fn name(self) -> &'static str {
@@ -68,6 +113,8 @@ impl ServerState {
             ServerState::SlowStart => "slow start",
             ServerState::Down => "down",
             ServerState::NoAddress => "no address",
+            ServerState::Draining => "draining",
+            ServerState::SetDown => "set down",
         }
     }
 }
@@ -114,6 +161,8 @@ impl LiveServer {
         };
         LiveServer {
             number: hash(format!("{:?}", plan.address).as_bytes()),
+            weight: AtomicU32::new(plan.weight.max(1)),
+            closed: AtomicU8::new(0),
             plan,
             name,
             label,
@@ -124,8 +173,82 @@ impl LiveServer {
             window_began_ns: AtomicU64::new(0),
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
-            is_healthy: AtomicBool::new(true),
         }
+    }
+
+    /// It is added to a running upstream: its share grows, if its upstream has a slow start, and it waits for its address.
+    pub(crate) fn joins(&self) {
+        self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+        if self.dns_name().is_some() {
+            self.set_closed(UNRESOLVED, true);
+        }
+    }
+
+    /// It is no longer one of its upstream.
+    pub(crate) fn leaves(&self) {
+        self.set_closed(REMOVED, true);
+    }
+
+    fn set_closed(&self, bit: u8, is_set: bool) -> bool {
+        let was = match is_set {
+            true => self.closed.fetch_or(bit, Ordering::Relaxed),
+            false => self.closed.fetch_and(!bit, Ordering::Relaxed),
+        };
+        was & bit != 0
+    }
+
+    /// What an operator wants of it.
+    pub(crate) fn mode(&self) -> ServerMode {
+        let closed = self.closed.load(Ordering::Relaxed);
+        match (closed & SET_DOWN != 0, closed & DRAINING != 0) {
+            (true, _) => ServerMode::SetDown,
+            (false, true) => ServerMode::Draining,
+            (false, false) => ServerMode::Serving,
+        }
+    }
+
+    /// Only one thread changes it at a time.
+    pub(crate) fn set_mode(&self, mode: ServerMode) {
+        let wanted = mode.bits();
+        for bit in [DRAINING, SET_DOWN] {
+            self.set_closed(bit, wanted & bit != 0);
+        }
+        if mode == ServerMode::Serving {
+            self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+        }
+    }
+
+    /// Its full weight.
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_weight(&self, weight: u32) {
+        self.weight.store(weight.max(1), Ordering::Relaxed);
+    }
+
+    /// Takes what operators have changed of another one.
+    pub(crate) fn changed_like(&self, other: &LiveServer) {
+        self.set_weight(other.weight());
+        self.set_mode(other.mode());
+    }
+
+    /// Whether nobody has changed it since it was read from a plan.
+    pub(crate) fn is_as_planned(&self) -> bool {
+        self.weight() == self.plan.weight.max(1)
+            && self.closed.load(Ordering::Relaxed) & (DRAINING | SET_DOWN | REMOVED) == 0
+    }
+
+    /// Whether it leaves for good, or until an operator changes that: it keeps no idle connections.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) & (DRAINING | SET_DOWN | REMOVED) != 0
+    }
+
+    /// Whether nothing speaks against requests to it but failures of the last seconds.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) == 0
     }
 
     /// Starts TLS over a connection to it, if it uses TLS.
@@ -167,11 +290,12 @@ impl LiveServer {
     pub(crate) fn found_at(&self, addresses: Vec<SocketAddr>) {
         let remotes = addresses.into_iter().map(|address| Arc::new(Remote::Tcp(address))).collect();
         self.remotes.store(Arc::new(remotes));
+        self.set_closed(UNRESOLVED, false);
     }
 
     /// Whether requests may go to it. After its down time, one request tries it: the first.
     pub(crate) fn is_up(&self) -> bool {
-        if !self.is_checked_up() {
+        if !self.is_open() {
             return false;
         }
         let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
@@ -180,11 +304,16 @@ impl LiveServer {
 
     /// Its state; `slow_start` is its upstream's.
     pub(crate) fn state(&self, slow_start: std::time::Duration) -> ServerState {
+        match self.mode() {
+            ServerMode::Serving => {}
+            ServerMode::Draining => return ServerState::Draining,
+            ServerMode::SetDown => return ServerState::SetDown,
+        }
         if self.remotes.load().is_empty() {
             ServerState::NoAddress
         } else if !self.is_checked_up() || self.down_until_ns.load(Ordering::Relaxed) != 0 {
             ServerState::Down
-        } else if self.weight_now(slow_start) < u64::from(self.plan.weight.max(1)) * 1000 {
+        } else if self.weight_now(slow_start) < u64::from(self.weight()) * 1000 {
             ServerState::SlowStart
         } else {
             ServerState::Up
@@ -193,7 +322,7 @@ impl LiveServer {
 
     /// Whether the health checks find it up, or there are none.
     pub(crate) fn is_checked_up(&self) -> bool {
-        self.is_healthy.load(Ordering::Relaxed)
+        self.closed.load(Ordering::Relaxed) & UNHEALTHY == 0
     }
 
     /// Whether this request is the one that tries a server after its down time.
@@ -237,8 +366,8 @@ impl LiveServer {
 
     /// Records the result of a health check.
     pub(crate) fn set_healthy(&self, is_healthy: bool) {
-        let was = self.is_healthy.swap(is_healthy, Ordering::Relaxed);
-        if is_healthy && !was {
+        let was_unhealthy = self.set_closed(UNHEALTHY, !is_healthy);
+        if is_healthy && was_unhealthy {
             self.failures.store(0, Ordering::Relaxed);
             self.down_until_ns.store(0, Ordering::Relaxed);
             self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
@@ -247,7 +376,7 @@ impl LiveServer {
 
     /// Its current weight, in thousandths: less than its full weight during slow start.
     pub(crate) fn weight_now(&self, slow_start: std::time::Duration) -> u64 {
-        let whole = u64::from(self.plan.weight.max(1)) * 1000;
+        let whole = u64::from(self.weight()) * 1000;
         let since_ns = self.up_since_ns.load(Ordering::Relaxed);
         if since_ns == 0 || slow_start.is_zero() {
             return whole;
