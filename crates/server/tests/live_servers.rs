@@ -46,7 +46,7 @@ impl Backend {
             opened.fetch_add(1, Ordering::SeqCst);
             let port = stream.local_addr().unwrap().port();
             while let Some(request) = read_request(&mut stream) {
-                let (is_slow, is_upgrade) = (request.contains(" /slow"), request.contains("upgrade: echo"));
+                let (is_slow, is_upgrade) = (request.contains(" /slow"), request.contains("Upgrade: echo"));
                 recorded.lock().unwrap().push(request);
                 if is_slow {
                     let _ = arrive.lock().unwrap().send(());
@@ -239,7 +239,12 @@ fn tunnels_outlive_a_drain_and_a_removal() {
 #[test]
 fn requests_in_the_queue_go_to_a_server_that_is_added() {
     let [first, second] = [Backend::start(), Backend::start()];
-    let running = Running::to(Upstream { connections_max: 1, queue_time_max: PATIENCE, ..among(&[&first]) });
+    let running = Running::to(Upstream {
+        connections_max: 1,
+        balance: Balance::LeastConnections,
+        queue_time_max: PATIENCE,
+        ..among(&[&first])
+    });
     let in_progress = slow(&running, "GET");
     first.arrived.recv_timeout(PATIENCE).unwrap();
     let mut queued = running.connect();

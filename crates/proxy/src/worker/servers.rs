@@ -98,7 +98,9 @@ impl ProxyWorker {
             pools.iter().enumerate().filter(|(at, _)| is_leaving(*at)).flat_map(|(_, pool)| &pool.idle);
         for at in idle.copied().collect::<Vec<_>>() {
             let Some(connection) = state.table.known(at) else { continue };
-            if let Some((session, guest, _)) = connection.h2() {
+            if matches!(connection.protocol, ConnectionProtocol::Http2(_))
+                && let Some((session, guest, _)) = connection.h2()
+            {
                 session.machine.leave_now(&mut session.out);
                 let _ = session.flush(&self.lane, guest, &mut false);
             }
