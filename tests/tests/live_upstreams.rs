@@ -184,7 +184,7 @@ fn servers_come_and_go_under_load_and_no_request_fails() {
 }
 
 #[test]
-fn operators_get_clear_messages_and_the_log_has_who_did_what() {
+fn operators_get_clear_messages_and_the_log_has_their_names() {
     let ports = [free_port(), free_port()];
     let _servers = [json(ports[0]), json(ports[1])];
     let site = Site::of(&ports, "");
@@ -295,9 +295,13 @@ fn a_state_file_keeps_changes_over_a_restart() {
     assert!(!output.status.success() && text.contains("app.json: not a state file"), "{text}");
     fs::remove_file(&file).unwrap();
 
-    // A folder that cannot be written to is reported, and the change is made.
-    let missing = folder.0.join("missing").join("app.json");
-    fs::write(folder.0.join("missing"), "a file").unwrap();
-    write(&site.folder, &ports[..2], &format!("    upstream-state \"{}\"", missing.display()));
+    // A file that cannot be written is reported, and the change is made.
+    let missing = folder.0.join("missing");
+    let setting = format!("    upstream-state \"{}\"", missing.join("app.json").display());
+    write(&site.folder, &ports[..2], &setting);
     site.server = start(&site.folder);
+    fs::write(&missing, "a file in place of the folder").unwrap();
+    let message = site.upstream(&["drain", "app", &name(0)]).unwrap_err();
+    assert!(message.contains("but it was not written to the upstream's state file: "), "{message}");
+    assert!(site.line(ports[0]).is_some_and(|line| line.contains("  draining")));
 }

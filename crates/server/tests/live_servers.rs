@@ -188,7 +188,7 @@ fn a_server_that_drains_finishes_its_requests() {
 }
 
 #[test]
-fn a_server_that_is_set_down_loses_what_may_be_repeated_to_others() {
+fn requests_of_a_server_that_is_set_down_go_to_others_if_that_is_safe() {
     let [first, second] = [Backend::start(), Backend::start()];
     let running = Running::to(among(&[&first]));
     let (get, post) = (slow(&running, "GET"), slow(&running, "POST"));

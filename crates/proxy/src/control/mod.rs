@@ -76,7 +76,7 @@ impl Control {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ends, ended) = oneshot::channel();
         let (found, is_found) = mpsc::channel();
-        let work = Work {
+        let work = ServerTasks {
             upstreams: self.upstreams.clone(),
             resolver: self.resolver.clone(),
             names: names.map(Arc::new),
@@ -97,7 +97,7 @@ impl Control {
 }
 
 /// What the thread does.
-struct Work {
+struct ServerTasks {
     upstreams: Arc<Upstreams>,
     resolver: Resolver,
     names: Option<Arc<Names>>,
@@ -105,7 +105,7 @@ struct Work {
     tasks: Vec<(Arc<LiveServer>, Vec<AbortHandle>)>,
 }
 
-impl Work {
+impl ServerTasks {
     async fn run(mut self, mut changes: watch::Receiver<()>, found: mpsc::Sender<()>) {
         changes.mark_unchanged();
         let first = self.follow_servers();
