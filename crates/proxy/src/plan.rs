@@ -1,6 +1,5 @@
 //! The settings of a proxied route and its upstream.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,16 +141,6 @@ pub enum Address {
     Name(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Socket(address) => address.fmt(f),
-            Address::Name(name, port) => write!(f, "{name}:{port}"),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
 }
 
 /// TLS to a server.

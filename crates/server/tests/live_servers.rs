@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
 use flatout_proxy::{self as proxy, Balance, Forward, Key, ServerMode, ServerState, Upstream};
+use support::cached::Cached;
 use support::{Running, h2, last, read_request, upstream};
 
 /// How long anything may take.
@@ -231,7 +232,6 @@ fn tunnels_outlive_a_drain_and_a_removal() {
     running.proxy.set_servers("t", &[server(&second), server(&first)]).unwrap();
     until("it gets requests again", || running.all(last("/")).ends_with(&first.name()));
     assert!(echoes(b"back"));
-    drop(echoes);
     drop(tunnel);
     until("only one connection is left", || first.open.load(Ordering::SeqCst) <= 1);
 }
@@ -382,4 +382,37 @@ fn streams_of_a_server_that_drains_are_finished() {
     assert_eq!(first.connections(), 2);
     running.proxy.set_mode("t", &proxy::Address::Socket(first.address), ServerMode::SetDown).unwrap();
     until("its idle connection is closed", || figures().open == 0);
+}
+
+#[test]
+fn a_cache_stores_what_a_server_that_drains_is_sending() {
+    let (arrive, arrived) = channel();
+    let (release, released) = channel::<()>();
+    let (arrive, released) = (Mutex::new(arrive), Mutex::new(released));
+    let first = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: 10\r\n\r\nfirst";
+            stream.write_all(head).unwrap();
+            arrive.lock().unwrap().send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            stream.write_all(b" part").unwrap();
+        }
+    });
+    let second = Backend::start();
+    let first = proxy::Server::new(proxy::Address::Socket(first));
+    let cached = Cached::of(Upstream::new("t", vec![first.clone()]));
+    let fills = cached.send("GET /a HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    arrived.recv_timeout(PATIENCE).unwrap();
+    let waits = cached.send("GET /a HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    cached.proxy.set_servers("t", &[first.clone(), server(&second)]).unwrap();
+    cached.proxy.set_mode("t", &first.address, ServerMode::Draining).unwrap();
+    assert!(cached.get("/b", "").ends_with(&second.name()));
+    release.send(()).unwrap();
+    for mut stream in [fills, waits] {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("first part"), "{text}");
+    }
+    assert!(cached.get("/a", "").ends_with("first part"), "it is stored");
+    assert_eq!(second.count(), 1);
 }
