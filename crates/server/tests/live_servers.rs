@@ -153,6 +153,14 @@ fn servers_are_added_and_removed_beside_connections_of_others() {
     }
     running.proxy.set_servers("t", &[server(&first)]).unwrap();
     until("a server that comes back gets requests", || running.all(last("/")).ends_with(&first.name()));
+    let many =
+        (1..=1023u16).map(|port| proxy::Server::new(proxy::Address::Socket(([127, 9, 9, 9], port).into())));
+    let many: Vec<proxy::Server> = [server(&first)].into_iter().chain(many).collect();
+    running.proxy.set_servers("t", &many).unwrap();
+    running.proxy.set_servers("t", &many[..1]).unwrap();
+    assert!(running.all(last("/")).ends_with(&first.name()));
+    let too_many = [&many[..], &many[..]].concat();
+    assert!(running.proxy.set_servers("t", &too_many).unwrap_err().contains("at most 1024"));
     assert!(running.proxy.set_servers("u", &[]).unwrap_err().contains("there are t"));
     assert!(running.proxy.set_servers("t", &[server(&first), server(&first)]).unwrap_err().contains("twice"));
 }

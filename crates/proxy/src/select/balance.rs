@@ -1,5 +1,6 @@
 //! Chooses the server of an upstream for a request.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::hash::mix;
@@ -53,8 +54,10 @@ impl Shares {
 
     /// Those of `servers` that do not leave may get requests from now on, in this order, and no others.
     pub(crate) fn activate(&mut self, servers: &[Arc<LiveServer>]) {
+        let places = self.places.iter().enumerate();
+        let places: HashMap<_, usize> = places.map(|(at, place)| (Arc::as_ptr(&place.server), at)).collect();
         let active = servers.iter().filter(|server| !server.is_leaving());
-        self.active = active.filter_map(|server| self.place_of(server)).collect();
+        self.active = active.filter_map(|server| places.get(&Arc::as_ptr(server)).copied()).collect();
         // Shares among a former set of servers mean nothing, and a server that is new must not have to catch up.
         self.places.iter_mut().for_each(|place| place.credit = 0);
     }

@@ -1,5 +1,6 @@
 //! Applies changes of an upstream's servers to one worker, while it serves. Connections to other servers stay as they are.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,21 +30,26 @@ pub(crate) fn new_pool(
 }
 
 impl Group {
-    /// Makes a place for a server that has none. Places of servers that have left, and have no connections, are used again.
-    fn take_in(&mut self, server: &Arc<LiveServer>, servers: &[Arc<LiveServer>], pool: Pool) {
+    /// Makes places for servers that have none. Places of servers that have left, and have no connections, are used again.
+    fn take_in(&mut self, servers: &[Arc<LiveServer>], new_pool: impl Fn(&LiveServer) -> Pool) {
+        let current: HashSet<*const LiveServer> = servers.iter().map(Arc::as_ptr).collect();
+        let own = |at: usize| self.shares.server(at).map(Arc::as_ptr);
+        let known: HashSet<_> = (0..self.shares.len()).filter_map(own).collect();
         let is_free = |at: &usize| {
-            let has_left = |own: &Arc<LiveServer>| !servers.iter().any(|server| Arc::ptr_eq(server, own));
             let is_unused = self.shares.busy(*at) == 0 && self.pools.at(*at).open == 0;
-            is_unused && self.shares.server(*at).is_some_and(has_left)
+            is_unused && own(*at).is_some_and(|server| !current.contains(&server))
         };
-        let Some(at) = (0..self.shares.len()).find(is_free) else {
-            self.shares.push(server.clone());
-            return self.pools.push(pool);
-        };
-        self.shares.replace(at, server.clone());
-        *self.pools.at_mut(at) = pool;
-        for job in &mut self.queue {
-            job.forget_server(at);
+        let mut free = (0..self.shares.len()).filter(is_free).collect::<Vec<_>>().into_iter();
+        for server in servers.iter().filter(|server| !known.contains(&Arc::as_ptr(server))) {
+            let pool = new_pool(server);
+            let Some(at) = free.next() else {
+                self.shares.push(server.clone());
+                self.pools.push(pool);
+                continue;
+            };
+            self.shares.replace(at, server.clone());
+            *self.pools.at_mut(at) = pool;
+            self.queue.iter_mut().for_each(|job| job.forget_server(at));
         }
     }
 }
@@ -74,12 +80,9 @@ impl ProxyWorker {
             }
             group.changes_count = changes_count;
             let servers = upstream.servers();
-            for server in servers.iter() {
-                if group.shares.place_of(server).is_none() {
-                    let pool = new_pool(self.watch.figures.as_ref(), self.index, upstream, server);
-                    group.take_in(server, &servers, pool);
-                }
-            }
+            group.take_in(&servers, |server| {
+                new_pool(self.watch.figures.as_ref(), self.index, upstream, server)
+            });
             group.shares.activate(&servers);
             self.close_idle(state, id);
             self.end_set_down(state, id);
