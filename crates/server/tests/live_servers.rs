@@ -393,7 +393,7 @@ fn streams_of_a_server_that_drains_are_finished() {
 }
 
 #[test]
-fn a_cache_stores_what_a_server_that_drains_is_sending() {
+fn a_response_under_way_from_a_server_that_drains_is_stored() {
     let (arrive, arrived) = channel();
     let (release, released) = channel::<()>();
     let (arrive, released) = (Mutex::new(arrive), Mutex::new(released));
