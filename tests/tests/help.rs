@@ -9,13 +9,14 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "serve",
     "check",
     "fmt",
     "explain",
     "reload",
     "upgrade",
+    "upstream",
     "purge",
     "import",
     "top",

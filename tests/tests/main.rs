@@ -45,6 +45,8 @@ mod import;
 mod import_closed;
 #[path = "library.rs"]
 mod library;
+#[path = "live_upstreams.rs"]
+mod live_upstreams;
 #[path = "map.rs"]
 mod map;
 #[path = "monitoring.rs"]

@@ -343,6 +343,7 @@ failures 3 window="3s"
 health-check "/health"
 slow-start "3s"
 send-proxy v1
+upstream-state "{F}/state.json"
 upstream-name "a.test"
 upstream-ca "{F}/cert.pem"
 upstream-certificate "{F}/cert.pem" "{F}/key.pem"

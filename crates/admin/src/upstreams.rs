@@ -1,6 +1,76 @@
-//! Snapshots of upstreams, as a server reports them.
+//! Upstreams: snapshots, as a server reports them, and commands that change their servers.
 
 use flatout_proxy::{ServerFigures, ServerState, UpstreamFigures};
+use serde::{Deserialize, Serialize};
+
+/// The path of the action that takes [`UpstreamCommand`] as JSON.
+pub const UPSTREAM_PATH: &str = "/upstream";
+
+/// A command about the servers of an upstream, as JSON:
+/// `{"upstream":"app","action":"weight","server":"10.0.0.7:8000","weight":3,"by":"alice"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamCommand {
+    /// The upstream; without it, `list` lists all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
+    /// Who wants it, for the log and for others who change the same server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// What to do.
+    #[serde(flatten)]
+    pub action: UpstreamAction,
+}
+
+/// What to do with the servers of an upstream. Servers are written as in a site file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+pub enum UpstreamAction {
+    /// Lists servers, with their state.
+    List,
+    /// Adds a server.
+    Add {
+        /// The server.
+        server: String,
+        /// Its weight; 1 without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weight: Option<u32>,
+        /// It gets requests only if no other server is up.
+        #[serde(default)]
+        backup: bool,
+    },
+    /// Removes a server: requests in progress are finished.
+    Remove {
+        /// The server.
+        server: String,
+    },
+    /// A server gets no more requests; those in progress are finished.
+    Drain {
+        /// The server.
+        server: String,
+    },
+    /// A server gets no more requests; those in progress are sent to another one if that is safe, or end.
+    Down {
+        /// The server.
+        server: String,
+    },
+    /// A server that was drained or set down gets requests again.
+    Up {
+        /// The server.
+        server: String,
+    },
+    /// Sets the weight of a server.
+    Weight {
+        /// The server.
+        server: String,
+        /// Its weight, from 1.
+        weight: u32,
+    },
+    /// The servers are these from now on.
+    Set {
+        /// The servers.
+        servers: Vec<String>,
+    },
+}
 
 /// A snapshot of an upstream.
 #[derive(Debug, Clone, Default, PartialEq)]

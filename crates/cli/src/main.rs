@@ -67,6 +67,7 @@ const COMMANDS: &[Command] = &[
     serve::explain::COMMAND,
     serve::reload::COMMAND,
     serve::upgrade::COMMAND,
+    serve::upstream::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
     serve::render::COMMAND,

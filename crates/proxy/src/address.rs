@@ -1,5 +1,6 @@
 //! Server addresses as people write them.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::plan::{Address, Server, Tls};
@@ -42,6 +43,16 @@ impl FromStr for Server {
         match (is_name, port) {
             (true, Some(port)) => Ok(server(Address::Name(name.to_ascii_lowercase(), port), is_tls)),
             _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Socket(address) => address.fmt(f),
+            Address::Name(name, port) => write!(f, "{name}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }

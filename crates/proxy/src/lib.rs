@@ -23,6 +23,7 @@
 //! | `receiver` | who gets the response: a client, a rule or a cache |
 //! | `spool` | responses whose client is slow, in memory and in files |
 //! | `select` | which server gets a request, and the retry budget |
+//! | `changes` | what an operator or a controller changes of the servers of a running upstream |
 //! | `upstream`, `server` | what all workers share: servers, and whether they are up |
 //! | `watch`, `figures`, `failure` | logs, counters, and the reasons of errors |
 //! | `plan`, `address`, `hash` | settings |
@@ -31,6 +32,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod address;
+mod changes;
 mod connection;
 mod control;
 mod failure;
@@ -54,6 +56,7 @@ use std::sync::Arc;
 
 use flatout_engine::Worker;
 
+pub use changes::{SERVERS_MAX, ServerChanges, ServerStatus, UpstreamState};
 pub use control::names::Resolver;
 pub use failure::Failure;
 pub use figures::{Figures, ServerFigures, UpstreamFigures};
@@ -64,7 +67,7 @@ pub use plan::{
 pub use receiver::{Disposition, ParkedClient, ResponseSink};
 pub use request::fields::withholds;
 pub use request::trailers::may_be_trailer;
-pub use server::ServerState;
+pub use server::{ServerMode, ServerState};
 pub use spool::store::{SpoolFigures, SpoolPlan};
 pub use watch::Watch;
 pub use worker::ProxyWorker;
@@ -75,7 +78,9 @@ pub use worker::forward::{Prepared, body_plan};
 pub struct Proxy {
     upstreams: Arc<upstream::Upstreams>,
     spool: Arc<spool::store::SpoolStore>,
-    _control: Option<Arc<control::Control>>,
+    control: Arc<control::Control>,
+    /// Notifies workers of changes of servers, also parts that are replaced.
+    changes: tokio::sync::watch::Sender<()>,
 }
 
 impl Proxy {
@@ -101,12 +106,14 @@ impl Proxy {
             Some(former) => former.spool.clone(),
             None => spool::store::SpoolStore::new(SpoolPlan::default()),
         };
+        let changes =
+            former.map_or_else(|| tokio::sync::watch::Sender::new(()), |former| former.changes.clone());
         let former = former.map_or(&[][..], |former| &**former.upstreams);
         let opened: Result<Vec<_>, _> =
             upstreams.into_iter().map(|plan| upstream::LiveUpstream::after(plan, former)).collect();
         let upstreams = Arc::new(upstream::LiveUpstream::table(opened.map_err(io::Error::other)?));
-        let control = control::start(&upstreams, resolver)?;
-        Ok(Proxy { upstreams, spool, _control: control.map(Arc::new) })
+        let control = Arc::new(control::Control::start(&upstreams, resolver, changes.subscribe())?);
+        Ok(Proxy { upstreams, spool, control, changes })
     }
 
     /// Sets where responses are kept whose clients are slow, and how much of them; by default in memory. It also applies to a
@@ -127,20 +134,8 @@ impl Proxy {
 
     /// The same, observed by `watch`.
     pub fn watched_worker(&self, worker: &Worker, watch: Watch) -> Rc<ProxyWorker> {
-        ProxyWorker::new(worker, self.upstreams.clone(), self.spool.clone(), watch)
-    }
-
-    /// The state of its upstreams.
-    pub fn states(&self) -> Vec<UpstreamState> {
-        let of = |upstream: &upstream::LiveUpstream| UpstreamState {
-            name: upstream.plan.name.clone(),
-            servers: upstream
-                .servers
-                .iter()
-                .map(|it| (it.label.clone(), it.state(upstream.plan.slow_start)))
-                .collect(),
-        };
-        self.upstreams.iter().map(of).collect()
+        let changes = self.changes.subscribe();
+        ProxyWorker::new(worker, self.upstreams.clone(), changes, self.spool.clone(), watch)
     }
 
     /// Like `worker`, replacing this worker's `former` part: it takes over connections to servers that both have,
@@ -150,12 +145,4 @@ impl Proxy {
         successor.succeed(former);
         successor
     }
-}
-
-/// The state of an upstream.
-pub struct UpstreamState {
-    /// Its name in the plan.
-    pub name: String,
-    /// Each with its name in figures.
-    pub servers: Vec<(String, ServerState)>,
 }

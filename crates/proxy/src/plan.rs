@@ -56,6 +56,8 @@ pub struct Upstream {
     pub slow_start: Duration,
     /// The PROXY protocol header sent before the first request of a connection.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Where whoever changes its servers keeps the changes.
+    pub state_file: Option<PathBuf>,
 }
 
 /// The protocol of servers.
@@ -282,11 +284,17 @@ impl Upstream {
             active: None,
             slow_start: Duration::ZERO,
             send_proxy_protocol: None,
+            state_file: None,
         }
     }
 }
 
 impl Upstream {
+    /// The settings of TLS to its servers: those of the first one that has it.
+    pub fn tls_of_servers(&self) -> Option<Tls> {
+        self.servers.iter().find_map(|server| server.tls.clone())
+    }
+
     /// Checks that the settings are compatible.
     ///
     /// # Errors

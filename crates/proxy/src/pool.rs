@@ -14,6 +14,7 @@ use crate::watch::{ServerCounts, UpstreamCounts};
 
 /// A worker's state for one upstream.
 pub(crate) struct Group {
+    /// Its servers, in the places that `pools` has too.
     pub(crate) shares: Shares,
     pub(crate) budget: Budget,
     /// One for each server.
@@ -23,6 +24,8 @@ pub(crate) struct Group {
     pub(crate) counts: UpstreamCounts,
     /// A task checks it for requests that have waited too long.
     pub(crate) is_watched: bool,
+    /// The changes of the upstream's servers that `shares` has.
+    pub(crate) changes_count: u64,
 }
 
 /// Connections to one server.
@@ -124,9 +127,14 @@ impl Pool {
 
 impl Group {
     /// Nothing to any server, within the limits that it gets.
-    pub(crate) fn new(shares: Shares, budget: Budget, pools: Vec<Pool>, counts: UpstreamCounts) -> Group {
+    pub(crate) fn new(
+        (shares, changes_count): (Shares, u64),
+        budget: Budget,
+        pools: Vec<Pool>,
+        counts: UpstreamCounts,
+    ) -> Group {
         let pools = FixedTable::new(pools, Pool::new("".into(), ServerCounts::default()));
-        Group { shares, budget, pools, queue: VecDeque::new(), counts, is_watched: false }
+        Group { shares, budget, pools, queue: VecDeque::new(), counts, is_watched: false, changes_count }
     }
 
     /// An HTTP/2 connection to a server that has room for a request.

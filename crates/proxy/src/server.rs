@@ -1,16 +1,20 @@
 //! One server of an upstream, and whether it is up.
 
+mod marks;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use flatout_engine::tls::{Channel, ClientPlan, Connector};
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
+use self::marks::UNRESOLVED;
+pub use self::marks::{ServerMode, ServerState};
 use crate::hash::hash;
 use crate::plan;
 use crate::plan::{Address, Protocol};
@@ -39,37 +43,10 @@ pub(crate) struct LiveServer {
     down_until_ns: AtomicU64,
     /// When it came up again, for slow start; 0 if it was never down.
     up_since_ns: AtomicU64,
-    /// The last result of the health checks.
-    is_healthy: AtomicBool,
-}
-
-/// The state of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerState {
-    /// It gets its full share of requests.
-    Up,
-    /// It has recovered, and gets less than its share for a while.
-    SlowStart,
-    /// It has failed, or its health checks have.
-    Down,
-    /// Its name has not resolved yet.
-    NoAddress,
-}
-
-impl ServerState {
-    /// All states.
-    pub const ALL: [ServerState; 4] =
-        [ServerState::Up, ServerState::SlowStart, ServerState::Down, ServerState::NoAddress];
-
-    /// Its name, for people and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            ServerState::Up => "up",
-            ServerState::SlowStart => "slow start",
-            ServerState::Down => "down",
-            ServerState::NoAddress => "no address",
-        }
-    }
+    /// Why it gets no requests: any of the bits below.
+    closed: AtomicU8,
+    /// Its weight, which an operator may change.
+    weight: AtomicU32,
 }
 
 /// Prepares TLS to a server.
@@ -114,6 +91,8 @@ impl LiveServer {
         };
         LiveServer {
             number: hash(format!("{:?}", plan.address).as_bytes()),
+            weight: AtomicU32::new(plan.weight.max(1)),
+            closed: AtomicU8::new(0),
             plan,
             name,
             label,
@@ -124,7 +103,6 @@ impl LiveServer {
             window_began_ns: AtomicU64::new(0),
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
-            is_healthy: AtomicBool::new(true),
         }
     }
 
@@ -167,33 +145,16 @@ impl LiveServer {
     pub(crate) fn found_at(&self, addresses: Vec<SocketAddr>) {
         let remotes = addresses.into_iter().map(|address| Arc::new(Remote::Tcp(address))).collect();
         self.remotes.store(Arc::new(remotes));
+        self.set_closed(UNRESOLVED, false);
     }
 
     /// Whether requests may go to it. After its down time, one request tries it: the first.
     pub(crate) fn is_up(&self) -> bool {
-        if !self.is_checked_up() {
+        if !self.is_open() {
             return false;
         }
         let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
         down_until_ns == 0 || clock::nanoseconds() >= down_until_ns
-    }
-
-    /// Its state; `slow_start` is its upstream's.
-    pub(crate) fn state(&self, slow_start: std::time::Duration) -> ServerState {
-        if self.remotes.load().is_empty() {
-            ServerState::NoAddress
-        } else if !self.is_checked_up() || self.down_until_ns.load(Ordering::Relaxed) != 0 {
-            ServerState::Down
-        } else if self.weight_now(slow_start) < u64::from(self.plan.weight.max(1)) * 1000 {
-            ServerState::SlowStart
-        } else {
-            ServerState::Up
-        }
-    }
-
-    /// Whether the health checks find it up, or there are none.
-    pub(crate) fn is_checked_up(&self) -> bool {
-        self.is_healthy.load(Ordering::Relaxed)
     }
 
     /// Whether this request is the one that tries a server after its down time.
@@ -235,19 +196,9 @@ impl LiveServer {
         }
     }
 
-    /// Records the result of a health check.
-    pub(crate) fn set_healthy(&self, is_healthy: bool) {
-        let was = self.is_healthy.swap(is_healthy, Ordering::Relaxed);
-        if is_healthy && !was {
-            self.failures.store(0, Ordering::Relaxed);
-            self.down_until_ns.store(0, Ordering::Relaxed);
-            self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
-        }
-    }
-
     /// Its current weight, in thousandths: less than its full weight during slow start.
     pub(crate) fn weight_now(&self, slow_start: std::time::Duration) -> u64 {
-        let whole = u64::from(self.plan.weight.max(1)) * 1000;
+        let whole = u64::from(self.weight()) * 1000;
         let since_ns = self.up_since_ns.load(Ordering::Relaxed);
         if since_ns == 0 || slow_start.is_zero() {
             return whole;

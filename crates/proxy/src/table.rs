@@ -1,4 +1,4 @@
-//! Tables that are made when the proxy is opened, and the ids of their entries.
+//! Tables whose entries are never removed, and the ids of these.
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,7 +18,7 @@ pub(crate) struct ServerId {
 /// Entries that are never removed. An id is made only for an entry, so a lookup cannot miss. One that does is reported
 /// as a bug, and gets an entry without effect.
 pub(crate) struct FixedTable<T> {
-    entries: Box<[T]>,
+    entries: Vec<T>,
     none: T,
 }
 
@@ -30,7 +30,12 @@ impl From<UpstreamId> for usize {
 
 impl<T> FixedTable<T> {
     pub(crate) fn new(entries: Vec<T>, none: T) -> FixedTable<T> {
-        FixedTable { entries: entries.into(), none }
+        FixedTable { entries, none }
+    }
+
+    /// Adds an entry, whose id is the former length.
+    pub(crate) fn push(&mut self, entry: T) {
+        self.entries.push(entry);
     }
 
     /// The upstream at this index, if the table of upstreams has so many.

@@ -1,10 +1,11 @@
 //! What all workers know of an upstream: its servers and their state.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
 
 use crate::plan;
-use crate::plan::Address;
 use crate::server::LiveServer;
 use crate::table::FixedTable;
 
@@ -13,38 +14,100 @@ pub(crate) type Upstreams = FixedTable<LiveUpstream>;
 
 /// An upstream, shared by all workers.
 pub(crate) struct LiveUpstream {
+    /// Its settings. `servers` are those of the plan, whatever has changed since.
     pub(crate) plan: plan::Upstream,
-    /// A server that existed before a reload is the same object, with its state.
-    pub(crate) servers: FixedTable<Arc<LiveServer>>,
+    /// Its servers now. One that existed before a reload is the same object, with its state.
+    servers: ArcSwap<Vec<Arc<LiveServer>>>,
+    /// How often they have changed.
+    changes_count: AtomicU64,
+    /// One change at a time.
+    pub(crate) changing: Mutex<()>,
+    /// The plan has replaced what operators had changed.
+    pub(crate) has_lost_changes: bool,
 }
 
 impl LiveUpstream {
-    /// Servers with unchanged settings are taken from `former`; those with TLS files are opened anew.
+    /// Servers with unchanged settings are taken from `former`; those with TLS files are opened anew. What operators have
+    /// changed stays, unless the plan has other servers than before.
     ///
     /// # Errors
     /// The TLS settings of a server are invalid.
     pub(crate) fn after(plan: plan::Upstream, former: &[LiveUpstream]) -> Result<LiveUpstream, String> {
-        let former = former.iter().find(|former| former.plan.name == plan.name);
-        let former = former.filter(|former| former.plan.speaks_alike(&plan));
-        let known = |server: &plan::Server| {
-            let is_known = |known: &&Arc<LiveServer>| known.plan == *server && !server.has_files();
-            former.and_then(|former| former.servers.iter().find(is_known))
-        };
         plan.check().map_err(|why| format!("upstream {}: {why}", plan.name))?;
-        let open = |server: &plan::Server| match known(server) {
-            Some(known) => Ok(known.clone()),
-            None => LiveServer::new(server.clone(), plan.protocol)
-                .map(Arc::new)
-                .map_err(|why| format!("upstream {}: {why}", plan.name)),
+        let former = former.iter().find(|former| former.plan.name == plan.name);
+        let known = former.map(LiveUpstream::servers).unwrap_or_default();
+        let speaks_alike = former.is_some_and(|former| former.plan.speaks_alike(&plan));
+        let has_changes = former.is_some_and(LiveUpstream::has_changes);
+        let opened = |server: &plan::Server| {
+            let opened = LiveServer::new(server.clone(), plan.protocol).map(Arc::new);
+            opened.map_err(|why| format!("upstream {}: {why}", plan.name))
         };
-        let servers = plan.servers.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(LiveUpstream::of(plan, servers))
+        let servers: Result<Vec<_>, String> =
+            match former.filter(|former| former.plan.servers == plan.servers) {
+                Some(_) => {
+                    let stays = |server: &Arc<LiveServer>| {
+                        if speaks_alike && !server.plan.has_files() {
+                            return Ok(server.clone());
+                        }
+                        let opened = opened(&server.plan)?;
+                        opened.changed_like(server);
+                        Ok(opened)
+                    };
+                    known.iter().map(stays).collect()
+                }
+                None => {
+                    // One that was changed is still in use: it must not be as planned before this plan is served.
+                    let is_known = |known: &&Arc<LiveServer>, server: &plan::Server| {
+                        speaks_alike && known.plan == *server && known.is_as_planned() && !server.has_files()
+                    };
+                    let stays = |server| match known.iter().find(|known| is_known(known, server)) {
+                        Some(known) => Ok(known.clone()),
+                        None => opened(server),
+                    };
+                    plan.servers.iter().map(stays).collect()
+                }
+            };
+        let has_lost_changes = has_changes && former.is_some_and(|it| it.plan.servers != plan.servers);
+        Ok(LiveUpstream { has_lost_changes, ..LiveUpstream::of(plan, servers?) })
     }
 
     fn of(plan: plan::Upstream, servers: Vec<Arc<LiveServer>>) -> LiveUpstream {
-        let none = plan::Server::new(Address::Unix(PathBuf::new()));
-        let none = LiveServer::open(none, None);
-        LiveUpstream { plan, servers: FixedTable::new(servers, Arc::new(none)) }
+        LiveUpstream {
+            plan,
+            servers: ArcSwap::from_pointee(servers),
+            changes_count: AtomicU64::new(0),
+            changing: Mutex::new(()),
+            has_lost_changes: false,
+        }
+    }
+
+    /// Its servers now.
+    pub(crate) fn servers(&self) -> Arc<Vec<Arc<LiveServer>>> {
+        self.servers.load_full()
+    }
+
+    /// Whoever reads this before the servers reads no older servers.
+    pub(crate) fn changes_count(&self) -> u64 {
+        self.changes_count.load(Ordering::Acquire)
+    }
+
+    /// Whether operators have changed its servers.
+    pub(crate) fn has_changes(&self) -> bool {
+        let servers = self.servers.load();
+        let planned = self.plan.servers.iter();
+        servers.len() != self.plan.servers.len()
+            || servers
+                .iter()
+                .zip(planned)
+                .any(|(server, plan)| server.plan != *plan || !server.is_as_planned())
+    }
+
+    /// Publishes a change: of the list, or of servers in it. Workers have to be notified.
+    pub(crate) fn publish(&self, servers: Option<Vec<Arc<LiveServer>>>) {
+        if let Some(servers) = servers {
+            self.servers.store(Arc::new(servers));
+        }
+        self.changes_count.fetch_add(1, Ordering::Release);
     }
 
     /// All upstreams of a proxy.
@@ -77,11 +140,32 @@ mod tests {
             plan
         };
         let first = LiveUpstream::after(plan(&[1, 2], 1), &[]).unwrap();
-        first.servers[1].failed(&first.plan.passive);
+        first.servers()[1].failed(&first.plan.passive);
         let other = LiveUpstream::after(plan(&[3, 2], 1), std::slice::from_ref(&first)).unwrap();
-        assert!(!Arc::ptr_eq(&other.servers[0], &first.servers[0]));
-        assert!(Arc::ptr_eq(&other.servers[1], &first.servers[1]) && !other.servers[1].is_up());
+        assert!(!Arc::ptr_eq(&other.servers()[0], &first.servers()[0]));
+        assert!(Arc::ptr_eq(&other.servers()[1], &first.servers()[1]) && !other.servers()[1].is_up());
         let lenient = LiveUpstream::after(plan(&[3, 2], 9), std::slice::from_ref(&other)).unwrap();
-        assert!(lenient.servers[1].is_up(), "what was counted by other rules does not count");
+        assert!(lenient.servers()[1].is_up(), "what was counted by other rules does not count");
+    }
+
+    #[test]
+    fn changes_stay_until_the_plan_has_other_servers() {
+        let server = |port| plan::Server::new(Address::Socket(([127, 0, 0, 1], port).into()));
+        let plan = |ports: &[u16]| plan::Upstream::new("u", ports.iter().map(|&port| server(port)).collect());
+        let first = LiveUpstream::after(plan(&[1, 2]), &[]).unwrap();
+        assert!(!first.has_changes());
+        first.servers()[1].set_mode(crate::server::ServerMode::Draining);
+        first.servers()[0].set_weight(7);
+        assert!(first.has_changes());
+        let alike = LiveUpstream::after(plan(&[1, 2]), std::slice::from_ref(&first)).unwrap();
+        assert!(alike.servers()[1].is_leaving() && alike.servers()[0].weight() == 7);
+        assert!(alike.has_changes() && !alike.has_lost_changes);
+        let stricter = plan::Upstream { send_proxy_protocol: Some(plan::ProxyProtocol::V1), ..plan(&[1, 2]) };
+        let stricter = LiveUpstream::after(stricter, std::slice::from_ref(&first)).unwrap();
+        assert!(!Arc::ptr_eq(&stricter.servers()[1], &first.servers()[1]));
+        assert!(stricter.servers()[1].is_leaving() && stricter.servers()[0].weight() == 7);
+        let other = LiveUpstream::after(plan(&[2, 3]), std::slice::from_ref(&alike)).unwrap();
+        assert!(!other.servers()[0].is_leaving() && other.has_lost_changes && !other.has_changes());
+        assert!(alike.servers()[1].is_leaving(), "what is still served has not changed");
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_admin::Action;
+use flatout_admin::upstreams::UPSTREAM_PATH;
 use flatout_cache::Purge;
 use flatout_engine::{Address, Handle, say};
+use flatout_proxy::Figures;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::addresses::Numbers;
@@ -18,7 +20,8 @@ use crate::start;
 use crate::turns::Turns;
 use crate::upgrade::Predecessor;
 use crate::upgrade::Program;
-use crate::{Failure, prerender, signals};
+use crate::upstream_commands::{UpstreamCommands, UpstreamJournal};
+use crate::{Failure, prerender, signals, upstream_state};
 
 /// Commands of the operator.
 pub(crate) struct Control {
@@ -26,6 +29,7 @@ pub(crate) struct Control {
     program: Program,
     turns: Turns,
     numbers: Numbers,
+    upstream_journal: UpstreamJournal,
     /// `None` before the start. Reloads take turns.
     running: Mutex<Option<Running>>,
 }
@@ -41,6 +45,8 @@ pub(crate) struct Running {
     pub(crate) live: Live,
     pub(crate) handle: Handle,
     pub(crate) sharing: Option<BusRuntime>,
+    /// Counters of upstreams, if metrics are on.
+    pub(crate) figures: Option<Figures>,
 }
 
 /// The result of a change.
@@ -57,6 +63,7 @@ impl Control {
             program: Program::current(),
             turns: Turns::default(),
             numbers,
+            upstream_journal: UpstreamJournal::default(),
             running: Mutex::new(None),
         })
     }
@@ -81,6 +88,10 @@ impl Control {
             action("/purge", |control, what| {
                 let _turn = control.turns.take()?;
                 control.purge(what)
+            }),
+            action(UPSTREAM_PATH, |control, what| {
+                let _turn = control.turns.take()?;
+                control.change_upstream(what)
             }),
             action("/upgrade", |control, _| control.upgrade()),
             action("/prerender/status", |control, _| prerender::status(&control.live()?)),
@@ -167,6 +178,16 @@ impl Control {
         Ok(bus::purge_message(&purge, cache.purge(&purge)))
     }
 
+    /// Runs a command about the servers of an upstream.
+    fn change_upstream(&self, command: &[u8]) -> Result<String, String> {
+        // Not while a reload opens the same upstreams: it would lose the change.
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = running.as_ref().ok_or("the server has not started yet")?;
+        let opened = running.live.opened();
+        let (proxy, journal) = (&opened.proxy, &self.upstream_journal);
+        UpstreamCommands { proxy, figures: running.figures.as_ref(), journal }.run(command)
+    }
+
     /// Reads the configuration again and applies it. Returns what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, String> {
         let Some(file) = self.source.name() else {
@@ -247,7 +268,14 @@ impl Running {
             secure.commit();
         }
         checked.plan().messages.apply();
+        for upstream in opened.proxy.lost_changes() {
+            say(format_args!(
+                "upstream {upstream}: the site file has other servers than before: they replace what was changed with `flatout upstream`"
+            ));
+        }
+        let proxy = opened.proxy.clone();
         self.live.replace(opened);
+        upstream_state::write_after_reload(&proxy);
         let changed = change.commit();
         self.secure_port.set(self.handle.secure_port());
         Ok(Changed { added: changed.added, removed: changed.removed })

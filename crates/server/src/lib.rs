@@ -28,6 +28,8 @@ mod signals;
 mod start;
 mod turns;
 pub mod upgrade;
+mod upstream_commands;
+mod upstream_state;
 pub mod upstreams;
 mod worker;
 

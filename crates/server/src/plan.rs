@@ -185,9 +185,24 @@ impl Plan {
         self.logs.iter().try_for_each(log::Plan::check).map_err(Invalid::Value)?;
         self.check_log_sites().map_err(Invalid::Value)?;
         site::check(&self.sites).map_err(Invalid::Sites)?;
+        self.check_upstream_states().map_err(Invalid::Value)?;
         let renderer = self.prerender.as_ref().map(|prerender| prerender.renderer.check());
         renderer.transpose().map_err(Invalid::Value)?;
         Ok(Checked { plan: self, listens })
+    }
+
+    /// Checks that each state file is of one upstream.
+    fn check_upstream_states(&self) -> Result<(), String> {
+        let files = || self.sites.upstreams.iter().filter_map(|it| Some((it.state_file.as_ref()?, &it.name)));
+        for (at, (file, name)) in files().enumerate() {
+            if let Some((_, other)) = files().take(at).find(|(earlier, _)| *earlier == file) {
+                return Err(format!(
+                    "upstream-state {}: of the upstreams {other} and {name}; each needs a file of its own",
+                    file.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that logs of sites name existing ones.

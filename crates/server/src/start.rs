@@ -30,7 +30,7 @@ use crate::plan::{Checked, Plan, Source};
 use crate::secure::{Before, HttpChallenges, SecurePort};
 use crate::upgrade::{ListenerOwner, Predecessor, Successor};
 use crate::worker::{Site, WorkerService};
-use crate::{Failure, prerender, signals};
+use crate::{Failure, prerender, signals, upstream_state};
 
 /// Starts a server, which this process serves until a signal ends it. `version` is that of the program, for the live page.
 ///
@@ -210,6 +210,8 @@ impl Open {
         if let Some(successor) = successor {
             let relay = joined.sharing.as_ref().map(|sharing| &*sharing.relay);
             successor.take_channels(&joined.open.hub, relay, has_push).map_err(Failure::Run)?;
+            let proxy = &joined.open.live.opened().proxy;
+            upstream_state::take_over(proxy, &successor.changed_upstreams());
         }
         Ok(joined)
     }
@@ -248,7 +250,7 @@ impl Joined {
             early_data: plan.secure.early_data,
         };
         let (make, has_push) = (open.make(before), open.has_push());
-        let Open { checked, control, secure, mut observing, server, hub, live, .. } = open;
+        let Open { checked, control, secure, mut observing, figures, server, hub, live, .. } = open;
         let server = server.start(make).map_err(Failure::from)?;
         if let Some(secure) = &secure {
             let following = secure.clone().follow();
@@ -260,7 +262,16 @@ impl Joined {
         let (restart, handle) = (checked.plan().restart.clone(), server.handle());
         let relay = sharing.as_ref().map(|sharing| sharing.relay.clone());
         let parts = Parts::of(checked.plan());
-        control.set(Running { restart, parts, secure, secure_port, live: live.clone(), handle, sharing });
+        control.set(Running {
+            restart,
+            parts,
+            secure,
+            secure_port,
+            live: live.clone(),
+            handle,
+            sharing,
+            figures,
+        });
         let admin = observing.start(&server, version)?;
         let former = Predecessor {
             server: server.handle(),
@@ -344,6 +355,9 @@ pub(crate) fn open(checked: &Checked, hub: &Hub, former: Option<&Opened>) -> Res
     })?;
     let proxy = Proxy::open_after(sites.upstreams.clone(), &Resolver::System, former.map(|it| &it.proxy));
     let proxy = proxy.map_err(|error| Failure::Run(format!("upstreams: {error}")))?;
+    if former.is_none() {
+        upstream_state::restore(&proxy).map_err(Failure::Run)?;
+    }
     proxy.set_spool(sites.spool.clone());
     let cache = checked.is_cached().then(|| match former.and_then(|former| former.cache.as_ref()) {
         Some(former) => Cache::open_after(sites.cache.clone(), former),

@@ -4,7 +4,7 @@ use flatout_admin as admin;
 use flatout_admin::upstreams::{ServerSnapshot, UpstreamSnapshot};
 use flatout_cache as cache;
 use flatout_observe::metrics::{Family, Kind, Source, Value};
-use flatout_proxy::{Failure, Figures, ServerState, SpoolFigures};
+use flatout_proxy::{Failure, Figures, ServerState, ServerStatus, SpoolFigures};
 
 use crate::live::Live;
 
@@ -25,9 +25,9 @@ impl admin::UpstreamSource for Upstreams {
     fn upstreams(&self) -> Vec<UpstreamSnapshot> {
         let states = self.live.opened().proxy.states();
         let of = |upstream: flatout_proxy::UpstreamState| {
-            let server = |(address, state): (String, ServerState)| {
-                let figures = self.figures.server(&upstream.name, &address);
-                ServerSnapshot { address, state, figures }
+            let server = |it: ServerStatus| {
+                let figures = self.figures.server(&upstream.name, &it.label);
+                ServerSnapshot { address: it.label, state: it.state, figures }
             };
             let servers = upstream.servers.into_iter().map(server).collect();
             UpstreamSnapshot { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
@@ -54,6 +54,8 @@ fn label(state: ServerState) -> &'static str {
         ServerState::SlowStart => "slow_start",
         ServerState::Down => "down",
         ServerState::NoAddress => "no_address",
+        ServerState::Draining => "draining",
+        ServerState::SetDown => "set_down",
     }
 }
 

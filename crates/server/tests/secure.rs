@@ -371,3 +371,29 @@ fn a_tunnel_goes_through_tls() {
     assert!(back.len() == 300_000 && back.bytes().all(|byte| byte == b'X'));
     let _ = get("/");
 }
+
+#[test]
+fn a_server_that_is_added_gets_the_same_tls() {
+    let authority = Authority::new();
+    let naming = |name: &'static str| {
+        secure(authority.good(), move |_, mut stream| {
+            while read_head(&mut stream).is_some() {
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+                stream.write_all(head.as_bytes()).unwrap();
+            }
+        })
+    };
+    let (first, second) = (authority.to(naming("first")), authority.to(naming("second")));
+    let running = Running::to(first.clone());
+    assert_eq!(body_of(&running.all(last("/"))), "first");
+    let servers = [first.servers[0].clone(), second.servers[0].clone()];
+    running.proxy.set_servers("t", &servers).unwrap();
+    running.proxy.set_mode("t", &servers[0].address, flatout_proxy::ServerMode::Draining).unwrap();
+    for _ in 0..3 {
+        assert_eq!(body_of(&running.all(last("/"))), "second");
+    }
+    let plain = flatout_proxy::Server { tls: None, ..servers[1].clone() };
+    running.proxy.set_servers("t", &[plain]).unwrap();
+    let text = running.all(last("/"));
+    assert!(text.starts_with("HTTP/1.1 502 "), "other TLS settings make it another server: {text}");
+}

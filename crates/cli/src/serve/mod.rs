@@ -28,6 +28,7 @@ pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 pub(crate) mod upgrade;
+pub(crate) mod upstream;
 mod values;
 mod welcome;
 mod when;

@@ -121,7 +121,7 @@ impl ResponseReader<'_> {
             }
             _ => {
                 let mut response = lane.response();
-                write_response(&received, job, upstream, server, watch, &mut response);
+                write_response(&received, job, upstream, (&group.shares, server), watch, &mut response);
                 job.is_answered = true;
                 let rest = bytes.get(used..).unwrap_or_default();
                 let whole = machine.whole_body(rest);

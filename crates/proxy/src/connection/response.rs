@@ -8,6 +8,7 @@ use flatout_wire::field::{Field, Lines, write_line};
 use crate::receiver::Receiver;
 use crate::request::fields::{is_never_trailer, is_nominated};
 use crate::request::job::Job;
+use crate::select::balance::Shares;
 use crate::select::sticky;
 use crate::upstream::LiveUpstream;
 use crate::watch::Watch;
@@ -118,14 +119,14 @@ pub(crate) fn write_response(
     received: &Received<'_>,
     job: &mut Job,
     upstream: &LiveUpstream,
-    server: usize,
+    (shares, server): (&Shares, usize),
     watch: &Watch,
     response: &mut Response,
 ) {
     received.write(job.via.as_deref(), job.sent.is_head, response);
     // No sticky cookie in a response that may be stored.
     if job.stuck_to != Some(server) && !matches!(job.receiver, Receiver::Sink(_)) {
-        sticky::set(upstream, server, response);
+        sticky::set(&upstream.plan, shares, server, response);
     }
     if job.receiver.exchange().is_some() {
         job.trail.answered(watch, received.status, response);

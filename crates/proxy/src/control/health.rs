@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::health_h2;
 use super::secure::Secure;
 use crate::plan::{Active, Protocol};
-use crate::server::LiveServer;
+use crate::server::{LiveServer, ServerMode};
 
 /// The head of a response must fit in this many bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -25,6 +25,9 @@ pub(crate) async fn watch(name: &str, protocol: Protocol, server: &LiveServer, a
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        if server.mode() == ServerMode::SetDown {
+            continue;
+        }
         let asked = match timeout(active.time_max, ask(server, &active.path, protocol)).await {
             Ok(Ok(status)) if active.statuses.contains(&status) => Ok(()),
             Ok(Ok(status)) => Err(format!("status {status}")),

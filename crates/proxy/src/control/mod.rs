@@ -6,79 +6,190 @@ pub(crate) mod names;
 mod secure;
 
 use std::io;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::task::LocalSet;
+use flatout_engine::say;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, LocalSet};
 
 use crate::control::names::{Names, Resolver};
 use crate::server::LiveServer;
-use crate::upstream::Upstreams;
+use crate::upstream::{LiveUpstream, Upstreams};
 
 /// How long the start waits for names to resolve.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The thread; it ends when this is dropped.
+/// The thread, if there is work for it; it ends when this is dropped.
 pub(crate) struct Control {
-    _ends: oneshot::Sender<()>,
+    upstreams: Arc<Upstreams>,
+    resolver: Resolver,
+    changes: watch::Receiver<()>,
+    thread: Mutex<Option<oneshot::Sender<()>>>,
 }
 
-/// Starts the thread, if there is work for it, and waits until each name was looked up once.
-pub(crate) fn start(upstreams: &Arc<Upstreams>, resolver: &Resolver) -> io::Result<Option<Control>> {
-    let has_names =
-        upstreams.iter().flat_map(|upstream| upstream.servers.iter()).any(|it| it.dns_name().is_some());
-    let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
-    if !has_names && !has_checks {
-        return Ok(None);
+impl Control {
+    /// Starts the thread, if there is work for it, and waits until each name was looked up once.
+    pub(crate) fn start(
+        upstreams: &Arc<Upstreams>,
+        resolver: &Resolver,
+        changes: watch::Receiver<()>,
+    ) -> io::Result<Control> {
+        let control = Control {
+            upstreams: upstreams.clone(),
+            resolver: resolver.clone(),
+            changes,
+            thread: Mutex::new(None),
+        };
+        let servers = || upstreams.iter().flat_map(|upstream| upstream.servers().to_vec());
+        let has_names = servers().any(|server| server.dns_name().is_some());
+        let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
+        if !has_names && !has_checks {
+            return Ok(control);
+        }
+        // Addresses known before a reload are used until there are new ones.
+        let is_missing = servers().any(|server| server.dns_name().is_some() && server.remote().is_none());
+        let found = control.begin(has_names)?;
+        if let Some(found) = found.filter(|_| is_missing) {
+            // A name that does not resolve by then is retried; until it resolves its server has no address.
+            let _ = found.recv_timeout(START_TIME_MAX);
+        }
+        Ok(control)
     }
-    let names = if has_names { Some(Names::new(resolver)?) } else { None };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (ends, ended) = oneshot::channel();
-    let (found, is_found) = std::sync::mpsc::channel();
-    let (waiting, upstreams) = (upstreams, upstreams.clone());
-    std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
-        LocalSet::new().block_on(&runtime, async move {
-            tokio::select! {
-                () = run(&upstreams, names, found) => {}
-                _ = ended => {}
+
+    /// Makes sure that names can be looked up from now on.
+    ///
+    /// # Errors
+    /// The thread cannot be started, or the resolver's configuration cannot be read.
+    pub(crate) fn need_names(&self) -> io::Result<()> {
+        Names::new(&self.resolver)?;
+        self.begin(true).map(drop)
+    }
+
+    /// Starts the thread, unless it runs. Returns what is notified when the names of now were looked up.
+    fn begin(&self, has_names: bool) -> io::Result<Option<mpsc::Receiver<()>>> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return Ok(None);
+        }
+        let names = if has_names { Some(Names::new(&self.resolver)?) } else { None };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ends, ended) = oneshot::channel();
+        let (found, is_found) = mpsc::channel();
+        let work = ServerTasks {
+            upstreams: self.upstreams.clone(),
+            resolver: self.resolver.clone(),
+            names: names.map(Arc::new),
+            tasks: Vec::new(),
+        };
+        let changes = self.changes.clone();
+        std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
+            LocalSet::new().block_on(&runtime, async move {
+                tokio::select! {
+                    () = work.run(changes, found) => {}
+                    _ = ended => {}
+                }
+            });
+        })?;
+        *thread = Some(ends);
+        Ok(Some(is_found))
+    }
+}
+
+/// What the thread does.
+struct ServerTasks {
+    upstreams: Arc<Upstreams>,
+    resolver: Resolver,
+    names: Option<Arc<Names>>,
+    /// Those of each server.
+    tasks: Vec<(Arc<LiveServer>, Vec<AbortHandle>)>,
+}
+
+impl ServerTasks {
+    async fn run(mut self, mut changes: watch::Receiver<()>, found: mpsc::Sender<()>) {
+        changes.mark_unchanged();
+        let first = self.follow_servers();
+        for resolved in first {
+            let _ = resolved.await;
+        }
+        let _ = found.send(());
+        drop(found);
+        while changes.changed().await.is_ok() {
+            self.follow_servers();
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Starts the tasks of servers that are new, and ends those of servers that have gone. Returns what is notified when the
+    /// names of new servers were looked up once.
+    fn follow_servers(&mut self) -> Vec<oneshot::Receiver<()>> {
+        let current: Vec<_> = self.upstreams.iter().map(LiveUpstream::servers).collect();
+        self.tasks.retain(|(server, tasks)| {
+            let stays = current.iter().flat_map(|servers| servers.iter()).any(|it| Arc::ptr_eq(it, server));
+            if !stays {
+                tasks.iter().for_each(AbortHandle::abort);
             }
+            stays
         });
-    })?;
-    // Addresses known before a reload are used until there are new ones.
-    let is_missing = |server: &Arc<LiveServer>| server.dns_name().is_some() && server.remote().is_none();
-    if !waiting.iter().flat_map(|upstream| upstream.servers.iter()).any(is_missing) {
-        return Ok(Some(Control { _ends: ends }));
+        let mut first = Vec::new();
+        for (at, servers) in current.iter().enumerate() {
+            for server in servers.iter() {
+                if !self.tasks.iter().any(|(known, _)| Arc::ptr_eq(known, server)) {
+                    let tasks = self.follow(at, server, &mut first);
+                    self.tasks.push((server.clone(), tasks));
+                }
+            }
+        }
+        first
     }
-    // A name that does not resolve by then is retried; until it resolves its server has no address.
-    let _ = is_found.recv_timeout(START_TIME_MAX);
-    Ok(Some(Control { _ends: ends }))
-}
 
-async fn run(upstreams: &Upstreams, names: Option<Names>, found: std::sync::mpsc::Sender<()>) {
-    let names = names.map(Rc::new);
-    let mut first = Vec::new();
-    for server in upstreams.iter().flat_map(|upstream| upstream.servers.iter()) {
-        if let (Some(_), Some(names)) = (server.dns_name(), &names) {
-            let (server, names) = (server.clone(), names.clone());
-            let (resolved, is_resolved) = oneshot::channel();
-            first.push(is_resolved);
-            tokio::task::spawn_local(async move { names.follow(&server, resolved).await });
+    /// Starts the tasks of a server of the upstream at this index.
+    fn follow(
+        &mut self,
+        upstream: usize,
+        server: &Arc<LiveServer>,
+        first: &mut Vec<oneshot::Receiver<()>>,
+    ) -> Vec<AbortHandle> {
+        let mut tasks = Vec::new();
+        let mut is_resolved = None;
+        if server.dns_name().is_some() {
+            let (resolved, first_resolved) = oneshot::channel();
+            let (checked, check) = oneshot::channel();
+            first.push(first_resolved);
+            is_resolved = Some(check);
+            if let Some(names) = self.names() {
+                let server = server.clone();
+                let lookups = async move {
+                    let notify = || {
+                        let _ = resolved.send(());
+                        let _ = checked.send(());
+                    };
+                    names.follow(&server, notify).await;
+                };
+                tasks.push(tokio::task::spawn_local(lookups).abort_handle());
+            }
         }
-    }
-    for resolved in first {
-        let _ = resolved.await;
-    }
-    let _ = found.send(());
-    drop(found);
-    for upstream in upstreams.iter() {
-        let Some(active) = &upstream.plan.active else { continue };
-        for server in upstream.servers.iter() {
-            let (server, active) = (server.clone(), active.clone());
-            let (name, protocol) = (upstream.plan.name.clone(), upstream.plan.protocol);
-            tokio::task::spawn_local(async move { health::watch(&name, protocol, &server, &active).await });
+        let plan = &self.upstreams.at(upstream).plan;
+        if let Some(active) = plan.active.clone() {
+            let (server, name, protocol) = (server.clone(), plan.name.clone(), plan.protocol);
+            let check = async move {
+                if let Some(is_resolved) = is_resolved {
+                    let _ = is_resolved.await;
+                }
+                health::watch(&name, protocol, &server, &active).await;
+            };
+            tasks.push(tokio::task::spawn_local(check).abort_handle());
         }
+        tasks
     }
-    std::future::pending::<()>().await;
+
+    fn names(&mut self) -> Option<Arc<Names>> {
+        if self.names.is_none() {
+            match Names::new(&self.resolver) {
+                Ok(names) => self.names = Some(Arc::new(names)),
+                Err(error) => say(format_args!("upstream servers: names cannot be looked up: {error}")),
+            }
+        }
+        self.names.clone()
+    }
 }

@@ -8,7 +8,6 @@ use flatout_engine::{bug, say};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use tokio::sync::oneshot;
 
 use crate::server::LiveServer;
 
@@ -55,8 +54,8 @@ impl Names {
         Ok(Names(resolver))
     }
 
-    /// Keeps the address of a server up to date for ever; `resolved` is notified after the first lookup.
-    pub(crate) async fn follow(&self, server: &LiveServer, resolved: oneshot::Sender<()>) {
+    /// Keeps the address of a server up to date for ever; `resolved` is called after the first lookup.
+    pub(crate) async fn follow(&self, server: &LiveServer, resolved: impl FnOnce()) {
         let Some((name, port)) = server.dns_name() else {
             bug!("{} is looked up, which is no name", server.name);
             return;
@@ -80,7 +79,9 @@ impl Names {
                 }
             };
             was_found = found.is_ok();
-            drop(resolved.take());
+            if let Some(resolved) = resolved.take() {
+                resolved();
+            }
             tokio::time::sleep(pause).await;
         }
     }

@@ -7,6 +7,7 @@ use flatout_wire::h1::{Length, Sent};
 
 use crate::failure::RequestLine;
 use crate::receiver::Receiver;
+use crate::select::balance::without_tried;
 use crate::table::UpstreamId;
 use crate::watch::Trail;
 
@@ -68,6 +69,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// The server at this place is another one from now on.
+    pub(crate) fn forget_server(&mut self, place: usize) {
+        self.stuck_to = self.stuck_to.filter(|&stuck_to| stuck_to != place);
+        self.tried = without_tried(self.tried, place);
+    }
+
     /// A request for an upstream without a body, which may be sent again `retries_max` times.
     pub(crate) fn new(upstream: UpstreamId, retries_max: u32, receiver: Receiver, head: Vec<u8>) -> Job {
         Job {

@@ -3,8 +3,7 @@
 use super::job::{Job, Pulled};
 use crate::failure::Failure;
 use crate::plan::RetryOn;
-use crate::select::balance::was_tried;
-use crate::upstream::LiveUpstream;
+use crate::select::balance::{Shares, was_tried};
 
 impl Job {
     /// Whether its time as a whole is over.
@@ -20,10 +19,11 @@ impl Job {
     }
 
     /// Whether another server may be asked instead of passing on this server's response.
-    pub(crate) fn may_ask_another(&self, upstream: &LiveUpstream, server: usize) -> bool {
-        let is_other =
-            |at: usize| at != server && !was_tried(self.tried, at) && upstream.servers.at(at).is_up();
-        self.may_repeat(true) && (0..upstream.servers.len()).any(is_other)
+    pub(crate) fn may_ask_another(&self, shares: &Shares, server: usize) -> bool {
+        let is_other = |&at: &usize| {
+            at != server && !was_tried(self.tried, at) && shares.server(at).is_some_and(|it| it.is_up())
+        };
+        self.may_repeat(true) && shares.active().iter().any(is_other)
     }
 }
 

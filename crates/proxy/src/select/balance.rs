@@ -1,43 +1,106 @@
 //! Chooses the server of an upstream for a request.
 
-use crate::hash::mix;
-use crate::plan::Balance;
-use crate::upstream::LiveUpstream;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-/// One worker's counts for the servers of an upstream.
+use crate::hash::mix;
+use crate::plan;
+use crate::plan::Balance;
+use crate::server::LiveServer;
+
+/// The servers of an upstream as one worker knows them, each with this worker's counts. Places are stable: a server that
+/// has left keeps its own until its last connection is closed.
+#[derive(Default)]
 pub(crate) struct Shares {
-    /// Requests in progress at each server.
-    busy: Vec<u32>,
-    /// The credit of each server in weighted round robin.
-    credit: Vec<i64>,
+    places: Vec<Place>,
+    /// The places of servers that may get requests.
+    active: Vec<usize>,
+    /// Scratch space: the places to choose from, with their weights.
+    open: Vec<(usize, u64)>,
     random: u64,
+}
+
+/// A server, with this worker's counts.
+struct Place {
+    server: Arc<LiveServer>,
+    /// Requests in progress.
+    busy: u32,
+    /// Its credit in weighted round robin.
+    credit: i64,
 }
 
 /// Servers whose failed attempts are recorded; retries treat further servers as untried.
 const TRIED_MAX: usize = 64;
 
 impl Shares {
-    pub(crate) fn new(servers: usize, seed: u64) -> Shares {
-        Shares { busy: vec![0; servers], credit: vec![0; servers], random: seed | 1 }
+    pub(crate) fn new(servers: &[Arc<LiveServer>], seed: u64) -> Shares {
+        let mut shares = Shares { random: seed | 1, ..Shares::default() };
+        servers.iter().for_each(|server| shares.push(server.clone()));
+        shares.activate(servers);
+        shares
+    }
+
+    /// Adds a place for a server, which is not active yet.
+    pub(crate) fn push(&mut self, server: Arc<LiveServer>) {
+        self.places.push(Place { server, busy: 0, credit: 0 });
+    }
+
+    /// Gives a place to another server, which is not active yet.
+    pub(crate) fn replace(&mut self, at: usize, server: Arc<LiveServer>) {
+        if let Some(place) = self.places.get_mut(at) {
+            *place = Place { server, busy: 0, credit: 0 };
+        }
+    }
+
+    /// Those of `servers` that do not leave may get requests from now on, in this order, and no others.
+    pub(crate) fn activate(&mut self, servers: &[Arc<LiveServer>]) {
+        let places = self.places.iter().enumerate();
+        let places: HashMap<_, usize> = places.map(|(at, place)| (Arc::as_ptr(&place.server), at)).collect();
+        let active = servers.iter().filter(|server| !server.is_leaving());
+        self.active = active.filter_map(|server| places.get(&Arc::as_ptr(server)).copied()).collect();
+        // Shares among a former set of servers mean nothing, and a server that is new must not have to catch up.
+        self.places.iter_mut().for_each(|place| place.credit = 0);
+    }
+
+    /// The place of this server object.
+    pub(crate) fn place_of(&self, server: &Arc<LiveServer>) -> Option<usize> {
+        self.places.iter().position(|place| Arc::ptr_eq(&place.server, server))
+    }
+
+    /// The number of places.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The server at a place.
+    #[inline]
+    pub(crate) fn server(&self, at: usize) -> Option<&Arc<LiveServer>> {
+        self.places.get(at).map(|place| &place.server)
+    }
+
+    /// The places of servers that may get requests while they are up.
+    #[inline]
+    pub(crate) fn active(&self) -> &[usize] {
+        &self.active
     }
 
     /// A request was assigned to a server.
     pub(crate) fn begin(&mut self, server: usize) {
-        if let Some(busy) = self.busy.get_mut(server) {
-            *busy += 1;
+        if let Some(place) = self.places.get_mut(server) {
+            place.busy += 1;
         }
     }
 
     /// A request at a server has ended.
     pub(crate) fn end(&mut self, server: usize) {
-        if let Some(busy) = self.busy.get_mut(server) {
-            *busy = busy.saturating_sub(1);
+        if let Some(place) = self.places.get_mut(server) {
+            place.busy = place.busy.saturating_sub(1);
         }
     }
 
     /// Requests in progress at a server.
     pub(crate) fn busy(&self, server: usize) -> u32 {
-        self.busy.get(server).copied().unwrap_or(0)
+        self.places.get(server).map_or(0, |place| place.busy)
     }
 
     /// Chooses a server for a request whose key has this hash, and that was already `tried` at some; `wanted` is the
@@ -45,42 +108,43 @@ impl Shares {
     /// single server.
     pub(crate) fn choose(
         &mut self,
-        upstream: &LiveUpstream,
+        plan: &plan::Upstream,
         hash: u64,
         tried: u64,
         wanted: Option<usize>,
     ) -> Option<usize> {
-        let servers = &upstream.servers;
         // Considering it down would leave no server.
-        if servers.len() == 1 {
-            return (tried == 0 && servers.first()?.is_checked_up()).then_some(0);
+        if let [only] = self.active[..] {
+            return (tried == 0 && self.server(only)?.is_open()).then_some(only);
         }
+        let is_up = |at: usize| self.server(at).is_some_and(|server| server.is_up());
         if let Some(wanted) = wanted
-            && servers.get(wanted).is_some_and(|server| server.is_up())
+            && is_up(wanted)
             && !was_tried(tried, wanted)
         {
             return Some(wanted);
         }
-        let is_open = |at: &usize| !was_tried(tried, *at) && servers.get(*at).is_some_and(|it| it.is_up());
-        let of_kind = |backup: bool| {
-            (0..servers.len())
-                .filter(is_open)
-                .filter(move |at| servers.get(*at).is_some_and(|it| it.plan.backup == backup))
-        };
-        let mut open: Vec<(usize, u64)> = Vec::with_capacity(servers.len());
+        let mut open = std::mem::take(&mut self.open);
+        open.clear();
         for backup in [false, true] {
-            let weight = |at: usize| servers.get(at).map_or(1, |it| it.weight_now(upstream.plan.slow_start));
-            open.extend(of_kind(backup).map(|at| (at, weight(at))));
+            let of_kind = self.active.iter().filter_map(|&at| {
+                let server = self.server(at)?;
+                let is_it = server.plan.backup == backup && !was_tried(tried, at) && server.is_up();
+                is_it.then(|| (at, server.weight_now(plan.slow_start)))
+            });
+            open.extend(of_kind);
             if !open.is_empty() {
                 break;
             }
         }
-        match &upstream.plan.balance {
+        let chosen = match &plan.balance {
             Balance::RoundRobin | Balance::Sticky { .. } => self.by_turns(&open),
             Balance::LeastConnections => self.least(&open),
             Balance::TwoChoices => self.better_of_two(&open),
-            Balance::Hash(_) => by_hash(upstream, &open, hash),
-        }
+            Balance::Hash(_) => self.by_hash(&open, hash),
+        };
+        self.open = open;
+        chosen
     }
 
     /// Smooth weighted round robin, as in nginx: each server gains its weight, the one with the most credit is chosen
@@ -89,7 +153,7 @@ impl Shares {
         let mut best: Option<(usize, i64)> = None;
         let mut total = 0;
         for &(at, weight) in open {
-            let credit = self.credit.get_mut(at)?;
+            let credit = &mut self.places.get_mut(at)?.credit;
             *credit += weight as i64;
             total += weight as i64;
             if best.is_none_or(|(_, most)| *credit > most) {
@@ -97,7 +161,7 @@ impl Shares {
             }
         }
         let (at, _) = best?;
-        *self.credit.get_mut(at)? -= total;
+        self.places.get_mut(at)?.credit -= total;
         Some(at)
     }
 
@@ -125,18 +189,18 @@ impl Shares {
         self.random ^= self.random << 17;
         (self.random >> 32) as usize % end.max(1)
     }
-}
 
-/// Weighted rendezvous hashing: each server draws a number for the key, and the best draw wins. When a server is
-/// added or removed, only the keys that it wins move.
-fn by_hash(upstream: &LiveUpstream, open: &[(usize, u64)], hash: u64) -> Option<usize> {
-    let draw = |&(at, weight): &(usize, u64)| {
-        // By its address: a server keeps its keys when others are added to or removed from the site file.
-        let mixed = mix(hash ^ mix(upstream.servers.get(at).map_or(0, |server| server.number)));
-        let unit = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-        weight as f64 / -unit.ln()
-    };
-    open.iter().max_by(|one, other| draw(one).total_cmp(&draw(other))).map(|&(at, _)| at)
+    /// Weighted rendezvous hashing: each server draws a number for the key, and the best draw wins. When a server is
+    /// added or removed, only the keys that it wins move.
+    fn by_hash(&self, open: &[(usize, u64)], hash: u64) -> Option<usize> {
+        let draw = |&(at, weight): &(usize, u64)| {
+            // By its address: a server keeps its keys when others are added or removed.
+            let mixed = mix(hash ^ mix(self.server(at).map_or(0, |server| server.number)));
+            let unit = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+            weight as f64 / -unit.ln()
+        };
+        open.iter().max_by(|one, other| draw(one).total_cmp(&draw(other))).map(|&(at, _)| at)
+    }
 }
 
 /// Whether a server was tried before.
@@ -149,11 +213,17 @@ pub(crate) fn with_tried(tried: u64, server: usize) -> u64 {
     if server < TRIED_MAX { tried | (1 << server) } else { tried }
 }
 
+/// `tried` without this server.
+pub(crate) fn without_tried(tried: u64, server: usize) -> u64 {
+    if server < TRIED_MAX { tried & !(1 << server) } else { tried }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hash::hash;
-    use crate::plan::{self, Address, Key};
+    use crate::plan::{Address, Key};
+    use crate::upstream::LiveUpstream;
 
     fn upstream(weights: &[u32], balance: Balance) -> LiveUpstream {
         let server = |(at, &weight): (usize, &u32)| plan::Server {
@@ -164,11 +234,15 @@ mod tests {
         LiveUpstream::after(plan::Upstream { balance, ..plan::Upstream::new("t", servers) }, &[]).unwrap()
     }
 
+    fn shares(upstream: &LiveUpstream, seed: u64) -> Shares {
+        Shares::new(&upstream.servers(), seed)
+    }
+
     fn counts(upstream: &LiveUpstream, requests: u64, holds: bool) -> Vec<u32> {
-        let mut shares = Shares::new(upstream.servers.len(), 7);
-        let mut counts = vec![0; upstream.servers.len()];
+        let mut shares = shares(upstream, 7);
+        let mut counts = vec![0; shares.len()];
         for key in 0..requests {
-            let at = shares.choose(upstream, hash(&key.to_le_bytes()), 0, None).unwrap();
+            let at = shares.choose(&upstream.plan, hash(&key.to_le_bytes()), 0, None).unwrap();
             counts[at] += 1;
             if holds {
                 shares.begin(at);
@@ -181,8 +255,8 @@ mod tests {
     fn turns_are_by_weight_and_smooth() {
         let upstream = upstream(&[5, 1, 1], Balance::RoundRobin);
         assert_eq!(counts(&upstream, 700, false), [500, 100, 100]);
-        let mut shares = Shares::new(3, 1);
-        let order: Vec<_> = (0..7).map(|_| shares.choose(&upstream, 0, 0, None).unwrap()).collect();
+        let mut shares = shares(&upstream, 1);
+        let order: Vec<_> = (0..7).map(|_| shares.choose(&upstream.plan, 0, 0, None).unwrap()).collect();
         assert_eq!(order, [0, 0, 1, 0, 2, 0, 0], "as nginx documents it");
     }
 
@@ -199,13 +273,13 @@ mod tests {
     fn few_keys_move_when_a_server_goes() {
         let balance = Balance::Hash(Key::Target);
         let (before, after) = (upstream(&[1, 1, 1, 1], balance.clone()), upstream(&[1, 1, 1, 1], balance));
-        after.servers[2].set_healthy(false);
-        let mut shares = Shares::new(4, 1);
+        after.servers()[2].set_healthy(false);
+        let (mut first, mut second) = (shares(&before, 1), shares(&after, 1));
         let mut moved = 0;
         for key in 0..4000u64 {
             let hash = hash(&key.to_le_bytes());
-            let was = shares.choose(&before, hash, 0, None).unwrap();
-            let is = shares.choose(&after, hash, 0, None).unwrap();
+            let was = first.choose(&before.plan, hash, 0, None).unwrap();
+            let is = second.choose(&after.plan, hash, 0, None).unwrap();
             assert!(was == is || was == 2, "only its own keys move");
             moved += u32::from(was != is);
         }
@@ -214,16 +288,35 @@ mod tests {
 
     #[test]
     fn a_retry_goes_elsewhere_and_backups_come_last() {
-        let mut upstream = upstream(&[1, 1, 1], Balance::RoundRobin);
-        std::sync::Arc::get_mut(&mut upstream.servers[2]).unwrap().plan.backup = true;
-        let mut shares = Shares::new(3, 1);
-        let first = shares.choose(&upstream, 0, 0, None).unwrap();
+        let mut plan = upstream(&[1, 1, 1], Balance::RoundRobin).plan;
+        plan.servers[2].backup = true;
+        let upstream = LiveUpstream::after(plan, &[]).unwrap();
+        let mut shares = shares(&upstream, 1);
+        let first = shares.choose(&upstream.plan, 0, 0, None).unwrap();
         let tried = with_tried(0, first);
-        let second = shares.choose(&upstream, 0, tried, None).unwrap();
+        let second = shares.choose(&upstream.plan, 0, tried, None).unwrap();
         assert!(first != second && second < 2);
         let tried = with_tried(tried, second);
-        assert_eq!(shares.choose(&upstream, 0, tried, None), Some(2));
-        assert_eq!(shares.choose(&upstream, 0, with_tried(tried, 2), None), None);
-        assert_eq!(shares.choose(&upstream, 0, 0, Some(2)), Some(2), "a cookie's server");
+        assert_eq!(shares.choose(&upstream.plan, 0, tried, None), Some(2));
+        assert_eq!(shares.choose(&upstream.plan, 0, with_tried(tried, 2), None), None);
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, Some(2)), Some(2), "a cookie's server");
+    }
+
+    #[test]
+    fn a_server_that_leaves_gets_nothing_and_keeps_its_place() {
+        let upstream = upstream(&[1, 1, 1], Balance::RoundRobin);
+        let servers = upstream.servers();
+        let mut shares = shares(&upstream, 1);
+        shares.begin(1);
+        servers[1].set_mode(crate::server::ServerMode::Draining);
+        for _ in 0..6 {
+            assert_ne!(shares.choose(&upstream.plan, 0, 0, Some(1)), Some(1), "even before it is not active");
+        }
+        shares.activate(&servers[1..]);
+        assert_eq!((shares.active(), shares.busy(1)), (&[2][..], 1));
+        servers[2].failed(&plan::Passive { failures_max: 1, ..upstream.plan.passive });
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(2), "the last one is always tried");
+        shares.activate(&[]);
+        assert_eq!(shares.choose(&upstream.plan, 0, 0, None), None);
     }
 }

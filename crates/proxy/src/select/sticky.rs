@@ -4,8 +4,9 @@ use flatout_engine::Response;
 use flatout_wire::Head;
 
 use crate::hash::hash;
+use crate::plan;
 use crate::plan::Balance;
-use crate::upstream::LiveUpstream;
+use crate::select::balance::Shares;
 
 /// The value of the request's cookie of this name.
 pub(crate) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
@@ -16,23 +17,24 @@ pub(crate) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
     })
 }
 
-/// The server named by the cookie.
-pub(crate) fn server(head: &Head<'_>, name: &str, upstream: &LiveUpstream) -> Option<usize> {
+/// The place of the server named by the cookie.
+pub(crate) fn server(head: &Head<'_>, name: &str, upstream: &str, shares: &Shares) -> Option<usize> {
     let value = cookie(head, name)?;
-    (0..upstream.servers.len()).find(|&at| value_of(upstream, at).as_bytes() == value)
+    let is_it = |at: &usize| value_of(upstream, shares, *at).as_bytes() == value;
+    shares.active().iter().copied().find(is_it)
 }
 
 /// The cookie's value for a server, which does not reveal its address.
-pub(crate) fn value_of(upstream: &LiveUpstream, server: usize) -> String {
+pub(crate) fn value_of(upstream: &str, shares: &Shares, server: usize) -> String {
     // Not its position in the file: clients keep their server when another is added or removed.
-    let number = upstream.servers.get(server).map_or(0, |server| server.number);
-    format!("{:016x}", hash(format!("{} {number}", upstream.plan.name).as_bytes()))
+    let number = shares.server(server).map_or(0, |server| server.number);
+    format!("{:016x}", hash(format!("{upstream} {number}").as_bytes()))
 }
 
 /// Sets the cookie in a response.
-pub(crate) fn set(upstream: &LiveUpstream, server: usize, response: &mut Response) {
-    if let Balance::Sticky { cookie } = &upstream.plan.balance {
-        let value = value_of(upstream, server);
+pub(crate) fn set(plan: &plan::Upstream, shares: &Shares, server: usize, response: &mut Response) {
+    if let Balance::Sticky { cookie } = &plan.balance {
+        let value = value_of(&plan.name, shares, server);
         response.header("Set-Cookie", format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax"));
     }
 }

@@ -23,7 +23,9 @@ impl ProxyWorker {
             }
             state.end_job(job);
         }
-        self.upstreams.at(server_id.upstream).servers.at(server_id.server).succeeded();
+        if let Some(server) = state.server(server_id) {
+            server.succeeded();
+        }
         self.release_connection(state, at, is_reusable);
     }
 
@@ -48,7 +50,8 @@ impl ProxyWorker {
         let (server_id, guest) = (connection.server_id, connection.guest);
         let (upstream, group) =
             (self.upstreams.at(server_id.upstream), state.groups.at_mut(server_id.upstream));
-        let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
+        let is_leaving = group.shares.server(server_id.server).is_none_or(|server| server.is_leaving());
+        let keeps = is_reusable && !is_leaving && upstream.plan.send_proxy_protocol.is_none();
         let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
         if keeps && !is_wanted_here && self.hand_on(state, at) {
             return;
@@ -152,7 +155,9 @@ impl ProxyWorker {
 
     pub(crate) fn count_failure(&self, state: &State, server_id: ServerId) {
         let upstream = self.upstreams.at(server_id.upstream);
-        upstream.servers.at(server_id.server).failed(&upstream.plan.passive);
+        if let Some(server) = state.server(server_id) {
+            server.failed(&upstream.plan.passive);
+        }
         state.counts_of(server_id).up(|counts| &counts.failures);
     }
 

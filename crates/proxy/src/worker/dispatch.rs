@@ -23,7 +23,7 @@ impl ProxyWorker {
         let streams_max = upstream.plan.protocol.streams_max();
         loop {
             let group = state.groups.at_mut(job.upstream);
-            let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
+            let chosen = group.shares.choose(&upstream.plan, job.hash, job.tried, job.stuck_to);
             let Some(at) = chosen else {
                 group.counts.up(|counts| &counts.no_server);
                 self.log(Failure::NoServer, job.upstream, None, Some(&job), None);
@@ -39,7 +39,7 @@ impl ProxyWorker {
                 }
                 continue;
             }
-            let (server, pool) = (upstream.servers.at(at), group.pools.at_mut(at));
+            let pool = group.pools.at_mut(at);
             if !job.wants_new
                 && let Some(connection) = pool.idle.pop()
             {
@@ -55,7 +55,9 @@ impl ProxyWorker {
                 return self.enqueue(state, job);
             }
             job.tried = with_tried(job.tried, at);
-            if upstream.servers.len() > 1 && !server.try_again(&upstream.plan.passive) {
+            let is_single = group.shares.active().len() == 1;
+            let Some(server) = group.shares.server(at) else { continue };
+            if !is_single && !server.try_again(&upstream.plan.passive) {
                 continue;
             }
             match self.connect(state, server_id, job) {
@@ -68,7 +70,7 @@ impl ProxyWorker {
     /// Opens a connection to a server for a request. Returns the request if another attempt may be made.
     fn connect(&self, state: &mut State, server_id: ServerId, mut job: Box<Job>) -> Option<Box<Job>> {
         let upstream = self.upstreams.at(server_id.upstream);
-        let server = upstream.servers.at(server_id.server);
+        let Some(server) = state.server(server_id).cloned() else { return Some(job) };
         let remote = server.remote();
         let address = match &remote {
             // Log which of the name's addresses it is.
@@ -78,7 +80,7 @@ impl ProxyWorker {
             _ => state.pool(server_id).address.clone(),
         };
         job.trail.begin(&self.watch, &address);
-        let guest = match self.open_socket(server, remote.as_deref(), state.table.next() as u64) {
+        let guest = match self.open_socket(&server, remote.as_deref(), state.table.next() as u64) {
             Ok(guest) => guest,
             Err(error) => {
                 let why = match remote {
@@ -144,7 +146,7 @@ impl ProxyWorker {
         job.retries_left -= 1;
         state.counts_of(server_id).up(|counts| &counts.retries);
         // A single server is tried again.
-        if upstream.servers.len() == 1 {
+        if state.groups.at(server_id.upstream).shares.active().len() == 1 {
             job.tried = 0;
         }
         Some(job)

@@ -85,7 +85,17 @@ impl ProxyWorker {
         // Whatever the settings say now: this is what became of the body when its head was read.
         let is_pulled = head.framing != Framing::None && exchange.is_some_and(|key| self.lane.is_pulled(key));
         let pulled = if is_pulled { Pulled::Waiting } else { Pulled::Not };
-        let spare = self.state.borrow_mut().spare.pop();
+        let (spare, stuck_to) = {
+            let state = &mut *self.state.borrow_mut();
+            let stuck_to = match &upstream.plan.balance {
+                Balance::Sticky { cookie } => {
+                    let shares = &state.groups.at(upstream_id).shares;
+                    sticky::server(head, cookie, &upstream.plan.name, shares)
+                }
+                _ => None,
+            };
+            (state.spare.pop(), stuck_to)
+        };
         let (mut bytes, spare) = match spare {
             Some(mut job) => (std::mem::take(&mut job.head), Some(job)),
             None => (Vec::new(), None),
@@ -95,10 +105,6 @@ impl ProxyWorker {
         let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
         let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
         let accept = is_websocket_of_h2.then(|| write_key(&mut bytes).into_boxed_str());
-        let stuck_to = match &upstream.plan.balance {
-            Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
-            _ => None,
-        };
         let job = Job {
             sent: Sent::of(head.method, is_upgrade),
             body: Bytes::copy_from_slice(whole),

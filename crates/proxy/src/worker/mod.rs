@@ -11,6 +11,7 @@ mod queue;
 mod receive;
 pub(crate) mod retry;
 mod send;
+mod servers;
 pub(crate) mod state;
 mod takeover;
 mod tunnel;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Mailbox, Worker, bug};
 use flatout_wire::h2::Room;
+use tokio::sync::watch;
 
 use self::tunnel::CLIENT_SIDE;
 use crate::connection::ConnectionProtocol;
@@ -28,22 +30,24 @@ use crate::connection::h2::windows::Windows;
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::hash::hash;
-use crate::pool::{Group, Pool, Table};
+use crate::pool::{Group, Table};
 use crate::receiver::PendingDecisions;
 use crate::request::job::Job;
 use crate::select::balance::Shares;
 use crate::select::budget::Budget;
-use crate::server::LiveServer;
 use crate::spool::store::SpoolStore;
 use crate::table::FixedTable;
 use crate::upstream::{LiveUpstream, Upstreams};
-use crate::watch::{ServerCounts, UpstreamCounts, Watch};
+use crate::watch::{UpstreamCounts, Watch};
 use crate::worker::behind::BehindList;
+use crate::worker::servers::new_pool;
 use crate::worker::state::State;
 
 /// A worker's part of the proxy.
 pub struct ProxyWorker {
     me: Weak<ProxyWorker>,
+    /// The worker's.
+    index: usize,
     pub(crate) lane: Lane,
     pub(crate) mailbox: Mailbox,
     pub(crate) upstreams: Arc<Upstreams>,
@@ -57,28 +61,30 @@ pub struct ProxyWorker {
 }
 
 impl ProxyWorker {
+    /// `changes` notifies it of changes of servers.
     pub(crate) fn new(
         worker: &Worker,
         upstreams: Arc<Upstreams>,
+        changes: watch::Receiver<()>,
         spool: Arc<SpoolStore>,
         watch: Watch,
     ) -> Rc<ProxyWorker> {
         let figures = watch.figures.as_ref();
-        let pool = |upstream: &LiveUpstream, server: &LiveServer| {
-            let of = |figures: &Figures| figures.of_server(worker.index, &upstream.plan.name, &server.label);
-            Pool::new(server.label.as_str().into(), ServerCounts(figures.map(of)))
-        };
         let group = |upstream: &LiveUpstream| {
             let of = |figures: &Figures| figures.of_upstream(worker.index, &upstream.plan.name);
+            let changes_count = upstream.changes_count();
+            let servers = upstream.servers();
+            let pool = |server| new_pool(figures, worker.index, upstream, server);
             Group::new(
                 // Workers start round robin at different servers.
-                Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
+                (Shares::new(&servers, hash(&worker.index.to_le_bytes())), changes_count),
                 Budget::new(upstream.plan.retry_budget),
-                upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
+                servers.iter().map(|server| pool(server)).collect(),
                 UpstreamCounts(figures.map(of)),
             )
         };
-        let none = Group::new(Shares::new(0, 1), Budget::new(0.0), Vec::new(), UpstreamCounts::default());
+        let none =
+            Group::new((Shares::default(), 0), Budget::new(0.0), Vec::new(), UpstreamCounts::default());
         let state = State {
             table: Table::default(),
             groups: FixedTable::new(upstreams.iter().map(group).collect(), none),
@@ -91,8 +97,9 @@ impl ProxyWorker {
             is_timing: false,
             behind: BehindList::default(),
         };
-        Rc::new_cyclic(|me| ProxyWorker {
+        let made = Rc::new_cyclic(|me| ProxyWorker {
             me: me.clone(),
+            index: worker.index,
             lane: worker.lane.clone(),
             mailbox: worker.mailbox.clone(),
             upstreams,
@@ -101,7 +108,9 @@ impl ProxyWorker {
             state: RefCell::new(state),
             newest: RefCell::new(Rc::new(RefCell::new(me.clone()))),
             is_retired: Cell::new(false),
-        })
+        });
+        made.follow_changes(changes);
+        made
     }
 
     /// Itself, for those who call it later.

@@ -27,7 +27,7 @@ pub(crate) fn rejects(
     status: Status,
 ) -> bool {
     let is_named = upstream.plan.retry_on.statuses.contains(&status.code());
-    if !is_named || !job.may_ask_another(upstream, server) || !has_time(job) {
+    if !is_named || !job.may_ask_another(&group.shares, server) || !has_time(job) {
         return false;
     }
     let has_budget = group.budget.spend();
@@ -56,7 +56,7 @@ impl ProxyWorker {
         if is_wanted && job.may_repeat(was_seen) && has_time(&job) && self.has_budget(state, &job, server_id)
         {
             job.retries_left -= 1;
-            if upstream.servers.len() == 1 {
+            if state.groups.at(job.upstream).shares.active().len() == 1 {
                 job.tried = 0;
             }
             return self.dispatch(state, job);

@@ -70,8 +70,9 @@ impl ProxyWorker {
         }
         bytes.extend_from_slice(&job.head);
         if job.names_server {
-            let server = upstream.servers.at(connection.server_id.server);
-            write_line(b"Host", server.name.as_bytes(), bytes);
+            let group = state.groups.at(server_id.upstream);
+            let name = group.shares.server(server_id.server).map_or("", |server| &server.name);
+            write_line(b"Host", name.as_bytes(), bytes);
         }
         connection.machine.request(job.sent, job.length, bytes);
         if job.pulled == Pulled::Not && job.length.is_some() {

@@ -1,6 +1,8 @@
 //! What changes in a worker's part of the proxy.
 
-use flatout_engine::GuestKey;
+use std::sync::Arc;
+
+use flatout_engine::{GuestKey, bug};
 use flatout_wire::field::Field;
 use flatout_wire::h2::Room;
 
@@ -9,6 +11,7 @@ use crate::failure::Failure;
 use crate::pool::{Group, Pool, Table};
 use crate::receiver::{PendingDecisions, Receiver};
 use crate::request::job::Job;
+use crate::server::LiveServer;
 use crate::table::{FixedTable, ServerId, UpstreamId};
 use crate::watch::ServerCounts;
 use crate::worker::behind::BehindList;
@@ -54,6 +57,16 @@ impl State {
     #[inline]
     pub(crate) fn pool(&mut self, server_id: ServerId) -> &mut Pool {
         self.groups.at_mut(server_id.upstream).pools.at_mut(server_id.server)
+    }
+
+    /// A server.
+    #[inline]
+    pub(crate) fn server(&self, server_id: ServerId) -> Option<&Arc<LiveServer>> {
+        let server = self.groups.at(server_id.upstream).shares.server(server_id.server);
+        if server.is_none() {
+            bug!("no server at {server_id:?}");
+        }
+        server
     }
 
     /// Assigns a request to a connection, and counts it for the server.

@@ -1,7 +1,6 @@
 //! Connections that outlive a reload: the new proxy takes over the old one's connections to servers that both have.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use crate::connection::UpstreamConnection;
 use crate::table::ServerId;
@@ -25,7 +24,7 @@ impl ProxyWorker {
             .collect();
         for at in idle {
             let server_id = state.table.known(at).map(|connection| connection.server_id);
-            if let Some(server_id) = server_id.and_then(|server_id| self.place_after(former, server_id))
+            if let Some(server_id) = server_id.and_then(|id| self.place_after(former, &state, id))
                 && let Some(connection) = leave(&mut state, at)
             {
                 self.adopt(&mut self.state.borrow_mut(), *connection, server_id);
@@ -37,7 +36,8 @@ impl ProxyWorker {
     pub(crate) fn hand_on(&self, state: &mut State, at: usize) -> bool {
         let newest = self.newest.borrow().borrow().upgrade();
         let (Some(newest), Some(connection)) = (newest, state.table.known(at)) else { return false };
-        let Some(server_id) = newest.place_after(self, connection.server_id) else { return false };
+        let server_id = connection.server_id;
+        let Some(server_id) = newest.place_after(self, state, server_id) else { return false };
         let has_room = newest.state.try_borrow().is_ok_and(|state| {
             let idle = state.groups.at(server_id.upstream).pools.at(server_id.server).idle.len();
             idle < newest.upstreams.at(server_id.upstream).plan.idle_max
@@ -68,13 +68,12 @@ impl ProxyWorker {
     }
 
     /// The id here of a server of `former`. It has to be the same server object, not just an equal one.
-    fn place_after(&self, former: &ProxyWorker, server_id: ServerId) -> Option<ServerId> {
-        let former = former.upstreams.at(server_id.upstream);
-        let server = former.servers.at(server_id.server);
-        let upstream =
-            self.upstreams.ids().find(|&id| self.upstreams.at(id).plan.name == former.plan.name)?;
-        let servers = &self.upstreams.at(upstream).servers;
-        let server = servers.iter().position(|known| Arc::ptr_eq(known, server))?;
+    fn place_after(&self, former: &ProxyWorker, state: &State, server_id: ServerId) -> Option<ServerId> {
+        let server = state.server(server_id)?;
+        let name = &former.upstreams.at(server_id.upstream).plan.name;
+        let upstream = self.upstreams.ids().find(|&id| self.upstreams.at(id).plan.name == *name)?;
+        let own = self.state.try_borrow().ok()?;
+        let server = own.groups.at(upstream).shares.place_of(server)?;
         Some(ServerId { upstream, server })
     }
 }

@@ -55,6 +55,8 @@ pub(super) enum Note<'n> {
         takes_push: bool,
         #[serde(default)]
         takes_invalidated: bool,
+        #[serde(default)]
+        takes_upstreams: bool,
         /// The name of its bus. It takes over the number and the outbox of a process on the same one.
         #[serde(default)]
         bus: Option<Cow<'n, str>>,
@@ -73,6 +75,8 @@ pub(super) enum Note<'n> {
     Channels(Vec<Channel<'n>>),
     /// Some messages.
     Messages(Vec<Listed<'n>>),
+    /// An upstream whose servers were changed while it ran, as in its state file.
+    Upstream(Cow<'n, str>),
     /// All messages were sent: the successor starts serving.
     Start,
     /// The successor serves.

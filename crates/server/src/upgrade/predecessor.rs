@@ -18,6 +18,7 @@ use super::format::{
 use super::forward::forward_all;
 use super::link::{Link, LinkError};
 use crate::live::Live;
+use crate::upstream_state;
 use flatout_bus::Relay;
 use flatout_cache::Cache;
 use flatout_push::{Hub, Parcel};
@@ -88,6 +89,8 @@ pub(super) struct SuccessorProcess {
     pub(super) link: Link,
     /// It understands `Note::Invalidated`.
     takes_invalidated: bool,
+    /// It understands `Note::Upstream`.
+    takes_upstreams: bool,
     has_succeeded: bool,
     /// It publishes.
     is_committed: bool,
@@ -202,7 +205,14 @@ fn as_configured(address: &Address) -> String {
 impl SuccessorProcess {
     pub(super) fn new(child: Child, passing: SeqpacketSocket) -> SuccessorProcess {
         let link = Link::new(passing);
-        SuccessorProcess { child, link, takes_invalidated: false, has_succeeded: false, is_committed: false }
+        SuccessorProcess {
+            child,
+            link,
+            takes_invalidated: false,
+            takes_upstreams: false,
+            has_succeeded: false,
+            is_committed: false,
+        }
     }
 
     /// Hands the listeners over and waits until the successor is ready. Returns what else moves.
@@ -230,8 +240,9 @@ impl SuccessorProcess {
         self.link.send(&Note::Open, &[]).map_err(silent)?;
         let ready = self.link.receive_unless(|| former.is_stopping(), READY_TIME_MAX);
         match ready.map_err(|lost| format!("the new process did not become ready: {lost}"))? {
-            Note::Ready { takes_push, takes_invalidated, bus } => {
+            Note::Ready { takes_push, takes_invalidated, takes_upstreams, bus } => {
                 self.takes_invalidated = takes_invalidated;
+                self.takes_upstreams = takes_upstreams;
                 let is_known = push_format == PUSH_FORMAT;
                 let own = former.relay.as_deref().and_then(Relay::bus_name).unwrap_or_default();
                 let is_same = bus.is_some_and(|bus| flatout_bus::is_same(&own, &bus));
@@ -248,6 +259,11 @@ impl SuccessorProcess {
             return Err(LinkError::Stopping);
         }
         self.link.set_patience(Some(STEP_TIME_MAX))?;
+        if self.takes_upstreams {
+            for changed in upstream_state::changed(&former.live.opened().proxy) {
+                self.link.send(&Note::Upstream(Cow::Owned(changed)), &[])?;
+            }
+        }
         self.link.send(&Note::Start, &[])?;
         match self.link.receive()?.0 {
             Note::Serving => Ok(()),

@@ -32,6 +32,9 @@ const CHANNELS_MAX: usize = 16 << 20;
 /// The limit for messages and purges that the bus has not carried; more than its queues hold.
 const OUTBOX_MAX: usize = 1 << 20;
 
+/// The limit for upstreams whose servers were changed.
+const UPSTREAMS_MAX: usize = 1 << 16;
+
 /// The owner of listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerOwner {
@@ -46,6 +49,8 @@ pub struct Successor {
     link: Link,
     listeners: Vec<(ListenerOwner, Inherited)>,
     takes_push: bool,
+    /// Upstreams whose servers were changed while the old process ran.
+    upstreams: Vec<String>,
 }
 
 impl Successor {
@@ -62,7 +67,12 @@ impl Successor {
 
     /// The successor of the process at the other end, which uses this format.
     pub(super) fn of(passing: SeqpacketSocket, format: &OsStr) -> Result<Successor, String> {
-        let mut successor = Successor { link: Link::new(passing), listeners: Vec::new(), takes_push: false };
+        let mut successor = Successor {
+            link: Link::new(passing),
+            listeners: Vec::new(),
+            takes_push: false,
+            upstreams: Vec::new(),
+        };
         let lost = |lost: LinkError| format!("the process to be replaced: {lost}");
         successor.link.set_patience(Some(STEP_TIME_MAX)).map_err(lost)?;
         successor.link.send(&Note::Hello { format: FORMAT, push_format: PUSH_FORMAT }, &[]).map_err(lost)?;
@@ -139,7 +149,9 @@ impl Successor {
 
     fn try_take_channels(&mut self, hub: &Hub, relay: Option<&Relay>) -> Result<(), LinkError> {
         let bus = relay.and_then(Relay::bus_name).map(Cow::Owned);
-        self.link.send(&Note::Ready { takes_push: self.takes_push, takes_invalidated: true, bus }, &[])?;
+        let takes_push = self.takes_push;
+        let ready = Note::Ready { takes_push, takes_invalidated: true, takes_upstreams: true, bus };
+        self.link.send(&ready, &[])?;
         let mut names: Vec<Option<(String, String)>> = Vec::new();
         let (mut identity, mut outbox) = (None, Vec::new());
         loop {
@@ -177,6 +189,12 @@ impl Successor {
                     }
                     outbox.extend(parcels.into_iter().map(Unsent::parcel));
                 }
+                Note::Upstream(changed) => {
+                    if self.upstreams.len() >= UPSTREAMS_MAX {
+                        return Err(LinkError::Malformed);
+                    }
+                    self.upstreams.push(changed.into_owned());
+                }
                 Note::Start => {
                     if let (Some(identity), Some(relay)) = (identity, relay) {
                         relay.take_over(identity, outbox);
@@ -190,6 +208,12 @@ impl Successor {
                 _ => return Err(LinkError::Malformed),
             }
         }
+    }
+
+    /// Upstreams whose servers were changed while the old process ran, each as in its state file. Known once the channels were
+    /// taken.
+    pub(crate) fn changed_upstreams(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.upstreams)
     }
 
     /// Call it once the workers serve: receives subscribers, and keys that the cache of `live` has to invalidate, on its

@@ -210,7 +210,8 @@ fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Res
 fn begin(link: &mut Link, push_format: u16) {
     link.send(&Note::Hello { format: FORMAT, push_format }, &[]).unwrap();
     while link.receive().unwrap().0 != Note::Open {}
-    link.send(&Note::Ready { takes_push: true, takes_invalidated: false, bus: None }, &[]).unwrap();
+    let ready = Note::Ready { takes_push: true, takes_invalidated: false, takes_upstreams: false, bus: None };
+    link.send(&ready, &[]).unwrap();
     while link.receive().unwrap().0 != Note::Start {}
     link.send(&Note::Serving, &[]).unwrap();
 }

@@ -94,6 +94,7 @@ impl Service for All {
 pub(crate) struct Cached {
     pub(crate) address: SocketAddr,
     pub(crate) cache: Cache,
+    pub(crate) proxy: Proxy,
     handle: Handle,
     server: Option<Server>,
 }
@@ -146,9 +147,9 @@ impl Cached {
         let plan = Plan { listen: vec!["127.0.0.1:0".parse().unwrap()], workers: Some(2), ..Plan::default() };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
         let cache = Cache::open(cache_plan);
-        let (shared, rules) = (cache.clone(), Arc::new(rules));
+        let (shared, rules, opened) = (cache.clone(), Arc::new(rules), proxy.clone());
         let server = start(plan, move |worker| {
-            let forwarding = shared.before(&worker, proxy.worker(&worker));
+            let forwarding = shared.before(&worker, opened.worker(&worker));
             let (forward, rules) = (forward.clone(), rules.clone());
             let mut all = All { forwarding, forward, rules, gzips: false, is_behind_proxy: false, key: None };
             change(&mut all);
@@ -156,7 +157,7 @@ impl Cached {
         })
         .unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Cached { address, cache, handle: server.handle(), server: Some(server) }
+        Cached { address, cache, proxy, handle: server.handle(), server: Some(server) }
     }
 
     pub(crate) fn send(&self, request: &str) -> TcpStream {

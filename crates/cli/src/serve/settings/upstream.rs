@@ -338,6 +338,21 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         ..UPSTREAMS
     },
     ServeSetting {
+        name: "upstream-state",
+        value: "FILE",
+        default: "off",
+        help: "keep changes by `flatout upstream` in this file over restarts, or off; it no longer counts when the servers of the \
+               upstream change in the site file",
+        set: |options, given| {
+            options.upstream.state_file = match given.text() {
+                "off" => None,
+                text => Some(options.path(text)),
+            };
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    ServeSetting {
         name: "upstream-name",
         value: "HOST",
         default: "the server's",

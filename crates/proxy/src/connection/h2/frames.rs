@@ -120,7 +120,8 @@ impl FrameReader<'_> {
         stream.length = head.length;
         let mut response = self.lane.response();
         let received = received(head);
-        write_response(&received, &mut stream.job, self.upstream, self.server, self.watch, &mut response);
+        let server = (&self.group.shares, self.server);
+        write_response(&received, &mut stream.job, self.upstream, server, self.watch, &mut response);
         stream.job.spool_bytes_max = received.spool_bytes_max(stream.job.spool_bytes_max);
         stream.response = Some(response);
         if is_whole || stream.job.sent.is_head || head.status.is_bodyless() {

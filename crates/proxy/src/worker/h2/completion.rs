@@ -71,7 +71,9 @@ impl ProxyWorker {
         match over {
             StreamEnd::Whole => {
                 job.trail.ended(&self.watch, state.counts_of(server_id));
-                self.upstreams.at(server_id.upstream).servers.at(server_id.server).succeeded();
+                if let Some(server) = state.server(server_id) {
+                    server.succeeded();
+                }
                 state.end_job(job);
             }
             StreamEnd::Unwanted => state.end_job(job),

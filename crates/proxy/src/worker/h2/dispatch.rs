@@ -62,9 +62,9 @@ impl ProxyWorker {
     /// Sends the head of a request over an open connection. The server's count of requests already includes it.
     pub(crate) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
         let Some(connection) = state.table.known(at) else { return };
-        let upstream = self.upstreams.at(connection.server_id.upstream);
         let Some((session, guest, server_id)) = connection.h2() else { return };
-        let server = upstream.servers.at(server_id.server);
+        let group = state.groups.at(server_id.upstream);
+        let Some(server) = group.shares.server(server_id.server) else { return };
         job.trail.connected();
         let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
         let length = match job.length {

@@ -28,17 +28,18 @@ impl ProxyWorker {
             return false;
         }
         let server_id = connection.server_id;
-        let server = self.upstreams.at(server_id.upstream).servers.at(server_id.server);
         if let Err(error) = self.lane.outcome(connection.guest) {
             self.not_opened(state, at, Failure::NotConnected, Some(&error_text(&error)));
             return false;
         }
-        let is_secure = server.is_secure();
-        if is_secure && self.lane.protocol(connection.guest).as_deref() != Some(H2) {
+        let guest = connection.guest;
+        let is_secure = state.server(server_id).is_some_and(|server| server.is_secure());
+        if is_secure && self.lane.protocol(guest).as_deref() != Some(H2) {
             let why = "it did not choose h2 in the TLS handshake (ALPN)";
             self.not_opened(state, at, Failure::NoHttp2, Some(why));
             return false;
         }
+        let Some(connection) = state.table.known(at) else { return false };
         connection.is_connecting = false;
         true
     }
@@ -119,8 +120,9 @@ impl ProxyWorker {
     fn keep_idle(&self, state: &mut State, at: usize, guest: GuestKey) {
         let Some(server_id) = state.table.known(at).map(|connection| connection.server_id) else { return };
         let upstream = self.upstreams.at(server_id.upstream);
+        let is_leaving = state.server(server_id).is_none_or(|server| server.is_leaving());
         let pool = state.pool(server_id);
-        if pool.idle.len() < upstream.plan.idle_max {
+        if !is_leaving && pool.idle.len() < upstream.plan.idle_max {
             pool.idle.push(at);
             pool.counts.up(|counts| &counts.idle);
             self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
