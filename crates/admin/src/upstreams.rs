@@ -1,6 +1,35 @@
-//! Snapshots of upstreams, as a server reports them.
+//! Snapshots of upstreams and of the renderer, as a server reports them.
+
+use std::time::Duration;
 
 use flatout_proxy::{ServerFigures, ServerState, UpstreamFigures};
+
+use crate::frame::CrawlerRequests;
+
+/// A snapshot of the renderer of pages, with counts since the start.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RendererSnapshot {
+    /// Requests of crawlers.
+    pub requests: u64,
+    /// Those that have come to the renderer.
+    pub misses: u64,
+    /// Pages rendered.
+    pub rendered: u64,
+    /// Requests that got the page as it is, because it was not rendered.
+    pub skipped: u64,
+    /// Time spent in pages.
+    pub page_time: Duration,
+    /// Pages that are being rendered.
+    pub active: u64,
+    /// Requests that wait for a page.
+    pub waiting: u64,
+    /// Memory of pages.
+    pub memory_bytes: u64,
+    /// Pages of warm-ups that are to come.
+    pub warming: u64,
+    /// All crawlers that have sent a request, those with the most first.
+    pub crawlers: Vec<CrawlerRequests>,
+}
 
 /// A snapshot of an upstream.
 #[derive(Debug, Clone, Default, PartialEq)]
