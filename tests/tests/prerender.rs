@@ -273,7 +273,7 @@ fn check_and_explain_know_the_route_for_crawlers() {
     for (text, expected) in [
         (protected, "prerender off"),
         ("files \"{F}\"\nprerender\nprerender-verify maybe\n", "need on, all or off"),
-        ("files \"{F}\"\nprerender\nprerender-client-budget 30\n", "need a rate"),
+        ("files \"{F}\"\nprerender\nprerender-client-budget \"30\"\n", "need a rate"),
         ("files \"{F}\"\nprerender\nprerender-quiet \"2-5\"\n", "such as 02:00-05:30"),
         ("files \"{F}\"\nprerender\nprerender-refresh 10001\n", "at most 10000"),
         ("files \"{F}\"\nprerender\nprerender-pages 0\n", "at least 1"),

@@ -9,11 +9,13 @@ use std::sync::mpsc::{Receiver, channel};
 use flatout_tests::authority::Authority;
 use flatout_tests::browser::Browser;
 use flatout_tests::{Folder, Server, program, until};
+use rustix::process::geteuid;
 
 use crate::prerender::{Application, CRAWLER, PERSON, SITE, has_chromium, is_drawn};
 
-/// Draws what it gets of two requests, the second of which begins when the first one has ended.
-const TWO_STEPS: &str = "(async () => { const one = await (await fetch('/gate')).text(); const two = await (await fetch('/part.txt')).text(); \
+/// Draws what it gets of two requests, the second of which begins when the first one has ended. `/upgraded` needs no second one.
+const TWO_STEPS: &str = "(async () => { const one = await (await fetch('/gate')).text(); \
+    const two = location.pathname === '/upgraded' ? ' whole' : await (await fetch('/part.txt')).text(); \
     document.getElementById('root').textContent = 'drawn ' + location.href + ' ' + one + two; })();";
 
 /// A server whose responses wait for the test.
@@ -59,13 +61,13 @@ fn a_render_outlives_reloads_and_upgrades() {
         assert!(is_done, "{text}");
         open(waiting);
         let found = reloaded.join().unwrap();
-        assert!(is_drawn(&found) && found.text().contains("open whole"), "{}", found.text());
+        assert!(is_drawn(&found) && found.text().contains("open whole"), "{found:?}");
         let upgraded = scope.spawn(|| server.get("/upgraded", CRAWLER));
         let waiting = requests.recv().unwrap();
         let successor = flatout_tests::upgrading::orphan(&flatout_tests::upgrading::upgrade(&admin).unwrap());
         open(waiting);
         let found = upgraded.join().unwrap();
-        assert!(is_drawn(&found) && found.text().contains("open whole"), "{}", found.text());
+        assert!(is_drawn(&found) && found.text().contains("open whole"), "{found:?}");
         successor
     });
     assert!(successor.is_there());
@@ -126,19 +128,19 @@ fn preflights_of_crawlers_are_not_rendered() {
     assert_eq!(person.field("Access-Control-Allow-Origin"), Some("https://b.test"));
 }
 
-/// A server whose `/etc/hosts` is this file; `None` if mounts of one's own are not allowed.
+/// A server whose `/etc/hosts` is this file; `None` without root: a browser cannot have a user of its own where there is only one.
 fn with_hosts(application: &Application, site: &str, hosts: &str) -> Option<Server> {
     application.folder.write("hosts", hosts);
     let mount = "mount --bind \"$0\" /etc/hosts";
     let hosts = application.folder.0.join("hosts");
     let mut tried = Command::new("unshare");
-    tried.args(["-rm", "sh", "-c", mount]).arg(&hosts);
-    if !tried.output().is_ok_and(|output| output.status.success()) {
+    tried.args(["--mount", "sh", "-c", mount]).arg(&hosts);
+    if !geteuid().is_root() || !tried.output().is_ok_and(|output| output.status.success()) {
         return None;
     }
     let command = application.command(site);
     let mut inside = Command::new("unshare");
-    inside.args(["-rm", "sh", "-c", &format!("{mount} && exec \"$@\"")]).arg(&hosts);
+    inside.args(["--mount", "sh", "-c", &format!("{mount} && exec \"$@\"")]).arg(&hosts);
     inside.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
     Some(Server::start(inside))
 }
@@ -149,7 +151,7 @@ fn only_verified_crawlers_get_rendered_pages() {
         return;
     }
     let site = format!(
-        "prerender-sandbox off\n{}route \"/who\" {{ respond 200 \"$crawler_verification\"; }}\n",
+        "{}route \"/who\" {{ respond 200 \"$crawler_verification\"; }}\n",
         SITE.replace("prerender\n", "prerender\nprerender-verify\n")
     );
     let who = |server: &Server, expected: &str| {

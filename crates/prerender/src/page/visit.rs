@@ -110,7 +110,9 @@ impl Visit<'_> {
 
     /// Lists a request without a good response.
     fn list(&mut self, failed: FailedRequest) {
-        if self.rendered.failed.len() < FAILED_MAX {
+        // The browser requests it by itself.
+        let is_icon = failed.url.ends_with("/favicon.ico");
+        if self.rendered.failed.len() < FAILED_MAX && !is_icon {
             let url = failed.url.chars().take(URL_CHARACTERS_MAX).collect();
             self.rendered.failed.push(FailedRequest { url, ..failed });
         }

@@ -24,11 +24,12 @@ pub(crate) struct Sides<'a> {
 /// The page of a preview.
 pub(crate) fn report(sides: &Sides<'_>, findings: &[Finding]) -> String {
     let wrong = findings.iter().filter(|finding| finding.severity == Severity::Wrong).count();
+    let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let verdict = match (wrong, findings.len() - wrong) {
-        (0, 0) => "A crawler misses nothing of this page.".to_owned(),
-        (0, doubtful) => format!("A crawler misses nothing important; {doubtful} to look at."),
-        (wrong, 0) => format!("A crawler would miss {wrong}."),
-        (wrong, doubtful) => format!("A crawler would miss {wrong}; {doubtful} to look at."),
+        (0, 0) => "No problems for crawlers".to_owned(),
+        (0, doubtful) => format!("No problems for crawlers, {}", count(doubtful, "hint")),
+        (wrong, 0) => format!("{} for crawlers", count(wrong, "problem")),
+        (wrong, doubtful) => format!("{} for crawlers, {}", count(wrong, "problem"), count(doubtful, "hint")),
     };
     let picture = match sides.inspected.picture.is_empty() {
         true => "<p class=\"empty\">The browser made no picture of this page.</p>".to_owned(),
@@ -138,7 +139,7 @@ mod tests {
             page.contains("&lt;script&gt;alert(1)&lt;/script&gt;{{plain}}"),
             "a place within a value stays text"
         );
-        assert!(page.contains("data:image/jpeg;base64,eA==") && page.contains("would miss 1."));
+        assert!(page.contains("data:image/jpeg;base64,eA==") && page.contains("1 problem for crawlers<"));
     }
 
     #[test]

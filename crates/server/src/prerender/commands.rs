@@ -45,7 +45,9 @@ impl Page {
     /// None of the sites has one.
     fn of_path(opened: &Opened, path: &str) -> Result<Page, String> {
         let site = opened.sites.rendered_sites().next().ok_or_else(|| NO_RENDERER.to_owned())?;
-        let is_its_host = opened.sites.rendered_site(site.as_bytes()) == Some(site);
+        // A site for all hosts, or for a pattern, has a name that is none.
+        let is_name = site.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+        let is_its_host = is_name && opened.sites.rendered_site(site.as_bytes()) == Some(site);
         let authority = if is_its_host { site } else { "localhost" }.to_owned();
         Ok(Page { site: site.to_owned(), is_https: false, authority, target: path.to_owned() })
     }

@@ -146,9 +146,9 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "prerender-client-budget",
-        value: "RATE|off",
+        value: "RATE",
         default: "120/m",
-        help: "pages that are rendered for one client, such as 30/m; beyond that it gets pages as they are, with X-Prerender: skipped; pages \
+        help: "pages that are rendered for one client, such as 30/m, or off; beyond that it gets pages as they are, with X-Prerender: skipped; pages \
                in the cache do not count",
         set: |options, given| {
             options.renderer.client_budget = budget(given.text())?;
@@ -158,9 +158,9 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "prerender-site-budget",
-        value: "RATE|off",
+        value: "RATE",
         default: "off",
-        help: "pages that are rendered for one site, such as 300/m",
+        help: "pages that are rendered for one site, such as 300/m, or off",
         set: |options, given| {
             options.renderer.site_budget = budget(given.text())?;
             Ok(())
@@ -169,20 +169,20 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "prerender-refresh",
-        value: "N|off",
-        default: "off",
+        value: "N",
+        default: "0",
         help: "the most used pages of all sites, which are rendered again before they expire, one after the other",
         set: |options, given| {
-            options.renderer.refresh = if given.text() == "off" { 0 } else { value::number(given.text())? };
+            options.renderer.refresh = value::number(given.text())?;
             Ok(options.renderer.check()?)
         },
         ..SERVERS
     },
     ServeSetting {
         name: "prerender-quiet",
-        value: "HH:MM-HH:MM|off",
+        value: "HOURS",
         default: "off",
-        help: "hours of the day, in UTC, in which pages are rendered that nobody waits for: those of warm-ups and of prerender-refresh",
+        help: "hours of the day, in UTC, such as 02:00-05:00, or off, in which pages are rendered that nobody waits for: those of warm-ups and of prerender-refresh",
         set: |options, given| {
             options.renderer.quiet = if given.text() == "off" { None } else { Some(given.text().parse()?) };
             Ok(())
@@ -191,9 +191,9 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
     },
     ServeSetting {
         name: "prerender-warm-rate",
-        value: "RATE|off",
+        value: "RATE",
         default: "off",
-        help: "how many pages a warm-up and prerender-refresh request in a time, such as 30/m; off: one after the other",
+        help: "how many pages a warm-up and prerender-refresh request in a time, such as 30/m; off: one after the other without a pause",
         set: |options, given| {
             options.renderer.warm_rate = budget(given.text())?;
             Ok(())
