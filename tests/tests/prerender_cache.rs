@@ -127,7 +127,7 @@ fn a_full_disk_fails_no_page() {
     if !geteuid().is_root() || !tried.output().is_ok_and(|output| output.status.success()) {
         return;
     }
-    let long = format!("document.body.append('long'.repeat(50000)); {}", script("it"));
+    let long = format!("document.body.append('long'.repeat(5000)); {}", script("it"));
     application.folder.write("app/app.js", long);
     let site = format!("cache-dir \"{{F}}/cache\"\ncache-memory \"1MiB\"\n{SITE}");
     let command = application.command(&site);
@@ -135,7 +135,7 @@ fn a_full_disk_fails_no_page() {
     inside.args(["--mount", "sh", "-c", &format!("{mount} && exec \"$@\"")]).arg(&cache);
     inside.arg(command.get_program()).args(command.get_args());
     let server = Server::start(inside);
-    for target in ["/1", "/2", "/3", "/1"] {
+    for target in ["/1", "/2", "/3", "/4", "/5", "/6", "/1"] {
         let found = server.get(target, CRAWLER);
         assert!(is_drawn(&found) && found.text().contains("longlong"), "{target}: {:?}", server.said());
     }

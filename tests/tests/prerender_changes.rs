@@ -185,7 +185,7 @@ fn only_verified_crawlers_get_rendered_pages() {
 }
 
 #[test]
-fn a_preview_shows_what_a_crawler_would_miss() {
+fn a_preview_lists_missing_tags_errors_and_broken_links() {
     if !has_chromium() {
         return;
     }

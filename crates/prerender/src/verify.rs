@@ -75,11 +75,11 @@ pub trait Dns: Send + Sync + 'static {
 
 /// Verifies crawlers, and remembers the results.
 pub struct Verifier {
-    shared: Arc<Shared>,
+    shared: Arc<CheckResults>,
     queue: SyncSender<Check>,
 }
 
-struct Shared {
+struct CheckResults {
     table: Mutex<HashMap<IpAddr, Checked>>,
     /// By crawler, in the order of [`Verification::RESULTS`].
     counts: Vec<[AtomicU64; 3]>,
@@ -108,7 +108,7 @@ impl Verifier {
     pub fn start(dns: impl Dns) -> std::io::Result<Verifier> {
         let (queue, checks) = sync_channel(QUEUE_MAX);
         let counts = CRAWLERS.iter().map(|_| Default::default()).collect();
-        let shared = Arc::new(Shared { table: Mutex::default(), counts });
+        let shared = Arc::new(CheckResults { table: Mutex::default(), counts });
         let (checks, dns) = (Arc::new(Mutex::new(checks)), Arc::new(dns));
         for _ in 0..THREADS {
             let (shared, checks, dns) = (shared.clone(), checks.clone(), dns.clone());
@@ -162,7 +162,7 @@ impl Verifier {
     }
 }
 
-impl Shared {
+impl CheckResults {
     fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Checked>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_those_who_are_no_crawlers() {
+    fn a_full_table_forgets_forged_addresses() {
         let now = Instant::now();
         let entry = |name: &str| Checked { name: name.to_owned(), is_known: true, until: now + FORGED_TIME };
         let mut table: HashMap<IpAddr, Checked> = (0..ADDRESSES_MAX as u32)
