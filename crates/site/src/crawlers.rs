@@ -1,7 +1,7 @@
 //! Crawlers of requests: whether they are who they claim to be, and how many there were.
 
 use std::net::IpAddr;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use flatout_engine::Request;
 use flatout_lane::names;
@@ -12,7 +12,7 @@ use flatout_gateway::Client;
 
 /// One for the process: what it knows does not depend on the configuration. Its threads start with the first request that needs it;
 /// without them no crawler is verified.
-static VERIFIER: LazyLock<Option<Verifier>> = LazyLock::new(|| Verifier::start(SystemDns).ok());
+static VERIFIER: OnceLock<Option<Verifier>> = OnceLock::new();
 
 /// The system's resolver.
 struct SystemDns;
@@ -29,10 +29,11 @@ impl Dns for SystemDns {
 
 /// What is known about the identity of a crawler; nothing for all others.
 pub(crate) fn verification(user_agent: Option<&[u8]>, address: Option<IpAddr>) -> &'static [u8] {
-    let found = user_agent.and_then(|user_agent| match &*VERIFIER {
-        Some(verifier) => verifier.verification(user_agent, address),
-        None => Some(Verification::Unknown),
-    });
+    let found =
+        user_agent.and_then(|user_agent| match VERIFIER.get_or_init(|| Verifier::start(SystemDns).ok()) {
+            Some(verifier) => verifier.verification(user_agent, address),
+            None => Some(Verification::Unknown),
+        });
     found.map_or(b"", |verification| verification.name().as_bytes())
 }
 
@@ -51,5 +52,5 @@ pub(crate) fn count(request: &Request<'_>, client: &Client) {
 /// The results of all checks of crawlers so far, by the name of the crawler.
 pub fn verified_crawlers() -> Vec<(&'static str, Verification, u64)> {
     // Without a request that needs it there is none, and none is started here.
-    LazyLock::get(&VERIFIER).and_then(Option::as_ref).map(Verifier::counts).unwrap_or_default()
+    VERIFIER.get().and_then(Option::as_ref).map(Verifier::counts).unwrap_or_default()
 }

@@ -97,7 +97,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let body = format!("{}\n{}\n", text("agent").unwrap_or_default(), urls.join("\n"));
     let path = if action == "warm" { "/prerender/warm" } else { "/prerender/status" };
     let message = result(&address, admin::ask(&address, path, body.as_bytes()))?;
-    Ok(print(&format!("{message}\n"))?)
+    print(&format!("{message}\n"))
 }
 
 /// Writes the preview of a page to a file.
@@ -105,10 +105,10 @@ fn preview(address: &Address, url: &str, file: &str) -> Result<(), Failure> {
     let page = admin::ask_within(address, "/prerender/preview", url.as_bytes(), PREVIEW_TIME_MAX);
     let page = result(address, page)? + "\n";
     if file == "-" {
-        return Ok(print(&page)?);
+        return print(&page);
     }
     std::fs::write(file, page).map_err(|error| Failure::Run(format!("{file}: {error}")))?;
-    Ok(print(&format!("wrote {file}; open it in a browser\n"))?)
+    print(&format!("wrote {file}; open it in a browser\n"))
 }
 
 /// What an action has reported.

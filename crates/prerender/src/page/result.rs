@@ -38,7 +38,7 @@ pub(crate) struct Rendered {
     /// Its requests without a good response; a limited number.
     pub(crate) failed: Vec<FailedRequest>,
     /// For a preview.
-    pub(crate) inspected: Option<Inspected>,
+    pub(crate) inspected: Option<Box<Inspected>>,
 }
 
 /// A request of a page without a good response.

@@ -105,7 +105,7 @@ impl Visit<'_> {
 
     async fn inspect(&mut self) {
         let plain = String::from_utf8_lossy(&self.document.fetched.body);
-        self.rendered.inspected = Some(inspect(&self.session, &plain).await);
+        self.rendered.inspected = Some(Box::new(inspect(&self.session, &plain).await));
     }
 
     /// Lists a request without a good response.
