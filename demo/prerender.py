@@ -7,51 +7,56 @@ import json, re, shutil, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 
 from proxy import FLATOUT, ROOT, children, free_port, ready, sized, start
+from smoke import IS_SMOKE
 
 WORK = ROOT / "target/demo-prerender"
+SOURCE = ROOT / "demo/prerender"
 ARTICLES = sized(60, smoke=4)
 PAGES = 2
 PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
 PREVIEW = "Slackbot-LinkExpanding 1.0 (+https://api.slack.com/robots)"
 MODEL = "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko); compatible; GPTBot/1.2; +https://openai.com/gptbot"
 
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Loading…</title><script type="module" src="/app.js"></script></head>
-<body><div id="root"></div></body></html>
-"""
+# What the application runs with, from npm's registry, as scripts that browsers take as they are: nothing is built or bundled.
+PACKAGES = ["react@18.3.1", "react-dom@18.3.1", "react-router-dom@6.28.2"]
+MODULES = ROOT / "target/demo-prerender-npm"
+LIBRARIES = {
+    "react.js": "react/umd/react.production.min.js",
+    "react-dom.js": "react-dom/umd/react-dom.production.min.js",
+    "router.js": "@remix-run/router/dist/router.umd.min.js",
+    "react-router.js": "react-router/dist/umd/react-router.production.min.js",
+    "react-router-dom.js": "react-router-dom/dist/umd/react-router-dom.production.min.js",
+}
 
-APP = """const root = document.getElementById('root');
-const tag = (property, content) => {
-  const meta = document.createElement('meta');
-  meta.setAttribute(property.startsWith('og:') ? 'property' : 'name', property);
-  meta.content = content;
-  document.head.append(meta);
-};
-const routes = [
-  [/^\\/articles\\/(\\d+)$/, async (number) => {
-    const response = await fetch(`/api/${number}.json`);
-    if (!response.ok) return missing();
-    const article = await response.json();
-    document.title = article.title;
-    for (const [name, value] of Object.entries({ description: article.text, 'og:title': article.title, 'og:url': location.href })) tag(name, value);
-    root.innerHTML = `<article><h1>${article.title}</h1><p>${article.text}</p></article>`;
-  }],
-  [/^\\/$/, () => { document.title = 'Articles'; root.innerHTML = '<a href="/articles/1">the first one</a>'; }],
-];
-const missing = () => { document.title = 'Nothing here'; tag('prerender-status-code', '404'); root.textContent = 'Nothing here'; };
-const found = routes.map(([pattern, draw]) => [location.pathname.match(pattern), draw]).find(([match]) => match);
-found ? found[1](...found[0].slice(1)) : missing();
-"""
+
+def libraries(folder):
+    """Copies React and react-router, which npm fetches once. Returns whether they are here; a smoke run fetches nothing."""
+    paths = {name: MODULES / "node_modules" / path for name, path in LIBRARIES.items()}
+    if not all(path.exists() for path in paths.values()) and shutil.which("npm") and not IS_SMOKE:
+        MODULES.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--silent", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(MODULES), *PACKAGES]
+        subprocess.run(command, stdin=subprocess.DEVNULL)
+    if not all(path.exists() for path in paths.values()):
+        return False
+    folder.mkdir(parents=True)
+    for name, path in paths.items():
+        shutil.copyfile(path, folder / name)
+    return True
 
 
 def application(folder, articles):
-    shutil.rmtree(WORK, ignore_errors=True)
+    """The application of `demo/prerender`. Returns what it is made with."""
     (folder / "api").mkdir(parents=True)
-    (folder / "index.html").write_text(PAGE)
-    (folder / "app.js").write_text(APP)
+    page = (SOURCE / "index.html").read_text()
+    has_react = libraries(folder / "lib")
+    if not has_react:
+        page = re.sub(r'  <script src="/lib/.*\n', "", page)
+    (folder / "index.html").write_text(page)
+    shutil.copyfile(SOURCE / ("app.js" if has_react else "plain.js"), folder / "app.js")
     for number in range(1, articles + 1):
         article = {"title": f"Article {number}", "text": f"What article {number} is about."}
         (folder / f"api/{number}.json").write_text(json.dumps(article))
+    return "React and react-router" if has_react else "plain JavaScript: npm's registry was not asked, or has no React"
 
 
 def get(url, agent):
@@ -82,11 +87,14 @@ def show(url):
 def main():
     words = [word for word in sys.argv[1:] if word != "--smoke"]
     articles = int(words[0]) if words else ARTICLES
-    application(WORK / "app", articles)
+    shutil.rmtree(WORK, ignore_errors=True)
+    made_with = application(WORK / "app", articles)
+    print(f"an application with {made_with}")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with open(WORK / "log", "wb") as log:
         command = [FLATOUT, "serve", str(WORK / "app"), "--spa", "--prerender", "--prerender-page-time", "60s", "--port", str(port)]
+        command += ["--prerender-client-budget", "off"]
         server = start(command + ["--prerender-pages", str(PAGES)], log, WORK)
         try:
             ready([url], server, WORK)

@@ -63,6 +63,10 @@ mod package;
 mod pages;
 #[path = "prerender.rs"]
 mod prerender;
+#[path = "prerender_cache.rs"]
+mod prerender_cache;
+#[path = "prerender_changes.rs"]
+mod prerender_changes;
 #[path = "proxy_protocol.rs"]
 mod proxy_protocol;
 #[path = "published.rs"]

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use flatout_tests::authority::Authority;
 use flatout_tests::{Answer, Folder, Server, program, until};
 
-const CRAWLER: &str =
+pub(crate) const CRAWLER: &str =
     "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)\r\n";
-const ASSISTANT: &str = "User-Agent: GPTBot/1.2\r\n";
-const PERSON: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\nAccept: text/html,*/*;q=0.8\r\n";
+pub(crate) const ASSISTANT: &str = "User-Agent: GPTBot/1.2\r\n";
+pub(crate) const PERSON: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\nAccept: text/html,*/*;q=0.8\r\n";
 
-const PAGE: &str = "<!DOCTYPE html><html><head><title>App</title><script src=\"/app.js\" defer></script></head>\
+pub(crate) const PAGE: &str = "<!DOCTYPE html><html><head><title>App</title><script src=\"/app.js\" defer></script></head>\
     <body><div id=\"root\"></div></body></html>";
 
 /// Draws its URL, and what it gets of `/admin`.
@@ -20,7 +20,7 @@ const SCRIPT: &str = "fetch('/admin').then(async r => { document.getElementById(
     'drawn ' + location.href + ' admin ' + r.status + ' ' + (await r.text()); });";
 
 #[allow(clippy::print_stderr, reason = "whoever runs the tests sees what was skipped")]
-fn has_chromium() -> bool {
+pub(crate) fn has_chromium() -> bool {
     let found = Path::new("/usr/bin/chromium").exists();
     if !found {
         eprintln!("skipped: this machine has no chromium (apt-get install chromium)");
@@ -29,12 +29,12 @@ fn has_chromium() -> bool {
 }
 
 /// An application, its site file, and an admin listener.
-struct Application {
-    folder: Folder,
+pub(crate) struct Application {
+    pub(crate) folder: Folder,
 }
 
 impl Application {
-    fn new() -> Application {
+    pub(crate) fn new() -> Application {
         let folder = Folder::new();
         std::fs::create_dir(folder.0.join("app")).unwrap();
         folder.write("app/index.html", PAGE);
@@ -46,20 +46,32 @@ impl Application {
         format!("unix:{}", self.folder.0.join("admin").display())
     }
 
-    fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         let text = text.replace("{F}", &self.folder.0.display().to_string());
         self.folder
             .write("site.kdl", format!("admin \"{}\"\nprerender-page-time \"60s\"\n{text}", self.admin()));
     }
 
-    fn start(&self, text: &str) -> Server {
+    pub(crate) fn start(&self, text: &str) -> Server {
+        Server::start(self.command(text))
+    }
+
+    pub(crate) fn command(&self, text: &str) -> Command {
         self.write(text);
         let mut command = Command::new(program("flatout"));
         command.arg("serve").arg("-c").arg(self.folder.0.join("site.kdl")).stdin(Stdio::null());
-        Server::start(command)
+        command
     }
 
-    fn flatout(&self, arguments: &[&str]) -> (bool, String) {
+    /// A page of the admin listener.
+    pub(crate) fn admin_page(&self, path: &str) -> String {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--unix-socket"]).arg(self.folder.0.join("admin"));
+        let output = command.arg(format!("http://t{path}")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn flatout(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(program("flatout"));
         let output = command.args(arguments).args(["--admin", &self.admin()]).output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -75,14 +87,14 @@ fn check(text: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
-fn is_drawn(answer: &Answer) -> bool {
+pub(crate) fn is_drawn(answer: &Answer) -> bool {
     answer.status == 200
         && answer.field("X-Prerender").is_some_and(|mark| mark.starts_with("rendered"))
         && answer.text().contains("drawn http")
         && !answer.text().contains("<script")
 }
 
-const SITE: &str = "listen \"127.0.0.1:0\"\nfiles \"{F}/app\"\nspa\nprerender\n\
+pub(crate) const SITE: &str = "listen \"127.0.0.1:0\"\nfiles \"{F}/app\"\nspa\nprerender\n\
     route \"/admin\" { allow \"127.0.0.0/8\" \"unix\"; deny \"all\"; respond 200 \"the secret\"; }\n";
 
 #[test]
@@ -125,13 +137,12 @@ fn waiting_requests_share_one_render() {
             scope.spawn(|| assert!(is_drawn(&server.get("/", CRAWLER))));
         }
     });
-    let metrics = Command::new("curl")
-        .args(["--silent", "--unix-socket"])
-        .arg(application.folder.0.join("admin"))
-        .arg("http://t/metrics")
-        .output()
-        .unwrap();
-    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    let metrics = application.admin_page("/metrics");
+    assert!(
+        metrics
+            .contains("flatout_prerender_crawler_requests_total{crawler=\"Googlebot\",kind=\"search\"} 20"),
+        "{metrics}"
+    );
     assert!(metrics.contains("flatout_prerender_requests_total{outcome=\"rendered\"} 1"), "{metrics}");
     assert!(metrics.contains("flatout_prerender_browsers_total 1"), "{metrics}");
 }
@@ -261,6 +272,10 @@ fn check_and_explain_know_the_route_for_crawlers() {
     let protected = "files \"{F}\"\nprerender\nbasic-auth \"x\"\nauth-user a \"$2y$12$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa\"\n";
     for (text, expected) in [
         (protected, "prerender off"),
+        ("files \"{F}\"\nprerender\nprerender-verify maybe\n", "need on, all or off"),
+        ("files \"{F}\"\nprerender\nprerender-client-budget \"30\"\n", "need a rate"),
+        ("files \"{F}\"\nprerender\nprerender-quiet \"2-5\"\n", "such as 02:00-05:30"),
+        ("files \"{F}\"\nprerender\nprerender-refresh 10001\n", "at most 10000"),
         ("files \"{F}\"\nprerender\nprerender-pages 0\n", "at least 1"),
         ("files \"{F}\"\nprerender\nprerender-pages 65\n", "need 1 to 64"),
         ("files \"{F}\"\nprerender\nprerender-page-memory \"1MiB\"\n", "need at least 128 MiB"),
@@ -270,5 +285,5 @@ fn check_and_explain_know_the_route_for_crawlers() {
         let (is_right, message) = check(text);
         assert!(!is_right && message.contains(expected), "{text}: {message}");
     }
-    assert!(check("files \"{F}\"\nprerender\nprerender-for none search=on\n").0);
+    assert!(check("files \"{F}\"\nprerender\nprerender-for none search=on\nprerender-verify\n").0);
 }

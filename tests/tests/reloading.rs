@@ -307,11 +307,17 @@ cache-stale "1s"
 prerender
 prerender-for ai=off
 prerender-when "method == 'GET'"
+prerender-verify all
 prerender-time "3s"
 prerender-stale "3s"
 prerender-allow "https://a.test"
 prerender-pages 3
 prerender-queue 3
+prerender-client-budget "3/m"
+prerender-site-budget "3/m"
+prerender-refresh 3
+prerender-quiet "02:00-03:00"
+prerender-warm-rate "3/m"
 prerender-page-time "3s"
 prerender-page-memory "200MiB"
 prerender-browser-pages 3

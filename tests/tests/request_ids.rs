@@ -89,10 +89,8 @@ fn the_log_the_pages_and_the_upstream_have_the_same_id() {
 #[test]
 fn ids_stay_over_http2_behind_a_guard_and_are_unique_over_an_upgrade() {
     let (folder, behind) = (Folder::new(), Folder::new());
-    behind.write(
-        "site.kdl",
-        "listen \"127.0.0.1:0\"\nsite \"*\" {\n  respond 200 \"$http_x_request_id\"\n}\n",
-    );
+    behind
+        .write("site.kdl", "listen \"127.0.0.1:0\"\nsite \"*\" {\n  respond 200 \"$http_x_request_id\"\n}\n");
     let upstream = start(&behind);
     let address = upstream.address;
     let admin = folder.0.join("admin.sock");

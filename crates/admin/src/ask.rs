@@ -11,8 +11,8 @@ use flatout_wire::answer;
 /// How long it may take: a reload scans folders and opens what is new.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes of the response.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the response: the preview of a page has a picture.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
 /// Calls the action at `path` on the admin listener at `address`, with `body`: returns its message, of success or
 /// failure.
@@ -20,15 +20,28 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// There is no listener, it is not an admin listener, or the server ended before it responded.
 pub fn ask(address: &Address, path: &str, body: &[u8]) -> io::Result<Result<String, String>> {
+    ask_within(address, path, body, TIME_MAX)
+}
+
+/// The same, for an action that may take longer.
+///
+/// # Errors
+/// See [`ask`].
+pub fn ask_within(
+    address: &Address,
+    path: &str,
+    body: &[u8],
+    time_max: Duration,
+) -> io::Result<Result<String, String>> {
     let bytes = match address {
         Address::Tcp(tcp) => {
             let stream = TcpStream::connect_timeout(tcp, TIME_MAX)?;
-            stream.set_read_timeout(Some(TIME_MAX))?;
+            stream.set_read_timeout(Some(time_max))?;
             exchange(stream, &tcp.to_string(), path, body)?
         }
         Address::Unix(socket) => {
             let stream = UnixStream::connect(socket)?;
-            stream.set_read_timeout(Some(TIME_MAX))?;
+            stream.set_read_timeout(Some(time_max))?;
             exchange(stream, "localhost", path, body)?
         }
     };

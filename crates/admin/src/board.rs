@@ -11,11 +11,14 @@ use flatout_observe::metrics::{Process, SiteTotals};
 use flatout_push::{Counted, Hub};
 
 use super::View;
-use super::frame::{About, Bus, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{About, Bus, Cache, Frame, Prerender, Push, Start, Upstream, UpstreamServer, Worker};
 use crate::upstreams;
 
 /// Seconds that are kept for clients that connect later.
 const FRAMES_MAX: usize = 300;
+
+/// Crawlers that are shown.
+const CRAWLERS_MAX: usize = 8;
 
 /// The current and recent state of a server.
 pub(super) struct Board {
@@ -37,6 +40,7 @@ struct Sample {
     workers: Vec<WorkerFigures>,
     upstreams: Vec<upstreams::UpstreamSnapshot>,
     cache: Option<cache::Figures>,
+    renderer: Option<upstreams::RendererSnapshot>,
     push: Counted,
     bus: Option<bus::Counted>,
 }
@@ -50,6 +54,7 @@ impl Sample {
             workers: view.handle.figures_of_workers(),
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
             cache: view.upstreams.as_ref().and_then(|upstreams| upstreams.cache()),
+            renderer: view.upstreams.as_ref().and_then(|upstreams| upstreams.renderer()),
             push: view.push.as_ref().map(Hub::counted).unwrap_or_default(),
             bus: view.bus.as_ref().map(|relay| relay.counted()),
         }
@@ -141,6 +146,10 @@ fn between(before: &Sample, now: &Sample, thread_name: &str) -> Frame {
         workers: workers(before, now, thread_name, seconds),
         upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
         cache: now.cache.map(|now| cache(&before.cache.unwrap_or_default(), &now, seconds)),
+        prerender: now.renderer.as_ref().map(|now| {
+            let none = upstreams::RendererSnapshot::default();
+            prerender(before.renderer.as_ref().unwrap_or(&none), now, seconds)
+        }),
         push: push(&before.push, &now.push, seconds),
         bus: now.bus.map(|bus| Bus {
             state: bus.state.name().to_owned(),
@@ -149,6 +158,29 @@ fn between(before: &Sample, now: &Sample, thread_name: &str) -> Frame {
             missed: bus.missed,
         }),
         ..Frame::default()
+    }
+}
+
+fn prerender(
+    before: &upstreams::RendererSnapshot,
+    now: &upstreams::RendererSnapshot,
+    seconds: f64,
+) -> Prerender {
+    let count = |of: fn(&upstreams::RendererSnapshot) -> u64| of(now).saturating_sub(of(before));
+    let rate = |of| count(of) as f64 / seconds;
+    let rendered = count(|it| it.rendered);
+    let page_ms = now.page_time.saturating_sub(before.page_time).as_secs_f64() * 1e3;
+    Prerender {
+        requests_per_s: rate(|it| it.requests),
+        hits_per_s: rate(|it| it.requests.saturating_sub(it.misses)),
+        renders_per_s: rate(|it| it.rendered),
+        skipped_per_s: rate(|it| it.skipped),
+        page_ms: (rendered > 0).then(|| page_ms / rendered as f64),
+        active: now.active,
+        waiting: now.waiting,
+        memory_bytes: now.memory_bytes,
+        warming: now.warming,
+        crawlers: now.crawlers.iter().take(CRAWLERS_MAX).cloned().collect(),
     }
 }
 
@@ -239,7 +271,26 @@ fn unix_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn renders_of_a_second_are_differences() {
+        let of = |requests, misses, rendered| upstreams::RendererSnapshot {
+            requests,
+            misses,
+            rendered,
+            page_time: Duration::from_millis(100 * rendered),
+            active: 2,
+            crawlers: vec![Default::default(); 20],
+            ..Default::default()
+        };
+        let shown = prerender(&of(100, 20, 10), &of(140, 24, 14), 2.0);
+        assert_eq!((shown.requests_per_s, shown.hits_per_s, shown.renders_per_s), (20.0, 18.0, 2.0));
+        assert_eq!((shown.page_ms, shown.active, shown.crawlers.len()), (Some(100.0), 2, CRAWLERS_MAX));
+        assert_eq!(prerender(&of(9, 9, 9), &of(9, 9, 9), 1.0).page_ms, None);
+    }
 
     #[test]
     fn channels_are_shown_once_they_are_used() {

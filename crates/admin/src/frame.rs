@@ -72,6 +72,8 @@ pub struct Frame {
     pub upstreams: Vec<Upstream>,
     /// The response cache, if there is one.
     pub cache: Option<Cache>,
+    /// Rendered pages, if a route has them.
+    pub prerender: Option<Prerender>,
     /// Channels; `None` if none was ever used.
     pub push: Option<Push>,
     /// The bus to other servers, if there is one.
@@ -112,6 +114,46 @@ pub struct Cache {
     pub disk_entries: Option<u64>,
     /// Bytes of those.
     pub disk_bytes: Option<u64>,
+}
+
+/// Pages that a browser renders for crawlers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Prerender {
+    /// Requests of crawlers for pages.
+    pub requests_per_s: f64,
+    /// Those of them that needed no render.
+    pub hits_per_s: f64,
+    /// Pages rendered.
+    pub renders_per_s: f64,
+    /// Requests that got the page as it is, because it was not rendered.
+    pub skipped_per_s: f64,
+    /// The mean time of a page in the browser in the last second, in milliseconds; `None` without renders.
+    pub page_ms: Option<f64>,
+    /// Pages that are being rendered.
+    pub active: u64,
+    /// Requests that wait for a page.
+    pub waiting: u64,
+    /// Memory of pages.
+    pub memory_bytes: u64,
+    /// Pages of warm-ups that are to come.
+    pub warming: u64,
+    /// The crawlers with the most requests since the start.
+    pub crawlers: Vec<CrawlerRequests>,
+}
+
+/// The requests of a crawler for pages since the start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CrawlerRequests {
+    /// Its name; empty: all who are not in the list of crawlers.
+    pub name: String,
+    /// Its kind, such as `search`.
+    pub kind: String,
+    /// Its requests.
+    pub requests: u64,
+    /// Addresses that were verified, and those that were not of its operator.
+    pub verified: u64,
+    /// The latter.
+    pub forged: u64,
 }
 
 /// One worker.

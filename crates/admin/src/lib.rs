@@ -31,9 +31,11 @@ use flatout_engine::{Address, Error, Handle, Inherited, Limits, Listen, SocketPl
 use flatout_observe::metrics::Metrics;
 use flatout_push::Hub;
 
-pub use ask::ask;
+pub use ask::{ask, ask_within};
 pub use client::{Event, Watch};
-pub use frame::{About, Bus, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+pub use frame::{
+    About, Bus, Cache, CrawlerRequests, Frame, Prerender, Push, Start, Upstream, UpstreamServer, Worker,
+};
 
 use board::Board;
 
@@ -79,7 +81,7 @@ pub struct View {
     pub bus: Option<Arc<Relay>>,
 }
 
-/// Reports the upstreams of a server, and its response cache. A trait although only `server` implements it: a reload
+/// Reports the upstreams of a server, its response cache and its renderer. A trait although only `server` implements it: a reload
 /// replaces both, and `server` is above this crate.
 pub trait UpstreamSource: Send + Sync {
     /// The current upstreams. Called once a second on the control plane; must not block.
@@ -87,6 +89,9 @@ pub trait UpstreamSource: Send + Sync {
 
     /// The current state of the cache, if there is one. Must not block either.
     fn cache(&self) -> Option<cache::Figures>;
+
+    /// The current state of the renderer, if there is one. Must not block either.
+    fn renderer(&self) -> Option<upstreams::RendererSnapshot>;
 }
 
 /// The name of the admin listener's threads.

@@ -1,4 +1,6 @@
-//! Upstreams: snapshots, as a server reports them, and commands that change their servers.
+//! Upstreams and the renderer: snapshots, as a server reports them, and commands that change the servers of upstreams.
+
+use std::time::Duration;
 
 use flatout_proxy::{ServerFigures, ServerState, UpstreamFigures};
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,33 @@ pub enum UpstreamAction {
         /// The servers.
         servers: Vec<String>,
     },
+}
+
+use crate::frame::CrawlerRequests;
+
+/// A snapshot of the renderer of pages, with counts since the start.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RendererSnapshot {
+    /// Requests of crawlers.
+    pub requests: u64,
+    /// Those that have come to the renderer.
+    pub misses: u64,
+    /// Pages rendered.
+    pub rendered: u64,
+    /// Requests that got the page as it is, because it was not rendered.
+    pub skipped: u64,
+    /// Time spent in pages.
+    pub page_time: Duration,
+    /// Pages that are being rendered.
+    pub active: u64,
+    /// Requests that wait for a page.
+    pub waiting: u64,
+    /// Memory of pages.
+    pub memory_bytes: u64,
+    /// Pages of warm-ups that are to come.
+    pub warming: u64,
+    /// All crawlers that have sent a request, those with the most first.
+    pub crawlers: Vec<CrawlerRequests>,
 }
 
 /// A snapshot of an upstream.

@@ -61,7 +61,8 @@ fn the_document_and_its_page_are_served() {
 /// The Python environment in which `./x test` puts the validator. Its scripts contain the path at which they were installed, which
 /// may be that of a copy of the sources; its interpreter does not.
 fn python() -> PathBuf {
-    let installed = path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/openapi/bin/python3");
+    let installed =
+        path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/openapi/bin/python3");
     assert!(installed.exists(), "openapi-spec-validator is missing; `./x test` installs it");
     installed
 }

@@ -24,6 +24,7 @@ pub mod cpu;
 pub mod descriptors;
 pub mod file;
 pub mod listener;
+pub mod names;
 pub mod namespace;
 pub mod perf;
 pub mod pipe;

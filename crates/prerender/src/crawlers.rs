@@ -65,8 +65,12 @@ const EXAMINED_BYTES_MAX: usize = 512;
 /// assert!(crawler(b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0").is_none());
 /// ```
 pub fn crawler(user_agent: &[u8]) -> Option<Crawler> {
+    crawler_index(user_agent).and_then(|index| CRAWLERS.get(index)).copied()
+}
+
+/// The same as an index into the list.
+pub(crate) fn crawler_index(user_agent: &[u8]) -> Option<usize> {
     let text = user_agent.get(..EXAMINED_BYTES_MAX).unwrap_or(user_agent);
-    let list = &*LIST;
     let mut before = b' ';
     for (at, &byte) in text.iter().enumerate() {
         let is_begin = !before.is_ascii_alphanumeric();
@@ -75,9 +79,9 @@ pub fn crawler(user_agent: &[u8]) -> Option<Crawler> {
             continue;
         }
         let rest = text.get(at..).unwrap_or_default();
-        let here = list.by_letter.get(usize::from(byte.to_ascii_lowercase())).into_iter().flatten();
-        let mut here = here.filter_map(|&index| list.all.get(index));
-        if let Some(found) = here.find(|crawler| begins(rest, crawler.name)) {
+        let mut here = BY_LETTER.get(usize::from(byte.to_ascii_lowercase())).into_iter().flatten();
+        let is_it = |index: &&usize| CRAWLERS.get(**index).is_some_and(|crawler| begins(rest, crawler.name));
+        if let Some(found) = here.find(is_it) {
             return Some(*found);
         }
     }
@@ -89,22 +93,19 @@ fn begins(text: &[u8], token: &str) -> bool {
 }
 
 /// The list, parsed once.
-struct List {
-    all: Vec<Crawler>,
-    /// Indexes into `all` by the first letter of the token, in lower case.
-    by_letter: Vec<Vec<usize>>,
-}
+pub(crate) static CRAWLERS: LazyLock<Vec<Crawler>> =
+    LazyLock::new(|| include_str!("../crawlers.txt").lines().filter_map(line).collect());
 
-static LIST: LazyLock<List> = LazyLock::new(|| {
-    let all: Vec<Crawler> = include_str!("../crawlers.txt").lines().filter_map(line).collect();
+/// Indexes into the list by the first letter of the token, in lower case.
+static BY_LETTER: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
     let mut by_letter = vec![Vec::new(); 256];
-    for (index, crawler) in all.iter().enumerate() {
+    for (index, crawler) in CRAWLERS.iter().enumerate() {
         let letter = crawler.name.as_bytes().first().map_or(0, u8::to_ascii_lowercase);
         if let Some(indexes) = by_letter.get_mut(usize::from(letter)) {
             indexes.push(index);
         }
     }
-    List { all, by_letter }
+    by_letter
 });
 
 /// A crawler of the list; `None` for comments and empty lines. A token may contain single spaces.
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_token_is_recognised_as_itself() {
-        for listed in &LIST.all {
+        for listed in CRAWLERS.iter() {
             let user_agent = format!("Mozilla/5.0 (compatible; {}/1.0)", listed.name);
             assert_eq!(crawler(user_agent.as_bytes()), Some(*listed));
             assert_eq!(crawler(user_agent.to_uppercase().as_bytes()), Some(*listed));

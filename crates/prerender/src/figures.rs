@@ -16,6 +16,8 @@ pub enum RenderOutcome {
     Plain,
     /// The page as it is, because there was no room.
     Overload,
+    /// The page as it is, because its client or its site has used its budget.
+    Budget,
     /// The page as it is, because no browser starts.
     NoBrowser,
     /// The page as it is, because it has crashed, hung, or was too large.
@@ -26,16 +28,23 @@ pub enum RenderOutcome {
 
 impl RenderOutcome {
     /// All of them.
-    pub const ALL: [RenderOutcome; 8] = [
+    pub const ALL: [RenderOutcome; 9] = [
         RenderOutcome::Rendered,
         RenderOutcome::Late,
         RenderOutcome::Moved,
         RenderOutcome::Plain,
         RenderOutcome::Overload,
+        RenderOutcome::Budget,
         RenderOutcome::NoBrowser,
         RenderOutcome::Failed,
         RenderOutcome::Error,
     ];
+
+    /// Whether the page came as it is although it should have been rendered.
+    pub fn is_skipped(self) -> bool {
+        use RenderOutcome::{Budget, Failed, NoBrowser, Overload};
+        matches!(self, Budget | Failed | NoBrowser | Overload)
+    }
 
     /// Its name in metrics.
     pub fn label(self) -> &'static str {
@@ -45,6 +54,7 @@ impl RenderOutcome {
             RenderOutcome::Moved => "moved",
             RenderOutcome::Plain => "plain",
             RenderOutcome::Overload => "overload",
+            RenderOutcome::Budget => "budget",
             RenderOutcome::NoBrowser => "no_browser",
             RenderOutcome::Failed => "failed",
             RenderOutcome::Error => "error",
@@ -68,6 +78,9 @@ pub(crate) struct Counters {
     pub(crate) killed: AtomicU64,
     pub(crate) warming: AtomicU64,
     pub(crate) warmed: AtomicU64,
+    pub(crate) refreshed: AtomicU64,
+    pub(crate) for_clients: AtomicU64,
+    pub(crate) paused: AtomicU64,
 }
 
 /// A part of a render's time.
@@ -110,6 +123,20 @@ pub struct Figures {
     pub warming: u64,
     /// Pages of warm-ups that have been requested.
     pub warmed: u64,
+    /// Pages that were rendered again before they expired.
+    pub refreshed: u64,
+    /// Warm-ups and refreshes that wait for the quiet hours.
+    pub paused: u64,
+    /// Requests to the renderer that a client has caused.
+    pub for_clients: u64,
+}
+
+impl Figures {
+    /// Requests with this outcome.
+    pub fn outcome(&self, outcome: RenderOutcome) -> u64 {
+        let at = RenderOutcome::ALL.iter().position(|other| *other == outcome);
+        at.and_then(|at| self.outcomes.get(at)).copied().unwrap_or_default()
+    }
 }
 
 impl Counters {
@@ -146,6 +173,9 @@ impl Counters {
             killed: of(&self.killed),
             warming: of(&self.warming),
             warmed: of(&self.warmed),
+            refreshed: of(&self.refreshed),
+            paused: of(&self.paused),
+            for_clients: of(&self.for_clients),
         }
     }
 }

@@ -13,6 +13,9 @@
 
 #[cfg(feature = "browser")]
 mod browser;
+#[cfg(feature = "browser")]
+mod budget;
+mod counts;
 mod crawlers;
 mod eligible;
 #[cfg(feature = "browser")]
@@ -24,21 +27,32 @@ mod plan;
 #[cfg(feature = "browser")]
 mod pool;
 #[cfg(feature = "browser")]
+mod preview;
+#[cfg(feature = "browser")]
+mod refresh;
+#[cfg(feature = "browser")]
 mod renderer;
 #[cfg(feature = "browser")]
 mod service;
+mod verify;
 #[cfg(feature = "browser")]
 mod walls;
 #[cfg(feature = "browser")]
 mod warm;
 
+pub use counts::{count_request, requests_by_crawler};
 pub use crawlers::{Crawler, CrawlerKind, crawler};
 pub use eligible::wants_page;
 #[cfg(feature = "browser")]
 pub use figures::{Figures, RenderOutcome};
 pub use origins::AllowedOrigin;
-pub use plan::{PAGE_MEMORY_BYTES_MIN, PAGES_MAX, Plan, QUEUE_MAX};
+pub use plan::{PAGE_MEMORY_BYTES_MIN, PAGES_MAX, Plan, QUEUE_MAX, QuietHours, REFRESH_MAX, RenderRate};
+#[cfg(feature = "browser")]
+pub use preview::PreviewPlan;
+#[cfg(feature = "browser")]
+pub use refresh::WARM_AGENT;
 #[cfg(feature = "browser")]
 pub use renderer::{Renderer, SiteSockets};
+pub use verify::{Dns, Verification, Verifier};
 #[cfg(feature = "browser")]
-pub use warm::{WARM_AGENT, WARM_PAGES_MAX, WarmPlan};
+pub use warm::{WARM_PAGES_MAX, WarmPlan};

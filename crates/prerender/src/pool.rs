@@ -1,7 +1,8 @@
 //! Pages of a browser, shared by all who need one: a limited number at a time, a limited queue, and a new browser after some pages, or
 //! when one does not respond.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use crate::browser::{Browser, BrowserPlan};
+use crate::budget::Budgets;
 use crate::figures::{Counters, Gauge, RenderPhase};
 use crate::page::{Document, PageFault, PageResult, Times, visit};
 use crate::plan::Plan;
@@ -40,6 +42,9 @@ pub(crate) struct Pool {
     pages: Semaphore,
     slot: Mutex<BrowserSlot>,
     counters: Arc<Counters>,
+    clients: Budgets<IpAddr>,
+    /// By the site's own socket.
+    sites: Budgets<PathBuf>,
 }
 
 /// The browser for the next page.
@@ -59,7 +64,21 @@ impl Pool {
             page_memory_bytes: plan.page_memory_bytes,
             has_sandbox: plan.has_sandbox,
         };
-        Pool { pages: Semaphore::new(plan.pages), browsers, plan, slot: Mutex::default(), counters }
+        Pool {
+            pages: Semaphore::new(plan.pages),
+            browsers,
+            slot: Mutex::default(),
+            counters,
+            clients: Budgets::new(plan.client_budget),
+            sites: Budgets::new(plan.site_budget),
+            plan,
+        }
+    }
+
+    /// Whether a render is within the budgets of its client, if that is known, and of its site.
+    pub(crate) fn is_within_budget(&self, client: Option<IpAddr>, site: &Path) -> bool {
+        let now = Instant::now();
+        client.is_none_or(|client| self.clients.take(&client, now)) && self.sites.take(&site.to_owned(), now)
     }
 
     /// Renders a page.

@@ -19,6 +19,8 @@ use tokio_rustls::TlsConnector;
 use crate::figures::{Counters, Figures};
 use crate::plan::Plan;
 use crate::pool::Pool;
+use crate::preview::{PreviewPlan, preview};
+use crate::refresh::Background;
 use crate::service::SiteRenderer;
 use crate::warm::{WARM_PAGES_MAX, WarmPlan, warm};
 
@@ -52,6 +54,7 @@ struct Shared {
 enum RendererCommand {
     Change(Settings),
     Warm(WarmPlan),
+    Preview(PreviewPlan, oneshot::Sender<Result<String, String>>),
 }
 
 /// What the thread changes to.
@@ -72,8 +75,14 @@ impl Renderer {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let counters = Arc::new(Counters::default());
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread =
-            Rendering { dir, counters: counters.clone(), pool: None, sites: HashMap::new(), connector: None };
+        let thread = Rendering {
+            dir,
+            counters: counters.clone(),
+            pool: None,
+            sites: HashMap::new(),
+            connector: None,
+            background: Arc::default(),
+        };
         let thread = std::thread::Builder::new()
             .name("flatout-render".to_owned())
             .spawn(move || runtime.block_on(thread.run(received)))?;
@@ -125,6 +134,17 @@ impl Renderer {
         Ok(coming)
     }
 
+    /// Renders a page and reports on it, as one page of HTML with a picture. The cache is neither used nor changed. Blocks.
+    ///
+    /// # Errors
+    /// The site does not serve the page, or it was not rendered: why.
+    pub fn preview(&self, plan: PreviewPlan) -> Result<String, String> {
+        let (done, result) = oneshot::channel();
+        let ended = || "the renderer has ended".to_owned();
+        self.send(RendererCommand::Preview(plan, done)).map_err(|_| ended())?;
+        result.blocking_recv().unwrap_or_else(|_| Err(ended()))
+    }
+
     /// Ends it: pages that are being rendered are lost, and the browsers have ended when this returns.
     pub fn end(&self) {
         lock(&self.0.commands).take();
@@ -161,14 +181,25 @@ struct Rendering {
     pool: Option<Arc<Pool>>,
     sites: HashMap<SiteSockets, (SharedRenderer, JoinHandle<()>)>,
     connector: Option<TlsConnector>,
+    background: Arc<Background>,
 }
 
 impl Rendering {
     async fn run(mut self, mut commands: mpsc::Receiver<RendererCommand>) {
+        tokio::spawn(self.background.clone().run(self.counters.clone()));
         while let Some(command) = commands.recv().await {
             match command {
                 RendererCommand::Change(settings) => self.apply(settings),
-                RendererCommand::Warm(plan) => drop(tokio::spawn(warm(plan, self.counters.clone()))),
+                RendererCommand::Warm(plan) => {
+                    tokio::spawn(warm(plan, self.background.clone(), self.counters.clone()));
+                }
+                RendererCommand::Preview(plan, done) => {
+                    let (Some(pool), connector) = (self.pool.clone(), self.connector.clone()) else {
+                        continue;
+                    };
+                    // Who has requested it may have left.
+                    tokio::spawn(async move { done.send(preview(plan, pool, connector).await) });
+                }
             }
         }
         // The files of its sockets stay: another renderer may have taken their places.
@@ -183,6 +214,7 @@ impl Rendering {
             }
         }
         if let Some(plan) = plan {
+            self.background.change(&plan);
             if !plan.allow.is_empty() && self.connector.is_none() {
                 self.connector = flatout_tls::client_config(None).ok().map(TlsConnector::from);
             }
@@ -207,6 +239,7 @@ impl Rendering {
             socket: sockets.site.clone(),
             connector: self.connector.clone(),
             counters: self.counters.clone(),
+            background: self.background.clone(),
         }
     }
 }

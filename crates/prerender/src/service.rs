@@ -1,6 +1,7 @@
 //! The renderer as an upstream: a request for a page gets HTML, or the page as it is.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, LOCATION};
@@ -9,9 +10,11 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use crate::budget::client_of;
 use crate::figures::{Counters, RenderOutcome, RenderPhase};
 use crate::page::{Document, PageResult, Rendered};
 use crate::pool::{Pool, RenderFault};
+use crate::refresh::{Background, RenderedPage};
 use crate::walls::{FetchFault, Fetched, Fetcher, MARK, PageOrigin, PageRequest, RequestTarget};
 
 /// Fields of the document that its HTML keeps.
@@ -37,6 +40,12 @@ const NOT_SETTABLE: [&str; 12] = [
 /// Who asks: fields that a page may use, of the request of a crawler. Nothing that identifies a visitor is among them.
 const OF_CRAWLER: [&str; 2] = ["accept", "accept-language"];
 
+/// The field in which our proxy names the client.
+const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Its value for pages that nobody waits for: the site's address of a renderer. No client has it.
+const NO_CLIENT: &str = "100::";
+
 /// How long a page is stored that was not finished, one that has moved, and one that is no page.
 const SHORT: &str = "max-age=60";
 
@@ -53,11 +62,16 @@ pub(crate) struct SiteRenderer {
     pub(crate) socket: std::path::PathBuf,
     pub(crate) connector: Option<TlsConnector>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) background: Arc<Background>,
 }
 
 impl SiteRenderer {
     /// Responds to a request for a page.
     pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<Full<Bytes>> {
+        let forwarded = request.headers().get(FORWARDED);
+        if forwarded.is_none_or(|forwarded| forwarded.as_bytes() != NO_CLIENT.as_bytes()) {
+            self.counters.for_clients.fetch_add(1, Ordering::Relaxed);
+        }
         let (response, outcome) = self.decide(request.map(drop)).await;
         self.counters.add(outcome);
         response
@@ -75,7 +89,7 @@ impl SiteRenderer {
             Fetcher::new(self.socket.clone(), page.clone(), self.connector.clone(), agent)
         };
         let begun = Instant::now();
-        let fetched = document(&fetcher("flatout-prerender"), &request, target).await;
+        let fetched = document(&fetcher("flatout-prerender"), &request, target.clone()).await;
         self.counters.spend(RenderPhase::Fetch, begun.elapsed());
         let fetched = match fetched {
             Ok(fetched) => fetched,
@@ -87,11 +101,24 @@ impl SiteRenderer {
         if !is_page(&fetched) || request.method() != Method::GET {
             return (plain(fetched, "plain"), RenderOutcome::Plain);
         }
-        let document = Document { url, fetched };
+        let forwarded = request.headers().get(FORWARDED).and_then(|value| value.to_str().ok());
+        let is_for_client = forwarded != Some(NO_CLIENT);
+        if is_for_client && !self.pool.is_within_budget(forwarded.and_then(client_of), &self.socket) {
+            let document = Document { url, fetched, is_preview: false };
+            return (skipped(document, "budget"), RenderOutcome::Budget);
+        }
+        let document = Document { url, fetched, is_preview: false };
         match self.pool.render(&document, fetcher).await {
             Ok(PageResult::Rendered(rendered)) => {
                 let outcome = if rendered.is_late { RenderOutcome::Late } else { RenderOutcome::Rendered };
-                (html(&document.fetched.fields, rendered, lifetime), outcome)
+                let response = html(&document.fetched.fields, rendered, lifetime);
+                let stored = response.headers().get(CACHE_LIFETIME).and_then(|it| it.to_str().ok());
+                if let Some(lifetime) = stored.filter(|lifetime| *lifetime != SHORT) {
+                    let PageOrigin { is_https, authority } = page;
+                    let page = RenderedPage { socket: self.socket.clone(), is_https, authority, target };
+                    self.background.rendered(page, lifetime);
+                }
+                (response, outcome)
             }
             Ok(PageResult::Moved(url)) => (moved(&url), RenderOutcome::Moved),
             Err(RenderFault::Overload) => (skipped(document, "overload"), RenderOutcome::Overload),

@@ -9,13 +9,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
 use crate::figures::Counters;
+use crate::refresh::{Background, WARM_AGENT};
 use crate::walls::{Fetcher, PageOrigin, PageRequest, RequestTarget};
 
 /// Pages of one warm-up, and of all that wait.
 pub const WARM_PAGES_MAX: usize = 50_000;
-
-/// The crawler that a warm-up is for, unless its operator names another.
-pub const WARM_AGENT: &str = "Googlebot/2.1 (flatout-prerender)";
 
 /// Pages to render before they are requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +31,7 @@ pub struct WarmPlan {
 }
 
 /// Requests the pages. At most one is rendered at a time, so crawlers find room.
-pub(crate) async fn warm(plan: WarmPlan, counters: Arc<Counters>) {
+pub(crate) async fn warm(plan: WarmPlan, background: Arc<Background>, counters: Arc<Counters>) {
     let WarmPlan { socket, is_https, authority, targets, agent } = plan;
     let page = PageOrigin { is_https, authority };
     let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static(WARM_AGENT));
@@ -42,12 +40,16 @@ pub(crate) async fn warm(plan: WarmPlan, counters: Arc<Counters>) {
     let mut queue: Vec<String> = targets.into_iter().rev().collect();
     counters.warming.fetch_add(queue.len() as u64, Ordering::Relaxed);
     while let Some(target) = queue.pop() {
+        background.turn(&counters).await;
         let is_sitemap = target.split('?').next().is_some_and(|path| path.ends_with(".xml"));
         let (method, fields, body) = (Method::GET, HeaderMap::new(), Bytes::new());
         let request = PageRequest { to: RequestTarget::Own { target }, method, fields, body };
         let fetched = fetcher.fetch_unmarked(request).await;
         counters.warming.fetch_sub(1, Ordering::Relaxed);
         counters.warmed.fetch_add(1, Ordering::Relaxed);
+        if !is_sitemap {
+            background.pause().await;
+        }
         if let (true, Ok(fetched)) = (is_sitemap, fetched) {
             for found in locations(&String::from_utf8_lossy(&fetched.body), &page) {
                 if known.len() < WARM_PAGES_MAX && known.insert(found.clone()) {

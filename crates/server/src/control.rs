@@ -95,6 +95,9 @@ impl Control {
             }),
             action("/upgrade", |control, _| control.upgrade()),
             action("/prerender/status", |control, _| prerender::status(&control.live()?)),
+            action("/prerender/preview", |control, what| {
+                prerender::preview(&control.live()?, &String::from_utf8_lossy(what))
+            }),
             action("/prerender/warm", |control, what| {
                 prerender::warm(&control.live()?, &String::from_utf8_lossy(what))
             }),

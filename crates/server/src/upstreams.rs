@@ -1,12 +1,13 @@
 //! The state of the current upstreams, for metrics and the admin listener.
 
 use flatout_admin as admin;
-use flatout_admin::upstreams::{ServerSnapshot, UpstreamSnapshot};
+use flatout_admin::upstreams::{RendererSnapshot, ServerSnapshot, UpstreamSnapshot};
 use flatout_cache as cache;
 use flatout_observe::metrics::{Family, Kind, Source, Value};
 use flatout_proxy::{Failure, Figures, ServerState, ServerStatus, SpoolFigures};
 
 use crate::live::Live;
+use crate::prerender;
 
 /// The current upstreams and their counters.
 pub struct Upstreams {
@@ -37,6 +38,10 @@ impl admin::UpstreamSource for Upstreams {
 
     fn cache(&self) -> Option<cache::Figures> {
         self.live.opened().cache.as_ref().map(cache::Cache::figures)
+    }
+
+    fn renderer(&self) -> Option<RendererSnapshot> {
+        self.live.opened().prerender.as_ref().map(prerender::snapshot)
     }
 }
 

@@ -37,6 +37,7 @@ impl Uses {
             Variable::Capture(_) | Variable::NamedCapture(_) => Uses::PATH.and(Uses::CAPTURES),
             Variable::Client
             | Variable::Peer
+            | Variable::CrawlerVerification
             | Variable::Scheme
             | Variable::Https
             | Variable::Certificate(_)

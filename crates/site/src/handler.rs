@@ -9,6 +9,7 @@ use flatout_wire::head::parse_kept;
 use flatout_wire::{Head, Method, Status};
 
 use super::compiled::{Block, CompiledAction, CompiledCached, CompiledRoute};
+use super::crawlers;
 use super::page_request::PageRequest;
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::steps::{Next, Outcome, Refusal, RequestContext, Step};
@@ -177,6 +178,9 @@ fn proxy(
         }
     };
     let forward = named.as_ref().unwrap_or(forward);
+    if route.cache.as_ref().is_some_and(|cache| cache.is_rendered) && !context.resolution.is_for_render {
+        crawlers::count(&context.request, &context.resolution.client);
+    }
     gather_needs(worker, context);
     let mut needs = std::mem::take(&mut context.progress.needs);
     if route.may_reroute && context.progress.rerouted.is_none() {

@@ -11,6 +11,7 @@ mod compiled;
 mod concurrency;
 mod cors;
 mod cost;
+mod crawlers;
 pub mod explain;
 mod facts;
 mod fault;
@@ -50,6 +51,7 @@ use flatout_engine::{Lane, Service};
 use flatout_files as files;
 use flatout_push::{History, WorkerChannels};
 
+pub use crawlers::verified_crawlers;
 pub use fault::{Fault, Place};
 pub use flatout_gateway::{
     AuthDecision, AuthQuery, Caching, Client, Edits, Finish, Forwarded, Forwarding, ResponseOrigin, Stored,
@@ -157,6 +159,11 @@ impl Sites {
             site.renderer.is_some_and(|listener| compiled.hosts.find(listener, authority) == Some(*at))
         });
         found.map(|(_, site)| site.name.as_str())
+    }
+
+    /// The names of all sites with a renderer.
+    pub fn rendered_sites(&self) -> impl Iterator<Item = &str> {
+        self.compiled.sites.iter().filter(|site| site.renderer.is_some()).map(|site| site.name.as_str())
     }
 
     /// Whether any route has channels.

@@ -7,6 +7,7 @@ use flatout_prerender::{Crawler, crawler};
 use flatout_wire::target::encode_path;
 use flatout_wire::{Head, Version};
 
+use super::crawlers::verification;
 use super::hosts::name_of;
 use super::plan::{OfCertificate, Variable};
 use super::render::{Paths, View};
@@ -46,6 +47,7 @@ impl View<'_> {
             }
             Variable::Crawler => crawler_of(head).map_or(b"", |found| found.name.as_bytes()),
             Variable::CrawlerKind => crawler_of(head).map_or(b"", |found| found.kind.name().as_bytes()),
+            Variable::CrawlerVerification => verification(head.field("user-agent"), self.client.address),
             Variable::SiteName => self.site_name.as_bytes(),
             Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
             Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),

@@ -14,6 +14,19 @@ use flatout_site::plan::{
 use super::options::ServeOptions;
 use super::site::Reader;
 
+/// The part of a page's time, and its least, in which it is rendered again with `prerender-refresh`.
+const REFRESH_SHARE: u32 = 10;
+const REFRESH_TIME_MIN: Duration = Duration::from_secs(60);
+
+/// Which crawlers have to be who they claim to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum VerifiedCrawlers {
+    None,
+    /// Those whose operators publish names.
+    Verifiable,
+    All,
+}
+
 /// Who gets rendered pages, and for how long they are stored.
 #[derive(Debug, Clone)]
 pub(super) struct PrerenderOptions {
@@ -21,6 +34,7 @@ pub(super) struct PrerenderOptions {
     pub(super) kinds: Vec<CrawlerKind>,
     /// In place of these kinds.
     pub(super) when: Option<Condition>,
+    pub(super) verified: VerifiedCrawlers,
     pub(super) time: Duration,
     pub(super) stale: Duration,
 }
@@ -31,6 +45,7 @@ impl Default for PrerenderOptions {
             is_on: false,
             kinds: CrawlerKind::ALL.to_vec(),
             when: None,
+            verified: VerifiedCrawlers::None,
             time: Duration::from_secs(24 * 3600),
             stale: Duration::from_secs(7 * 24 * 3600),
         }
@@ -79,6 +94,15 @@ impl ServeOptions {
         rendering.when.clone_from(&route.when);
         rendering.when.push(self.internal("wants_page"));
         rendering.when.push(self.prerender.when.clone().unwrap_or_else(|| self.of_kinds()));
+        match self.prerender.verified {
+            VerifiedCrawlers::None => {}
+            VerifiedCrawlers::Verifiable => {
+                rendering
+                    .when
+                    .push(self.internal("crawler.verification in ['', 'verified', 'unverifiable']"));
+            }
+            VerifiedCrawlers::All => rendering.when.push(self.internal("crawler.verification == 'verified'")),
+        }
         rendering.rules = self.rules_of_rendering(&route.rules);
         route.rules.when.push(WhenBlock {
             conditions: vec![self.internal("header['accept'].contains('text/html')")],
@@ -97,8 +121,16 @@ impl ServeOptions {
         rules.expires = None;
         let mut cached = Cached::default();
         cached.rules.ignores_requests = true;
+        cached.is_rendered = true;
         rules.cache = Some(cached);
-        let lifetime = format!("max-age={}, stale-while-revalidate={}", time.as_secs(), stale.as_secs());
+        // Pages that are refreshed become stale while they may still be used: nobody gets an expired one meanwhile.
+        let early = if self.renderer.refresh > 0 {
+            (time / REFRESH_SHARE).max(REFRESH_TIME_MIN).min(time / 2)
+        } else {
+            Duration::ZERO
+        };
+        let (fresh, stale) = (time - early, stale + early);
+        let lifetime = format!("max-age={}, stale-while-revalidate={}", fresh.as_secs(), stale.as_secs());
         rules.request_fields.push(set("X-Prerender-Cache", &lifetime));
         rules.response_fields.push(FieldRule {
             change: FieldChange::Remove,

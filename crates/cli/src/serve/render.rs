@@ -1,6 +1,7 @@
-//! `flatout prerender`: what the renderer of a running server does, and pages that it is to render before they are requested.
+//! `flatout prerender`: what the renderer of a running server does, pages that it is to render before they are requested, and a preview.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_admin as admin;
@@ -10,14 +11,23 @@ use super::source::checked;
 use crate::command::Command;
 use crate::{Failure, print};
 
+/// How long a preview may take: the queue, two minutes for a page, and its links.
+const PREVIEW_TIME_MAX: Duration = Duration::from_secs(360);
+
+/// The file of a preview.
+const PREVIEW_FILE: &str = "preview.html";
+
 pub(crate) const COMMAND: Command = Command {
     name: "prerender",
-    about: "Show what the renderer of a running server does, or have it render pages",
+    about: "Show what the renderer of a running server does, preview a page, or have it render pages",
     more: "The command is sent to the server's admin listener. A warm-up goes on in the background, one page after the other, and \
            pages that are in the cache already are not rendered again. Remove rendered pages with flatout purge.\n\
+           A preview is one page of HTML: a picture of the page, the HTML that crawlers get, and what they would miss, such as a title, \
+           a description, og tags, a canonical URL, broken links and JavaScript errors. It neither uses nor changes the cache.\n\
            Exit status: 0 done; 1 the server refuses, or has no renderer.",
     examples: &[
         ("flatout prerender status -c site.kdl", "renders, pages, memory, warm-up"),
+        ("flatout prerender preview -c site.kdl /articles/1", "writes preview.html, to open in a browser"),
         ("flatout prerender warm -c site.kdl https://example.org/sitemap.xml", "all pages of a sitemap"),
         ("flatout prerender warm -c site.kdl https://example.org/ https://example.org/new", "two pages"),
     ],
@@ -30,18 +40,23 @@ pub(crate) const COMMAND: Command = Command {
             .arg(
                 Arg::new("action")
                     .value_name("ACTION")
-                    .help("status, or warm: render pages before they are requested")
-                    .value_parser(["status", "warm"])
+                    .help("status, preview: what crawlers get of a page, or warm: render pages before they are requested")
+                    .value_parser(["status", "preview", "warm"])
                     .required(true),
             )
             .arg(
                 Arg::new("url")
                     .value_name("URL")
-                    .help("For warm: pages, and sitemaps, whose paths end with .xml")
+                    .help("For preview: a page, as a URL or as a path of the first site with prerender. For warm: pages, and sitemaps, whose paths end with .xml")
                     .num_args(0..)
                     .value_hint(ValueHint::Url),
             )
             .arg(text("agent", "TEXT", "For warm: the User-Agent of the crawler [default: Googlebot's]"))
+            .arg(
+                text("output", "FILE", "For preview: the file to write, or - for standard output [default: preview.html]")
+                    .short('o')
+                    .value_hint(ValueHint::FilePath),
+            )
             .arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin"))
             .arg(text("admin", "ADDR", "The admin listener of the server"))
     },
@@ -52,11 +67,17 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let text = |name| matches.get_one::<String>(name).cloned();
     let urls: Vec<String> = matches.get_many::<String>("url").into_iter().flatten().cloned().collect();
     let action = text("action").unwrap_or_default();
-    match (action.as_str(), urls.is_empty()) {
-        ("warm", true) => {
+    match (action.as_str(), urls.len()) {
+        ("warm", 0) => {
             return Err(Failure::Usage("warm: need the URL of a page or of a sitemap".to_owned()));
         }
-        ("status", false) => return Err(Failure::Usage("status: it takes no URL".to_owned())),
+        ("preview", 1) => {}
+        ("preview", count) => {
+            return Err(Failure::Usage(format!(
+                "preview: got {count} pages, need one, such as https://example.org/ or /articles/1"
+            )));
+        }
+        ("status", 1..) => return Err(Failure::Usage("status: it takes no URL".to_owned())),
         _ => {}
     }
     let given = text("admin").map(|text| text.parse::<Address>()).transpose();
@@ -70,10 +91,30 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             "the site file has no admin listener; add one, or give --admin".to_owned(),
         ));
     };
+    if let ("preview", Some(url)) = (action.as_str(), urls.first()) {
+        return preview(&address, url, &text("output").unwrap_or_else(|| PREVIEW_FILE.to_owned()));
+    }
     let body = format!("{}\n{}\n", text("agent").unwrap_or_default(), urls.join("\n"));
     let path = if action == "warm" { "/prerender/warm" } else { "/prerender/status" };
-    match admin::ask(&address, path, body.as_bytes()) {
-        Ok(Ok(message)) => Ok(print(&format!("{message}\n"))?),
+    let message = result(&address, admin::ask(&address, path, body.as_bytes()))?;
+    print(&format!("{message}\n"))
+}
+
+/// Writes the preview of a page to a file.
+fn preview(address: &Address, url: &str, file: &str) -> Result<(), Failure> {
+    let page = admin::ask_within(address, "/prerender/preview", url.as_bytes(), PREVIEW_TIME_MAX);
+    let page = result(address, page)? + "\n";
+    if file == "-" {
+        return print(&page);
+    }
+    std::fs::write(file, page).map_err(|error| Failure::Run(format!("{file}: {error}")))?;
+    print(&format!("wrote {file}; open it in a browser\n"))
+}
+
+/// What an action has reported.
+fn result(address: &Address, asked: std::io::Result<Result<String, String>>) -> Result<String, Failure> {
+    match asked {
+        Ok(Ok(message)) => Ok(message),
         Ok(Err(why)) => Err(Failure::Run(why)),
         Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
     }

@@ -132,10 +132,7 @@ fn follow_up(serving: &mut Serving, key: Key, connection: &mut Connection, follo
 #[inline]
 fn has_too_much_unread(serving: &Serving, connection: &Connection, response: &Response) -> bool {
     connection.machine.wants() == Wants::Body
-        && connection
-            .machine
-            .length_left()
-            .is_some_and(|left| left > u64::from(DISCARD_BYTES_MAX))
+        && connection.machine.length_left().is_some_and(|left| left > u64::from(DISCARD_BYTES_MAX))
         && !matches!(response.body(), Body::Stream(_) | Body::Pushed)
         && !input::is_body_held(serving, connection)
 }

@@ -6,10 +6,14 @@
 //! ```
 
 mod html;
+mod inspect;
 mod requests;
 mod result;
 mod session;
 mod visit;
 
+pub(crate) use inspect::{Inspected, PARTS};
+#[cfg(test)]
+pub(crate) use result::FailedRequest;
 pub(crate) use result::{Document, PageFault, PageResult, Rendered, Times};
 pub(crate) use visit::visit;

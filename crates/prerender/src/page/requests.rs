@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 
+use super::result::FailedRequest;
 use crate::browser::{Devtools, DevtoolsFault, text};
 use crate::origins::AllowedOrigin;
 use crate::walls::{FetchFault, Fetched, Fetcher, PageRequest, PausedRequest, Ruling, judge};
@@ -23,10 +24,12 @@ const OF_CONNECTION: [&str; 6] =
     ["connection", "content-encoding", "content-length", "keep-alive", "trailer", "transfer-encoding"];
 
 /// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// The page has a response, or an error that it would also have elsewhere.
     Done,
+    /// The same, with a status that says so.
+    Failed(FailedRequest),
     /// The page's own site could not be reached.
     Lost,
 }
@@ -68,11 +71,13 @@ impl Paused {
         }
     }
 
-    pub(crate) fn ruling(&self, fetcher: &Fetcher, allow: &[AllowedOrigin]) -> Ruling {
+    /// `shows_pictures`: pictures of the page's own site and of allowed origins are fetched.
+    pub(crate) fn ruling(&self, fetcher: &Fetcher, allow: &[AllowedOrigin], shows_pictures: bool) -> Ruling {
         if self.body.len() > REQUEST_BODY_BYTES_MAX {
             return Ruling::Refuse("body");
         }
-        let request = PausedRequest { url: &self.url, method: &self.method, kind: &self.kind };
+        let request =
+            PausedRequest { url: &self.url, method: &self.method, kind: &self.kind, shows_pictures };
         judge(&request, fetcher.page(), allow)
     }
 
@@ -84,7 +89,17 @@ impl Paused {
                 let method = Method::from_bytes(self.method.as_bytes()).unwrap_or_default();
                 let request = PageRequest { to, method, fields: self.fields, body: self.body };
                 match fetcher.fetch(request).await {
-                    Ok(fetched) => fulfill(&devtools, &self.session, &self.id, &fetched).await,
+                    Ok(fetched) => {
+                        let is_sent = fulfill(&devtools, &self.session, &self.id, &fetched).await;
+                        if fetched.status >= 400 {
+                            return Settled::Failed(FailedRequest {
+                                url: self.url,
+                                reason: fetched.status.to_string(),
+                                is_walled: false,
+                            });
+                        }
+                        is_sent
+                    }
                     Err(fault) => {
                         let _ = refuse(&devtools, &self.session, &self.id).await;
                         return match fault {

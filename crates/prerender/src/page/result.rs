@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::inspect::Inspected;
 use crate::browser::DevtoolsFault;
 use crate::walls::Fetched;
 
@@ -9,6 +10,8 @@ use crate::walls::Fetched;
 pub(crate) struct Document {
     pub(crate) url: String,
     pub(crate) fetched: Fetched,
+    /// With its pictures, and [`Rendered::inspected`].
+    pub(crate) is_preview: bool,
 }
 
 /// When a page is finished.
@@ -32,6 +35,20 @@ pub(crate) struct Rendered {
     pub(crate) refused: u32,
     /// Errors of its scripts.
     pub(crate) errors: Vec<String>,
+    /// Its requests without a good response; a limited number.
+    pub(crate) failed: Vec<FailedRequest>,
+    /// For a preview.
+    pub(crate) inspected: Option<Box<Inspected>>,
+}
+
+/// A request of a page without a good response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailedRequest {
+    pub(crate) url: String,
+    /// Its status, or why it was refused.
+    pub(crate) reason: String,
+    /// It was not allowed.
+    pub(crate) is_walled: bool,
 }
 
 /// The result of a visit.

@@ -31,11 +31,11 @@ fn member(value: &Value, name: &str) -> Result<String, DevtoolsFault> {
 
 impl PageSession {
     /// Opens an empty page whose requests all pause.
-    pub(crate) async fn open(devtools: &Devtools) -> Result<PageSession, DevtoolsFault> {
+    pub(crate) async fn open(devtools: &Devtools, is_hidden: bool) -> Result<PageSession, DevtoolsFault> {
         let context =
             devtools.command("", "Target.createBrowserContext", json!({ "disposeOnDetach": true })).await?;
         let context = member(&context, "browserContextId")?;
-        match PageSession::open_in(devtools, &context).await {
+        match PageSession::open_in(devtools, &context, is_hidden).await {
             Ok(session) => Ok(session),
             Err(fault) => {
                 let _ = devtools
@@ -46,11 +46,15 @@ impl PageSession {
         }
     }
 
-    async fn open_in(devtools: &Devtools, context: &str) -> Result<PageSession, DevtoolsFault> {
+    async fn open_in(
+        devtools: &Devtools,
+        context: &str,
+        is_hidden: bool,
+    ) -> Result<PageSession, DevtoolsFault> {
         let deny = json!({ "behavior": "deny", "browserContextId": context });
         devtools.send("", "Browser.setDownloadBehavior", deny).await?;
-        // Hidden: without a window of the browser around it, which takes three times as long.
-        let target = json!({ "url": "about:blank", "browserContextId": context, "hidden": true });
+        // Hidden: without a window of the browser around it, which takes three times as long. There is no picture of such a page.
+        let target = json!({ "url": "about:blank", "browserContextId": context, "hidden": is_hidden });
         // The id of a page's target is that of its main frame.
         let frame = member(&devtools.command("", "Target.createTarget", target).await?, "targetId")?;
         let attach = json!({ "targetId": frame, "flatten": true });

@@ -9,8 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::html::serialize;
+use super::inspect::inspect;
 use super::requests::{Paused, Settled, fulfill, refuse};
-use super::result::{Document, PageFault, PageResult, Rendered, Times};
+use super::result::{Document, FailedRequest, PageFault, PageResult, Rendered, Times};
 use super::session::PageSession;
 use crate::browser::{Devtools, DevtoolsEvent, DevtoolsFault, text};
 use crate::origins::AllowedOrigin;
@@ -28,6 +29,10 @@ const RELOADS_MAX: u32 = 3;
 /// Errors of a page's scripts that are reported, and the length of each.
 const ERRORS_MAX: usize = 20;
 const ERROR_CHARACTERS_MAX: usize = 500;
+
+/// Requests of a page that are listed because they failed, and the length of each URL.
+const FAILED_MAX: usize = 40;
+const URL_CHARACTERS_MAX: usize = 300;
 
 /// How often a page that is not ready is asked again.
 const READY_PERIOD: Duration = Duration::from_millis(100);
@@ -57,7 +62,7 @@ pub(crate) async fn visit(
     times: Times,
 ) -> (Result<PageResult, PageFault>, bool) {
     let deadline = Instant::now() + times.page;
-    let session = match PageSession::open(devtools).await {
+    let session = match PageSession::open(devtools, !document.is_preview).await {
         Ok(session) => session,
         Err(fault) => return (Err(fault.into()), false),
     };
@@ -86,8 +91,31 @@ impl Visit<'_> {
         if let Some(url) = self.moved.take() {
             return Ok(PageResult::Moved(url));
         }
+        let is_late = self.rendered.is_late;
+        // Scripts that do not return end with the HTML.
+        if self.document.is_preview && !is_late {
+            self.inspect().await;
+        }
         serialize(&mut self.session, &mut self.rendered).await?;
+        if self.document.is_preview && is_late {
+            self.inspect().await;
+        }
         Ok(PageResult::Rendered(std::mem::take(&mut self.rendered)))
+    }
+
+    async fn inspect(&mut self) {
+        let plain = String::from_utf8_lossy(&self.document.fetched.body);
+        self.rendered.inspected = Some(Box::new(inspect(&self.session, &plain).await));
+    }
+
+    /// Lists a request without a good response.
+    fn list(&mut self, failed: FailedRequest) {
+        // The browser requests it by itself.
+        let is_icon = failed.url.ends_with("/favicon.ico");
+        if self.rendered.failed.len() < FAILED_MAX && !is_icon {
+            let url = failed.url.chars().take(URL_CHARACTERS_MAX).collect();
+            self.rendered.failed.push(FailedRequest { url, ..failed });
+        }
     }
 
     /// The command that loads the page. It has no result until the document has come.
@@ -120,8 +148,10 @@ impl Visit<'_> {
                     }
                 }
                 Some(settled) = self.fetches.join_next(), if !self.fetches.is_empty() => {
-                    if matches!(settled, Ok(Settled::Lost)) {
-                        return Err(PageFault::Lost);
+                    match settled {
+                        Ok(Settled::Lost) => return Err(PageFault::Lost),
+                        Ok(Settled::Failed(failed)) => self.list(failed),
+                        Ok(Settled::Done) | Err(_) => {}
                     }
                     self.quiet_since = Instant::now();
                 }
@@ -207,9 +237,12 @@ impl Visit<'_> {
         self.rendered.requests += 1;
         let ruling = match self.rendered.requests > REQUESTS_MAX {
             true => Ruling::Refuse("requests"),
-            false => paused.ruling(&self.fetcher, self.allow),
+            false => paused.ruling(&self.fetcher, self.allow, self.document.is_preview),
         };
-        self.rendered.refused += u32::from(matches!(ruling, Ruling::Refuse(_)));
+        if let Ruling::Refuse(reason) = ruling {
+            self.rendered.refused += 1;
+            self.list(FailedRequest { url: paused.url.clone(), reason: reason.to_owned(), is_walled: true });
+        }
         match ruling {
             Ruling::Fetch(_) => {
                 self.fetches.spawn(paused.settle(ruling, devtools, self.fetcher.clone()));

@@ -32,6 +32,8 @@ pub(crate) struct PausedRequest<'a> {
     pub(crate) method: &'a str,
     /// DevTools' `Network.ResourceType`.
     pub(crate) kind: &'a str,
+    /// Pictures are fetched too, for a preview.
+    pub(crate) shows_pictures: bool,
 }
 
 /// What is done about a request.
@@ -55,7 +57,8 @@ pub(crate) fn judge(request: &PausedRequest<'_>, page: &PageOrigin, allow: &[All
         return Ruling::Refuse("scheme");
     }
     match request.kind {
-        "Image" => return Ruling::Picture,
+        "Image" if !request.shows_pictures => return Ruling::Picture,
+        "Image" => {}
         "Document" | "Stylesheet" | "Script" | "XHR" | "Fetch" | "Other" | "Preflight" => {}
         // Fonts, media, event streams, beacons, manifests, reports: nothing of a page's text depends on them.
         _ => return Ruling::Refuse("kind"),
@@ -72,6 +75,7 @@ pub(crate) fn judge(request: &PausedRequest<'_>, page: &PageOrigin, allow: &[All
             let (is_https, host, port) = origin_of(&url).unwrap_or_default();
             Ruling::Fetch(RequestTarget::Allowed { is_https, host, port, target })
         }
+        false if request.kind == "Image" => Ruling::Picture,
         false => Ruling::Refuse("origin"),
     }
 }
@@ -83,7 +87,7 @@ mod tests {
     fn ruling(kind: &str, url: &str) -> Ruling {
         let page = PageOrigin { is_https: true, authority: "shop.test".to_owned() };
         let allow = ["https://api.shop.test".parse().unwrap()];
-        judge(&PausedRequest { url, method: "GET", kind }, &page, &allow)
+        judge(&PausedRequest { url, method: "GET", kind, shows_pictures: false }, &page, &allow)
     }
 
     #[test]
@@ -135,7 +139,8 @@ mod tests {
         for (method, is_refused) in
             [("GET", false), ("POST", false), ("DELETE", true), ("PUT", true), ("PATCH", true)]
         {
-            let request = PausedRequest { url: "http://a.test:8080/x", method, kind: "Fetch" };
+            let request =
+                PausedRequest { url: "http://a.test:8080/x", method, kind: "Fetch", shows_pictures: false };
             assert_eq!(judge(&request, &page, &[]) == Ruling::Refuse("method"), is_refused, "{method}");
         }
     }

@@ -64,6 +64,8 @@ pub(crate) struct CompiledCached {
     pub(crate) repeats: bool,
     pub(crate) bypass: Vec<Text>,
     pub(crate) no_store: Vec<Text>,
+    /// See [`plan::Cached::is_rendered`].
+    pub(crate) is_rendered: bool,
 }
 
 /// The rules for a response.
@@ -254,13 +256,14 @@ impl CompiledCached {
             names_authorization: cached.key.iter().flat_map(|key| &key.0).any(is_authorization),
             bypass: texts(&cached.bypass)?,
             no_store: texts(&cached.no_store)?,
+            is_rendered: cached.is_rendered,
             rules: Arc::new(cached.rules.clone()),
         })
     }
 
-    /// Whether no text decides about a request.
+    /// Whether no text decides about a request, and none is counted.
     fn has_plain_rules(&self) -> bool {
-        self.key.is_none() && self.bypass.is_empty() && self.no_store.is_empty()
+        self.key.is_none() && self.bypass.is_empty() && self.no_store.is_empty() && !self.is_rendered
     }
 
     fn uses_captures(&self) -> bool {

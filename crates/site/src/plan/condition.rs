@@ -36,7 +36,7 @@ pub struct Vocabulary<'a> {
 }
 
 /// Facts of a request, and of its response.
-pub const FACTS: [(&str, Type, Variable); 26] = [
+pub const FACTS: [(&str, Type, Variable); 27] = [
     ("method", Type::Text, Variable::Method),
     ("host", Type::Text, Variable::Host),
     ("path", Type::Text, Variable::Path),
@@ -56,6 +56,7 @@ pub const FACTS: [(&str, Type, Variable); 26] = [
     ("client_cert.serial", Type::Text, Variable::Certificate(OfCertificate::Property(Property::Serial))),
     ("crawler", Type::Text, Variable::Crawler),
     ("crawler.kind", Type::Text, Variable::CrawlerKind),
+    ("crawler.verification", Type::Text, Variable::CrawlerVerification),
     ("wants_page", Type::Bool, Variable::WantsPage),
     ("time", Type::Int, Variable::Time),
     ("random", Type::Double, Variable::Random),

@@ -76,6 +76,8 @@ pub struct Cached {
     pub bypass: Vec<Template>,
     /// The response is not stored if one of these is neither empty nor `0`.
     pub no_store: Vec<Template>,
+    /// Its responses are rendered pages: requests are counted by crawler and by page.
+    pub is_rendered: bool,
 }
 
 /// How long browsers use only HTTPS for the site.

@@ -80,6 +80,8 @@ pub enum Variable {
     Crawler,
     /// Its kind, such as `search`.
     CrawlerKind,
+    /// Whether it is who it claims to be: `verified`, `forged`, `unknown` or `unverifiable`.
+    CrawlerVerification,
     /// Whether the request asks for a page: by its method, `Accept`, and the extension of its path.
     WantsPage,
     /// The status of the response; only for rules of responses.
@@ -181,7 +183,7 @@ fn variable_name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Variables with a fixed name. Where several names mean the same, the usual one is first.
-pub const VARIABLES: [(&str, Variable); 33] = [
+pub const VARIABLES: [(&str, Variable); 34] = [
     ("scheme", Variable::Scheme),
     ("host", Variable::Host),
     ("http_host", Variable::Authority),
@@ -206,6 +208,7 @@ pub const VARIABLES: [(&str, Variable); 33] = [
     ("traceparent", Variable::TraceParent),
     ("crawler", Variable::Crawler),
     ("crawler_kind", Variable::CrawlerKind),
+    ("crawler_verification", Variable::CrawlerVerification),
     ("status", Variable::Status),
     ("upstream_cache_status", Variable::CacheOutcome),
     ("upstream_status", Variable::UpstreamStatus),

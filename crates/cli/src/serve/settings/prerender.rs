@@ -1,13 +1,23 @@
 //! Settings of pages that a browser renders for crawlers.
 
-use flatout_prerender::CrawlerKind;
+use flatout_prerender::{CrawlerKind, RenderRate};
 
 use crate::serve::parse;
+use crate::serve::prerender::VerifiedCrawlers;
 use crate::serve::setting::{Key, ROUTES, SERVERS, ServeSetting};
 use crate::value;
 
 const fn kind(name: &'static str, help: &'static str) -> Key {
     Key { name, value: "on|off", default: "on", help }
+}
+
+/// Pages in a time; `off` is no limit.
+fn budget(text: &str) -> Result<Option<RenderRate>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let (pages, window) = parse::rate(text)?;
+    Ok(Some(RenderRate { pages, window }))
 }
 
 pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
@@ -57,6 +67,24 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
         set: |options, given| {
             let condition = options.condition(given.text()).map_err(|fault| fault.reason)?;
             options.prerender.when = Some(condition);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    ServeSetting {
+        name: "prerender-verify",
+        value: "[on|all|off]",
+        default: "off",
+        help: "verify crawlers: the name of the address by reverse DNS belongs to the operator, and leads back to the address. Others get the \
+               page as it is, also until the check is done; on: crawlers whose operators publish no names are not checked; all: they get \
+               the page as it is",
+        set: |options, given| {
+            options.prerender.verified = match given.value(0) {
+                None | Some("on") => VerifiedCrawlers::Verifiable,
+                Some("all") => VerifiedCrawlers::All,
+                Some("off") => VerifiedCrawlers::None,
+                Some(other) => return Err(format!("got `{other}`, need on, all or off").into()),
+            };
             Ok(())
         },
         ..ROUTES
@@ -113,6 +141,62 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
         set: |options, given| {
             options.renderer.queue = value::number(given.text())?;
             Ok(options.renderer.check()?)
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "prerender-client-budget",
+        value: "RATE",
+        default: "120/m",
+        help: "pages that are rendered for one client, such as 30/m, or off; beyond that it gets pages as they are, with X-Prerender: skipped; pages \
+               in the cache do not count",
+        set: |options, given| {
+            options.renderer.client_budget = budget(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "prerender-site-budget",
+        value: "RATE",
+        default: "off",
+        help: "pages that are rendered for one site, such as 300/m, or off",
+        set: |options, given| {
+            options.renderer.site_budget = budget(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "prerender-refresh",
+        value: "N",
+        default: "0",
+        help: "the most used pages of all sites, which are rendered again before they expire, one after the other",
+        set: |options, given| {
+            options.renderer.refresh = value::number(given.text())?;
+            Ok(options.renderer.check()?)
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "prerender-quiet",
+        value: "HOURS",
+        default: "off",
+        help: "hours of the day, in UTC, such as 02:00-05:00, or off, in which pages are rendered that nobody waits for: those of warm-ups and of prerender-refresh",
+        set: |options, given| {
+            options.renderer.quiet = if given.text() == "off" { None } else { Some(given.text().parse()?) };
+            Ok(())
+        },
+        ..SERVERS
+    },
+    ServeSetting {
+        name: "prerender-warm-rate",
+        value: "RATE",
+        default: "off",
+        help: "how many pages a warm-up and prerender-refresh request in a time, such as 30/m; off: one after the other without a pause",
+        set: |options, given| {
+            options.renderer.warm_rate = budget(given.text())?;
+            Ok(())
         },
         ..SERVERS
     },

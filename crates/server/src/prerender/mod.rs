@@ -4,6 +4,11 @@
 //! crawler ── site ── cache ── proxy ── `render-…` ──> renderer ── `site-…` ──> the same site: the page, and what it loads
 //! ```
 
+#[cfg(feature = "prerender")]
+mod commands;
+#[cfg(feature = "prerender")]
+mod metrics;
+
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -12,17 +17,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use flatout_engine::{Address, Listen};
-use flatout_observe::metrics::Family;
-#[cfg(feature = "prerender")]
-use flatout_observe::metrics::{Kind, Value};
 use flatout_prerender::Plan as RendererPlan;
-#[cfg(feature = "prerender")]
-use flatout_prerender::WarmPlan;
 use flatout_proxy::{Address as ServerAddress, Server, Upstream};
 
-use crate::live::Live;
+use crate::Failure;
 use crate::plan::{Checked, Plan};
-use crate::{Failure, prerender};
 
 /// A renderer, and the sites whose pages it renders.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,8 +116,11 @@ pub(crate) fn end(renderer: Option<&Renderer>) {
     let _ = std::fs::remove_dir_all(folder());
 }
 
+/// The message of commands to a server without a renderer.
+const NO_RENDERER: &str = "this server renders no pages: no route has `prerender`";
+
 fn cannot(error: &io::Error) -> Failure {
-    Failure::Run(format!("prerender: {}: {error}", prerender::folder().display()))
+    Failure::Run(format!("prerender: {}: {error}", folder().display()))
 }
 
 #[cfg(feature = "prerender")]
@@ -147,156 +149,6 @@ mod running {
     }
 }
 
-/// Renders pages before they are requested. `lines` has the agent, then the URL of a page or of a sitemap in each line; all have the same
-/// scheme and host.
-#[cfg(feature = "prerender")]
-pub(crate) fn warm(live: &Live, lines: &str) -> Result<String, String> {
-    let opened = live.opened();
-    let renderer = opened.prerender.as_ref().ok_or_else(|| NO_RENDERER.to_owned())?;
-    let mut lines = lines.lines();
-    let agent =
-        lines.next().filter(|agent| !agent.is_empty()).unwrap_or(flatout_prerender::WARM_AGENT).to_owned();
-    let mut plans: Vec<WarmPlan> = Vec::new();
-    for line in lines {
-        let wrong = || {
-            format!(
-                "got `{line}`, need the URL of a page or of a sitemap, such as https://example.org/sitemap.xml"
-            )
-        };
-        let (is_https, rest) = match (line.strip_prefix("https://"), line.strip_prefix("http://")) {
-            (Some(rest), _) => (true, rest),
-            (_, Some(rest)) => (false, rest),
-            _ => return Err(wrong()),
-        };
-        let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let target = if target.is_empty() { "/" } else { target }.to_owned();
-        let site = opened.sites.rendered_site(authority.as_bytes());
-        let site = site.ok_or_else(|| format!("`{authority}`: no site with this host has `prerender`"))?;
-        match plans.iter_mut().find(|plan| plan.is_https == is_https && plan.authority == authority) {
-            Some(plan) => plan.targets.push(target),
-            None => plans.push(WarmPlan {
-                socket: socket("site", site),
-                is_https,
-                authority: authority.to_owned(),
-                targets: vec![target],
-                agent: agent.clone(),
-            }),
-        }
-    }
-    let mut coming = 0;
-    for plan in plans {
-        coming = renderer.warm(plan)?;
-    }
-    Ok(format!("warming up: {coming} pages and sitemaps to come"))
-}
-
-/// What a renderer does, in words.
-#[cfg(feature = "prerender")]
-pub(crate) fn status(live: &Live) -> Result<String, String> {
-    let opened = live.opened();
-    let figures = opened.prerender.as_ref().ok_or_else(|| NO_RENDERER.to_owned())?.figures();
-    let outcomes = flatout_prerender::RenderOutcome::ALL.into_iter().zip(figures.outcomes);
-    let outcomes: Vec<String> =
-        outcomes.map(|(outcome, count)| format!("{} {count}", outcome.label())).collect();
-    let rendered = figures.outcomes.iter().take(2).sum::<u64>().max(1);
-    let page_ms = figures.page_time.as_millis() / u128::from(rendered);
-    Ok(format!(
-        "requests   {}\npages      {} open, {} waiting, {page_ms} ms each, {} MiB, {} killed for their memory\n\
-         browsers   {} started\nfetched    {} requests of pages, and {} refused\nwarm-up    {} done, {} to come",
-        outcomes.join(", "),
-        figures.active,
-        figures.waiting,
-        figures.memory_bytes >> 20,
-        figures.killed,
-        figures.browsers,
-        figures.requests.saturating_sub(figures.refused),
-        figures.refused,
-        figures.warmed,
-        figures.warming,
-    ))
-}
-
-#[cfg(not(feature = "prerender"))]
-pub(crate) fn warm(_: &Live, _: &str) -> Result<String, String> {
-    Err(NO_RENDERER.to_owned())
-}
-
-#[cfg(not(feature = "prerender"))]
-pub(crate) fn status(_: &Live) -> Result<String, String> {
-    Err(NO_RENDERER.to_owned())
-}
-
-const NO_RENDERER: &str = "this server renders no pages: no route has `prerender`";
-
-/// The figures of a renderer for metrics.
-#[cfg(feature = "prerender")]
-pub(crate) fn collect(renderer: &Renderer, into: &mut Vec<Family>) {
-    let figures = renderer.figures();
-    let one = |kind, name, help, value| {
-        let mut family = Family::new(name, kind, help);
-        family.add(&[], value);
-        family
-    };
-    let mut renders =
-        Family::new("flatout_prerender_requests", Kind::Counter, "Requests to the renderer, by outcome");
-    for (outcome, count) in flatout_prerender::RenderOutcome::ALL.into_iter().zip(figures.outcomes) {
-        renders.add(&[("outcome", outcome.label())], Value::Count(count));
-    }
-    let mut times = Family::new(
-        "flatout_prerender_milliseconds",
-        Kind::Counter,
-        "Milliseconds of the renderer's requests, by phase",
-    );
-    for (phase, time) in
-        [("fetch", figures.fetch_time), ("wait", figures.wait_time), ("page", figures.page_time)]
-    {
-        times.add(&[("phase", phase)], Value::Count(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
-    }
-    let mut requests = Family::new(
-        "flatout_prerender_page_requests",
-        Kind::Counter,
-        "Requests of rendered pages, by whether they were refused",
-    );
-    for (refused, count) in
-        [("no", figures.requests.saturating_sub(figures.refused)), ("yes", figures.refused)]
-    {
-        requests.add(&[("refused", refused)], Value::Count(count));
-    }
-    into.extend([
-        renders,
-        times,
-        requests,
-        one(
-            Kind::Gauge,
-            "flatout_prerender_pages",
-            "Pages that are being rendered",
-            Value::Count(figures.active),
-        ),
-        one(
-            Kind::Gauge,
-            "flatout_prerender_waiting",
-            "Requests that wait for a page",
-            Value::Count(figures.waiting),
-        ),
-        one(
-            Kind::Gauge,
-            "flatout_prerender_memory_bytes",
-            "Memory of pages",
-            Value::Count(figures.memory_bytes),
-        ),
-        one(Kind::Counter, "flatout_prerender_browsers", "Browsers started", Value::Count(figures.browsers)),
-        one(
-            Kind::Counter,
-            "flatout_prerender_killed_pages",
-            "Pages killed because of their memory",
-            Value::Count(figures.killed),
-        ),
-    ]);
-}
-
-#[cfg(not(feature = "prerender"))]
-pub(crate) fn collect(_: &Renderer, _: &mut Vec<Family>) {}
-
 #[cfg(not(feature = "prerender"))]
 mod running {
     use crate::Failure;
@@ -308,6 +160,24 @@ mod running {
 
     impl Renderer {
         pub(crate) fn end(&self) {}
+    }
+
+    pub(crate) fn collect(_: &Renderer, _: &mut Vec<flatout_observe::metrics::Family>) {}
+
+    pub(crate) fn snapshot(_: &Renderer) -> flatout_admin::upstreams::RendererSnapshot {
+        Default::default()
+    }
+
+    pub(crate) fn warm(_: &crate::live::Live, _: &str) -> Result<String, String> {
+        Err(super::NO_RENDERER.to_owned())
+    }
+
+    pub(crate) fn preview(_: &crate::live::Live, _: &str) -> Result<String, String> {
+        Err(super::NO_RENDERER.to_owned())
+    }
+
+    pub(crate) fn status(_: &crate::live::Live) -> Result<String, String> {
+        Err(super::NO_RENDERER.to_owned())
     }
 
     pub(crate) fn open(checked: &Checked, _: Option<&Renderer>) -> Result<Option<Renderer>, Failure> {
@@ -322,8 +192,15 @@ mod running {
 
 pub(crate) use running::open;
 
+#[cfg(feature = "prerender")]
+pub(crate) use commands::{preview, status, warm};
+#[cfg(feature = "prerender")]
+pub(crate) use metrics::{collect, snapshot};
+
 /// The renderer.
 #[cfg(feature = "prerender")]
 pub use flatout_prerender::Renderer;
 #[cfg(not(feature = "prerender"))]
 pub use running::Renderer;
+#[cfg(not(feature = "prerender"))]
+pub(crate) use running::{collect, preview, snapshot, status, warm};
