@@ -50,8 +50,8 @@ pub(crate) enum Event {
     Pause(u64),
     /// Another configuration is served, by its number.
     Reload(usize),
-    /// The responses of a resource are purged.
-    Purge(u8),
+    /// The responses of a resource are purged, or marked stale.
+    Purge(u8, bool),
 }
 
 /// The events of a run.
@@ -127,7 +127,8 @@ impl fmt::Display for Words<'_> {
             Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
             Event::Cancel(id) => write!(f, "resets the stream of request {id}"),
             Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
-            Event::Purge(resource) => write!(f, "purge of resource {resource}"),
+            Event::Purge(resource, false) => write!(f, "purge of resource {resource}"),
+            Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),
         }
     }

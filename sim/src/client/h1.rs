@@ -357,6 +357,9 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
         let named = format!("X-Request: {}\r\n{}", planned.id, planned.asks.lines());
         output.extend_from_slice(named.as_bytes());
     }
+    if let Some(own) = planned.own_id() {
+        output.extend_from_slice(format!("X-Request-Id: {own}\r\n").as_bytes());
+    }
     let has_body = matches!(planned.method, "POST" | "PUT");
     let body = body(planned.id, planned.body_length);
     let is_chunked = has_body && random.bool();

@@ -488,6 +488,9 @@ fn head_of(planned: &Planned, has_length: bool) -> http::Request<()> {
             }
         }
     }
+    if let Some(own) = planned.own_id() {
+        request = request.header("x-request-id", own);
+    }
     if has_length {
         request = request.header("content-length", planned.body_length);
     }
