@@ -34,8 +34,8 @@ pub(crate) enum Event {
     Sent(usize),
     /// Bytes were received.
     Received(usize),
-    /// A request begins: its number and its method.
-    Request(u32, &'static str),
+    /// A request begins: its number, and method, target and what else matters.
+    Request(u32, String),
     /// An upstream has read the head of a request.
     SeenHead(u32),
     /// An upstream has read a whole request.
@@ -120,7 +120,7 @@ impl fmt::Display for Words<'_> {
             Event::Reset => f.write_str("sees a reset"),
             Event::Sent(bytes) => write!(f, "sends {bytes} bytes"),
             Event::Received(bytes) => write!(f, "receives {bytes} bytes"),
-            Event::Request(id, method) => write!(f, "begins request {id}: {method}"),
+            Event::Request(id, text) => write!(f, "begins request {id}: {text}"),
             Event::SeenHead(id) => write!(f, "has the head of request {id}"),
             Event::SeenRequest(id) => write!(f, "has all of request {id}"),
             Event::Responds(id, status) => write!(f, "responds to request {id}: {status}"),

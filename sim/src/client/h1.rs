@@ -199,7 +199,7 @@ impl Connection {
         let piece = &self.output[self.sent..self.sent + draw_piece(random, end - self.sent)];
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
-                shared.event(actor, Event::Request(request.planned.id, request.planned.method));
+                shared.event(actor, Event::Request(request.planned.id, request.planned.summary()));
                 shared.model.begin(request.planned.id, shared.moment());
             }
         }

@@ -267,7 +267,7 @@ impl Connection {
             self.planned.push(planned);
             return false;
         };
-        shared.event(actor, Event::Request(planned.id, planned.method));
+        shared.event(actor, Event::Request(planned.id, planned.summary()));
         shared.model.begin(planned.id, shared.moment());
         let rest = Bytes::from(body(planned.id, planned.body_length));
         self.streams.push(Stream {

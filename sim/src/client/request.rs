@@ -18,7 +18,15 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             _ => "GET",
         };
         let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
-        return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks, sends_id };
+        return Planned {
+            id,
+            method,
+            path: "/open",
+            body_length: 0,
+            resource: Some(resource),
+            asks,
+            sends_id,
+        };
     }
     let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
     let path = match random.u8(..10) {

@@ -30,6 +30,15 @@ impl Planned {
         format!("{}/{}?id={}", self.path, self.id % 7, self.id)
     }
 
+    /// For the trace.
+    pub(crate) fn summary(&self) -> String {
+        let fields = self.asks.lines().trim_end().replace("\r\n", "; ");
+        match self.resource {
+            Some(_) => format!("{} {} ({fields})", self.method, self.target()),
+            None => format!("{} {} and {} bytes", self.method, self.target(), self.body_length),
+        }
+    }
+
     /// The id that its client sends.
     pub(crate) fn own_id(&self) -> Option<String> {
         self.sends_id.then(|| format!("client-{}", self.id))
@@ -139,7 +148,8 @@ impl Model {
     /// A resource whose upstream has a request and has not responded: that of the latest.
     pub(crate) fn awaited(&self) -> Option<u8> {
         let is_awaited = |id: &&u32| !self.sent.contains_key(id);
-        let awaited = self.seen.keys().filter(is_awaited).filter_map(|id| Some((id, self.planned[id].resource?)));
+        let awaited =
+            self.seen.keys().filter(is_awaited).filter_map(|id| Some((id, self.planned[id].resource?)));
         awaited.max().map(|(_, resource)| resource)
     }
 
@@ -208,7 +218,9 @@ impl Model {
         let sends = |configuration: &Configuration| configuration.sends_request_id;
         match (planned.own_id(), got) {
             (Some(own), Some(got)) if own == got => Ok(()),
-            (Some(own), got) => Err(format!("request {id}: X-Request-Id is {got:?}, its client has sent {own}")),
+            (Some(own), got) => {
+                Err(format!("request {id}: X-Request-Id is {got:?}, its client has sent {own}"))
+            }
             (None, None) if scene.configurations.iter().all(sends) => {
                 Err(format!("request {id}: an upstream got no X-Request-Id"))
             }
@@ -325,7 +337,12 @@ impl Model {
             ));
         }
         let shows_id = planned.own_id().is_none_or(|own| String::from_utf8_lossy(got.body).contains(&own));
-        if planned.path == DENIED && got.status == 403 && got.is_complete && planned.method != "HEAD" && !shows_id {
+        if planned.path == DENIED
+            && got.status == 403
+            && got.is_complete
+            && planned.method != "HEAD"
+            && !shows_id
+        {
             return Err(format!("request {id}: an error page without the id that the client has sent"));
         }
         if !got.is_complete && !excuse.client {
