@@ -1,26 +1,101 @@
 #!/bin/sh
-# sim/defects.sh [NAME …]: plants each defect of sim/defects in a copy of the sources, runs the simulator, and says after how many
-# seconds it was found. Exit status 1 if one was not found within the limit.
+# sim/defects.sh [--seconds N] [NAME …]: plants each defect of sim/defects in a copy of the sources, runs the simulator for at most N seconds
+# (120 by default), and says after how many the defect was found. Exit status 1 if one was not found, could not be planted or built, or if
+# a run ended otherwise.
 set -eu
 cd "$(dirname "$0")/.."
+root=$PWD
 limit_s=120
-copy=$PWD/target/sim/copy
-log=$PWD/target/sim/defect.log
-[ $# -gt 0 ] || set -- $(cd sim/defects && ls ./*.patch | sed 's|^\./||; s|\.patch$||')
-missed=0
-for name in "$@"; do
-    rm -rf "$copy"
-    mkdir -p "$copy"
-    tar -c --exclude=./.git --exclude=./target --exclude='./bench/*/target' --exclude=./fuzz . | tar -x -C "$copy"
-    patch --quiet --directory="$copy" --strip=1 <"sim/defects/$name.patch"
-    (cd "$copy" && CARGO_PROFILE_DEMO_DEBUG_ASSERTIONS=true cargo build --quiet --profile demo --package sim --target-dir "$OLDPWD/target/sim")
-    began=$(date +%s)
-    if timeout $((limit_s + 20)) target/sim/demo/sim --seconds $limit_s >"$log" 2>&1; then
-        echo "$name: not found in $limit_s s"
-        missed=$((missed + 1))
-    else
-        echo "$name: $(($(date +%s) - began)) s: $(grep -a '^seed\|panicked at' "$log" | tail -n 1 | cut -c 1-150)"
-    fi
+# A run that began before the limit is finished and reduced after it.
+extra_s=60
+usage() {
+    echo "sim/defects.sh: $1; usage: sim/defects.sh [--seconds N] [NAME …]" >&2
+    exit 2
+}
+while [ $# -gt 0 ]; do
+    case $1 in
+        --seconds)
+            limit_s=${2:-}
+            case $limit_s in '' | *[!0-9]* | 0*) usage "--seconds: got '$limit_s', need a whole number from 1 on" ;; esac
+            shift 2
+            ;;
+        -*) usage "unknown flag $1" ;;
+        *) break ;;
+    esac
 done
-rm -rf "$copy"
-[ "$missed" = 0 ]
+[ $# -gt 0 ] || set -- $(cd sim/defects && ls ./*.patch | sed 's|^\./||; s|\.patch$||')
+
+copy=$root/target/sim/copy
+new=$root/target/sim/new
+log=$root/target/sim/defect.log
+# Without a repository around it, or git would look for the files of a patch at the top of the work tree.
+export GIT_CEILING_DIRECTORIES="$root/target/sim"
+
+# One copy for all: only crates that a patch touches are compiled again. What differs is written anew, never with an old date: cargo would
+# take the crate with the former defect for the present one.
+refresh() {
+    rm -rf "$new"
+    mkdir -p "$new" "$copy"
+    tar -c --exclude=./.git --exclude=./target --exclude='./bench/*/target' --exclude=./fuzz . | tar -x -C "$new"
+    (cd "$new" && find . -type f) | while IFS= read -r file; do
+        if ! cmp -s "$new/$file" "$copy/$file"; then
+            mkdir -p "$(dirname "$copy/$file")"
+            cp "$new/$file" "$copy/$file"
+            touch "$copy/$file"
+        fi
+    done
+    (cd "$copy" && find . -type f) | while IFS= read -r file; do
+        [ -e "$new/$file" ] || rm "$copy/$file"
+    done
+    rm -rf "$new"
+}
+
+plant() {
+    (cd "$copy" && git apply "$@" "$root/sim/defects/$name.patch")
+}
+
+build() {
+    (cd "$copy" && CARGO_PROFILE_DEMO_DEBUG_ASSERTIONS=true cargo build --quiet --profile demo --package sim --target-dir "$root/target/sim")
+}
+
+refresh
+found=0
+missed=
+unusable=
+for name in "$@"; do
+    if ! plant 2>"$log"; then
+        echo "$name: the patch does not apply: $(head -n 1 "$log")"
+        unusable="$unusable $name"
+        continue
+    fi
+    if ! build 2>"$log"; then
+        echo "$name: does not build: $(grep -m 1 '^error' "$log" || head -n 1 "$log")"
+        unusable="$unusable $name"
+        plant --reverse
+        continue
+    fi
+    began=$(date +%s)
+    status=0
+    timeout $((limit_s + extra_s)) target/sim/demo/sim --seconds "$limit_s" >"$log" 2>&1 || status=$?
+    took_s=$(($(date +%s) - began))
+    # 1: a rule was broken; 101: the server panicked.
+    case $status in
+        0)
+            echo "$name: not found in $limit_s s"
+            missed="$missed $name"
+            ;;
+        1 | 101)
+            echo "$name: $took_s s: $(grep -a '^seed\|panicked at' "$log" | tail -n 1 | cut -c 1-150)"
+            found=$((found + 1))
+            ;;
+        *)
+            echo "$name: the simulator ended with status $status after $took_s s, which shows nothing"
+            unusable="$unusable $name"
+            ;;
+    esac
+    plant --reverse
+done
+echo "$found of $# found in at most $limit_s s each"
+[ -z "$missed" ] || echo "not found:$missed"
+[ -z "$unusable" ] || echo "not tried:$unusable"
+[ -z "$missed$unusable" ]

@@ -34,8 +34,8 @@ pub(crate) enum Event {
     Sent(usize),
     /// Bytes were received.
     Received(usize),
-    /// A request begins: its number and its method.
-    Request(u32, &'static str),
+    /// A request begins: its number, and method, target and what else matters.
+    Request(u32, String),
     /// An upstream has read the head of a request.
     SeenHead(u32),
     /// An upstream has read a whole request.
@@ -50,8 +50,8 @@ pub(crate) enum Event {
     Pause(u64),
     /// Another configuration is served, by its number.
     Reload(usize),
-    /// The responses of a resource are purged.
-    Purge(u8),
+    /// The responses of a resource are purged, or marked stale.
+    Purge(u8, bool),
 }
 
 /// The events of a run.
@@ -120,14 +120,15 @@ impl fmt::Display for Words<'_> {
             Event::Reset => f.write_str("sees a reset"),
             Event::Sent(bytes) => write!(f, "sends {bytes} bytes"),
             Event::Received(bytes) => write!(f, "receives {bytes} bytes"),
-            Event::Request(id, method) => write!(f, "begins request {id}: {method}"),
+            Event::Request(id, text) => write!(f, "begins request {id}: {text}"),
             Event::SeenHead(id) => write!(f, "has the head of request {id}"),
             Event::SeenRequest(id) => write!(f, "has all of request {id}"),
             Event::Responds(id, status) => write!(f, "responds to request {id}: {status}"),
             Event::Response(id, status) => write!(f, "has the response to request {id}: {status}"),
             Event::Cancel(id) => write!(f, "resets the stream of request {id}"),
             Event::Pause(ms) => write!(f, "pauses for {ms} ms"),
-            Event::Purge(resource) => write!(f, "purge of resource {resource}"),
+            Event::Purge(resource, false) => write!(f, "purge of resource {resource}"),
+            Event::Purge(resource, true) => write!(f, "soft purge of resource {resource}"),
             Event::Reload(number) => write!(f, "reload: configuration {number}"),
         }
     }

@@ -12,10 +12,10 @@ use flatout_server::live::Live;
 use flatout_server::simulation;
 
 use crate::client::Client;
-use crate::model::cache::{Moment, RESOURCES};
+use crate::model::cache::{Moment, RESOURCES, TAGS, tag_name};
 use crate::model::{Model, resource_target};
 use crate::reduce::Reduction;
-use crate::scene::{Scene, TIME_MAX, upstream_path};
+use crate::scene::{APPLICATION, Scene, TIME_MAX, upstream_path};
 use crate::trace::{Actor, Event, Trace};
 use crate::upstream::{Role, Upstream};
 
@@ -30,6 +30,9 @@ const LONG_AFTER_NS: u64 = 5_000_000_000;
 
 /// If nobody has done anything for so long, nobody will.
 const QUIET_NS_MAX: u64 = 6 * TIME_MAX.as_nanos() as u64;
+
+/// The host of all requests.
+const HOST: &str = "a.test";
 
 /// The longest time between two purges.
 const PURGE_PAUSE_NS_MAX: u64 = 2_000_000_000;
@@ -159,8 +162,9 @@ impl World {
             Upstream::new(number, role, &upstream_path(folder.path(), name), random.fork())
         };
         let upstreams = vec![
-            upstream(0, Role::Application, "application", &mut random),
+            upstream(0, Role::Application, APPLICATION[0], &mut random),
             upstream(1, Role::Authorization, "authorization", &mut random),
+            upstream(2, Role::Application, APPLICATION[1], &mut random),
         ];
         let clients: Vec<Client> =
             (0..scene.clients).map(|number| Client::new(number, reduction, random.fork())).collect();
@@ -258,12 +262,25 @@ impl World {
     fn purge(&mut self, shared: &mut Shared<'_>) -> bool {
         let opened = self.live.opened();
         let Some(cache) = &opened.cache else { return false };
-        // The first resource is never purged.
-        let resource = self.random.u8(1..RESOURCES);
-        let url = format!("http://a.test{}", resource_target(resource));
-        cache.purge(&Purge { scope: PurgeScope::Url(url), is_soft: false });
-        shared.event(Actor::Operator, Event::Purge(resource));
-        shared.model.purge(resource, shared.moment());
+        // Most interesting is a purge while its resource is requested.
+        let awaited = shared.model.awaited().filter(|_| self.random.bool());
+        let resource = awaited.unwrap_or_else(|| self.random.u8(..RESOURCES));
+        let is_soft = self.random.u8(..3) == 0;
+        let (scope, purged) = match self.random.u8(..8) {
+            0 => (PurgeScope::All, (0..RESOURCES).collect()),
+            1 => (PurgeScope::Prefix(format!("http://{HOST}/")), (0..RESOURCES).collect()),
+            2 => (PurgeScope::Prefix("http://other.test/".to_owned()), Vec::new()),
+            3 | 4 => {
+                let tag = resource % TAGS;
+                (PurgeScope::Tag(tag_name(tag)), (tag..RESOURCES).step_by(TAGS.into()).collect())
+            }
+            _ => (PurgeScope::Url(format!("http://{HOST}{}", resource_target(resource))), vec![resource]),
+        };
+        cache.purge(&Purge { scope, is_soft });
+        for resource in purged {
+            shared.event(Actor::Operator, Event::Purge(resource, is_soft));
+            shared.model.purge(resource, is_soft, shared.moment());
+        }
         true
     }
 

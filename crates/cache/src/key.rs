@@ -46,6 +46,9 @@ fn usual(is_https: bool, authority: &[u8]) -> (&[u8], &[u8]) {
     (host.strip_suffix(b".").unwrap_or(host), if is_default { b"" } else { port })
 }
 
+/// Fields with a value for each request, by which it is found in logs.
+const REQUEST_NAMES: [&[u8]; 2] = [b"x-request-id", b"traceparent"];
+
 /// Writes the key of a request into `out`: the URL, then the rest. Returns the end of the URL.
 ///
 /// Lines that the site adds and clients cannot choose, such as a user's name, may change the response, so they are
@@ -61,7 +64,7 @@ pub(crate) fn write_key(
     let url_ends = out.len();
     match caching.key {
         Some(key) => out.extend_from_slice(key),
-        None => out.extend_from_slice(forwarded.edits.lines),
+        None => write_lines(forwarded.edits.lines, out),
     }
     // No field value contains this byte, so two keys cannot be confused.
     out.push(0);
@@ -87,6 +90,16 @@ pub(crate) fn write_key(
         out.extend_from_slice(caching.space);
     }
     url_ends
+}
+
+/// Writes the lines that the site adds, without those that name the request: each would have a key of its own.
+fn write_lines(lines: &[u8], out: &mut Vec<u8>) {
+    let names_request = |line: &&[u8]| {
+        let name = line.split(|&byte| byte == b':').next().unwrap_or_default();
+        REQUEST_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+    };
+    let lines = lines.split_inclusive(|&byte| byte == b'\n');
+    lines.filter(|line| !names_request(line)).for_each(|line| out.extend_from_slice(line));
 }
 
 /// A key with its own memory, for what outlives the request, or for another process.
@@ -135,6 +148,13 @@ impl<'a> Key<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_requests_are_not_in_the_key() {
+        let mut out = Vec::new();
+        write_lines(b"X-User: a\r\nX-Request-Id: 1\r\nTraceparent: 2\r\nX-Request-Idx: 3\r\n", &mut out);
+        assert_eq!(out, b"X-User: a\r\nX-Request-Idx: 3\r\n");
+    }
 
     #[test]
     fn one_host_has_one_spelling() {

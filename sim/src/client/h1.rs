@@ -199,7 +199,7 @@ impl Connection {
         let piece = &self.output[self.sent..self.sent + draw_piece(random, end - self.sent)];
         for request in &self.requests {
             if (self.sent..self.sent + piece.len()).contains(&request.begin) {
-                shared.event(actor, Event::Request(request.planned.id, request.planned.method));
+                shared.event(actor, Event::Request(request.planned.id, request.planned.summary()));
                 shared.model.begin(request.planned.id, shared.moment());
             }
         }
@@ -356,6 +356,9 @@ fn write_request(planned: &Planned, random: &mut fastrand::Rng, output: &mut Vec
     if planned.resource.is_some() {
         let named = format!("X-Request: {}\r\n{}", planned.id, planned.asks.lines());
         output.extend_from_slice(named.as_bytes());
+    }
+    if let Some(own) = planned.own_id() {
+        output.extend_from_slice(format!("X-Request-Id: {own}\r\n").as_bytes());
     }
     let has_body = matches!(planned.method, "POST" | "PUT");
     let body = body(planned.id, planned.body_length);

@@ -267,7 +267,7 @@ impl Connection {
             self.planned.push(planned);
             return false;
         };
-        shared.event(actor, Event::Request(planned.id, planned.method));
+        shared.event(actor, Event::Request(planned.id, planned.summary()));
         shared.model.begin(planned.id, shared.moment());
         let rest = Bytes::from(body(planned.id, planned.body_length));
         self.streams.push(Stream {
@@ -487,6 +487,9 @@ fn head_of(planned: &Planned, has_length: bool) -> http::Request<()> {
                 request = request.header(name, value);
             }
         }
+    }
+    if let Some(own) = planned.own_id() {
+        request = request.header("x-request-id", own);
     }
     if has_length {
         request = request.header("content-length", planned.body_length);

@@ -8,6 +8,7 @@ use crate::world::Shared;
 /// Draws a request, of any protocol.
 pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) -> Planned {
     let id = shared.next_id();
+    let sends_id = random.u8(..3) == 0;
     if shared.scene.shares_resources && random.u8(..4) > 0 {
         let resource = random.u8(..RESOURCES);
         let is_plain = resource < PLAIN_RESOURCES;
@@ -17,7 +18,15 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
             _ => "GET",
         };
         let asks = Asks::draw(random, is_plain, shared.model.etag(resource));
-        return Planned { id, method, path: "/open", body_length: 0, resource: Some(resource), asks };
+        return Planned {
+            id,
+            method,
+            path: "/open",
+            body_length: 0,
+            resource: Some(resource),
+            asks,
+            sends_id,
+        };
     }
     let method = *random.choice(&["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"]).expect("some");
     let path = match random.u8(..10) {
@@ -34,5 +43,5 @@ pub(super) fn draw_request(random: &mut fastrand::Rng, shared: &mut Shared<'_>) 
         (_, 3) => random.usize(1..=70_000),
         _ => random.usize(1..=300_000),
     };
-    Planned { id, method, path, body_length, resource: None, asks: Asks::default() }
+    Planned { id, method, path, body_length, resource: None, asks: Asks::default(), sends_id }
 }

@@ -15,6 +15,13 @@ use super::Planned;
 pub(crate) const RESOURCES: u8 = 6;
 pub(crate) const PLAIN_RESOURCES: u8 = 2;
 
+/// Each has a tag, by which its responses are purged.
+pub(crate) const TAGS: u8 = 3;
+
+pub(crate) fn tag_name(tag: u8) -> String {
+    format!("tag-{tag}")
+}
+
 /// What a request says to a cache.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asks {
@@ -203,6 +210,8 @@ pub(crate) struct Removal {
     /// A response that was requested before is removed (a purge), or one that was stored before (an unsafe request).
     pub(crate) before: Moment,
     pub(crate) is_purge: bool,
+    /// It only makes responses stale.
+    pub(crate) is_soft: bool,
     /// When it was confirmed.
     pub(crate) confirmed: Moment,
 }
@@ -226,7 +235,9 @@ pub(crate) fn check(
     if stored.says.varies && stored.planned.asks.language != asks.language {
         return Err("selected by Vary for another language".to_owned());
     }
-    for removal in removals.iter().filter(|removal| removal.target == to.planned.target()) {
+    let target = to.planned.target();
+    let of_target = || removals.iter().filter(|removal| removal.target == target);
+    for removal in of_target().filter(|removal| !removal.is_soft) {
         let was_there = match removal.is_purge {
             true => stored.seen.order < removal.before.order,
             false => stored.whole.is_some_and(|whole| whole.order < removal.before.order),
@@ -256,7 +267,12 @@ pub(crate) fn check(
     if asks.max_age.is_some_and(|most_s| age_s > most_s) {
         return Err(format!("of age {age_s} to a request that says max-age"));
     }
-    may_be_so_old(&latest.says, age_s, settings)
+    let is_expired = of_target().any(|removal| {
+        removal.is_soft
+            && latest.seen.order < removal.before.order
+            && removal.confirmed.order < to.began.order
+    });
+    may_be_so_old(&latest.says, age_s, is_expired, settings)
 }
 
 /// Whether a response may be stored at all.
@@ -287,18 +303,20 @@ fn age_at(latest: &Exchange, at_ns: u64) -> u32 {
     latest.says.age + elapsed_s.saturating_sub(1)
 }
 
-fn may_be_so_old(says: &Says, age_s: u32, settings: Settings) -> Result<(), String> {
+/// `is_expired`: a soft purge has made it stale before its time.
+fn may_be_so_old(says: &Says, age_s: u32, is_expired: bool, settings: Settings) -> Result<(), String> {
     let lifetime_s = says.s_maxage.or(says.max_age).unwrap_or(settings.fresh_s);
-    if age_s < lifetime_s {
+    if age_s < lifetime_s && !is_expired {
         return Ok(());
     }
-    let stale_s = age_s - lifetime_s;
+    let stale_s = age_s.saturating_sub(lifetime_s);
     let of_settings = settings.upstreams_fail && says.s_maxage.is_none() && stale_s <= settings.stale_s;
     let allows = |window: Option<u32>| window.is_some_and(|window_s| window_s > 0 && stale_s <= window_s);
     // An upstream may respond with 500 at any time.
     let is_allowed = allows(says.stale_while_revalidate) || allows(says.stale_if_error) || of_settings;
     match is_allowed && !says.must_revalidate {
         true => Ok(()),
+        false if is_expired => Err("that a soft purge had made stale".to_owned()),
         false => Err(format!("of age {age_s}, with a lifetime of {lifetime_s}")),
     }
 }

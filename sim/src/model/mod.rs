@@ -18,6 +18,8 @@ pub(crate) struct Planned {
     /// It is for one of the resources whose responses may be stored.
     pub(crate) resource: Option<u8>,
     pub(crate) asks: Asks,
+    /// `X-Request-Id`, if its client sends one.
+    pub(crate) sends_id: bool,
 }
 
 impl Planned {
@@ -26,6 +28,20 @@ impl Planned {
             return resource_target(resource);
         }
         format!("{}/{}?id={}", self.path, self.id % 7, self.id)
+    }
+
+    /// For the trace.
+    pub(crate) fn summary(&self) -> String {
+        let fields = self.asks.lines().trim_end().replace("\r\n", "; ");
+        match self.resource {
+            Some(_) => format!("{} {} ({fields})", self.method, self.target()),
+            None => format!("{} {} and {} bytes", self.method, self.target(), self.body_length),
+        }
+    }
+
+    /// The id that its client sends.
+    pub(crate) fn own_id(&self) -> Option<String> {
+        self.sends_id.then(|| format!("client-{}", self.id))
     }
 
     fn is_idempotent(&self) -> bool {
@@ -73,6 +89,8 @@ pub(crate) struct Model {
     /// The last response of each resource that arrived whole.
     latest: HashMap<u8, String>,
     removals: Vec<Removal>,
+    /// The ids of requests that the server has made, and which requests they are for.
+    made_ids: HashMap<String, u32>,
     /// Resources with a request that may change them, or a response that may say that they have changed.
     changed: HashSet<u8>,
     /// Requests that have ended, in any way that is allowed.
@@ -122,10 +140,17 @@ impl Model {
     }
 
     /// A purge of a resource is confirmed. It has begun and ended at this moment.
-    pub(crate) fn purge(&mut self, resource: u8, now: Moment) {
-        self.changed.insert(resource);
+    pub(crate) fn purge(&mut self, resource: u8, is_soft: bool, now: Moment) {
         let target = resource_target(resource);
-        self.removals.push(Removal { target, before: now, is_purge: true, confirmed: now });
+        self.removals.push(Removal { target, before: now, is_purge: true, is_soft, confirmed: now });
+    }
+
+    /// A resource whose upstream has a request and has not responded: that of the latest.
+    pub(crate) fn awaited(&self) -> Option<u8> {
+        let is_awaited = |id: &&u32| !self.sent.contains_key(id);
+        let awaited =
+            self.seen.keys().filter(is_awaited).filter_map(|id| Some((id, self.planned[id].resource?)));
+        awaited.max().map(|(_, resource)| resource)
     }
 
     /// The entity tag of the last response of a resource.
@@ -175,10 +200,41 @@ impl Model {
         // A connection at rest may have ended unnoticed: the request is sent on a new one, which is no retry.
         // A request that gets a stale response may be the one that validates it, after it was sent for itself.
         let most = configurations.iter().map(|it| 2 + it.retries_max + u32::from(it.cache.is_some()));
-        if times > 1 && !planned.is_idempotent() || times > most.max().unwrap_or(1) {
+        let may_repeat = configurations.iter().any(|configuration| configuration.retry_on.non_idempotent);
+        if times > 1 && !planned.is_idempotent() && !may_repeat || times > most.max().unwrap_or(1) {
             return Err(format!("an upstream got request {id} ({method}) {times} times"));
         }
         Ok(planned.clone())
+    }
+
+    /// An upstream has a request with this `X-Request-Id`.
+    pub(crate) fn request_id(
+        &mut self,
+        planned: &Planned,
+        got: Option<&str>,
+        scene: &Scene,
+    ) -> Result<(), String> {
+        let id = planned.id;
+        let sends = |configuration: &Configuration| configuration.sends_request_id;
+        match (planned.own_id(), got) {
+            (Some(own), Some(got)) if own == got => Ok(()),
+            (Some(own), got) => {
+                Err(format!("request {id}: X-Request-Id is {got:?}, its client has sent {own}"))
+            }
+            (None, None) if scene.configurations.iter().all(sends) => {
+                Err(format!("request {id}: an upstream got no X-Request-Id"))
+            }
+            (None, None) => Ok(()),
+            (None, Some(got)) => {
+                let is_made = got.len() == 32 && got.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let other = self.made_ids.insert(got.to_owned(), id).filter(|other| *other != id);
+                match (is_made && scene.configurations.iter().any(sends), other) {
+                    (false, _) => Err(format!("request {id}: X-Request-Id is {got}, which nobody sent")),
+                    (true, Some(other)) => Err(format!("requests {id} and {other} have the same id, {got}")),
+                    (true, None) => Ok(()),
+                }
+            }
+        }
     }
 
     /// An upstream responds to a request. Returns the value of `X-Sent`.
@@ -263,6 +319,7 @@ impl Model {
             413 => is_large,
             429 => any(&|it| it.rate.is_some()),
             // The authorization service could not be asked in time.
+            502 | 503 if any(&|it| !it.retry_on.statuses.is_empty()) => true,
             502 => excuse.upstream || any(&|it| it.has_authorization && it.connections_max < 4096),
             503 => excuse.upstream || any(&|it| it.concurrency.is_some() || it.connections_max < 4096),
             504 if planned.asks.only_if_cached && any(&|it| it.cache.is_some()) => true,
@@ -278,6 +335,15 @@ impl Model {
                 got.status,
                 text.trim()
             ));
+        }
+        let shows_id = planned.own_id().is_none_or(|own| String::from_utf8_lossy(got.body).contains(&own));
+        if planned.path == DENIED
+            && got.status == 403
+            && got.is_complete
+            && planned.method != "HEAD"
+            && !shows_id
+        {
+            return Err(format!("request {id}: an error page without the id that the client has sent"));
         }
         if !got.is_complete && !excuse.client {
             return Err(format!("request {id}: half a response of the server's own"));

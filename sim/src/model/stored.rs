@@ -66,7 +66,7 @@ impl Model {
         if is_unsafe && (200..400).contains(&status) {
             let before = self.began.get(&planned.id).copied().unwrap_or_default();
             let target = resource_target(resource);
-            self.removals.push(Removal { target, before, is_purge: false, confirmed: now });
+            self.removals.push(Removal { target, before, is_purge: false, is_soft: false, confirmed: now });
         }
     }
 
@@ -99,12 +99,15 @@ impl Model {
         });
         for other in others.filter(|other| other.id != planned.id) {
             let sent = self.sent.get(&other.id).map(Vec::as_slice).unwrap_or_default();
-            // A request never waits for one from before a purge, of whatever.
+            // A request never waits for one from before a purge, of whatever, nor gets its response.
             let asked = self.seen.get(&other.id).and_then(|seen| seen.last());
             let is_shared = asked.is_some_and(|asked| {
                 self.removals.iter().all(|removal| !removal.is_purge || removal.confirmed.order < asked.order)
             });
-            if is_shared && sent.is_empty() {
+            if !is_shared {
+                continue;
+            }
+            if sent.is_empty() {
                 return Err(format!(
                     "requests {} and {} for {} are at the upstream together",
                     other.id,

@@ -191,6 +191,7 @@ impl Arrived {
         }
         let now = shared.moment();
         let planned = shared.model.head(method, target, field("x-request"), now, shared.scene)?;
+        shared.model.request_id(&planned, field("x-request-id"), shared.scene)?;
         let added = field("x-added");
         let mut adds = shared.scene.configurations.iter().map(|configuration| configuration.adds_field);
         let is_wrong = match added {

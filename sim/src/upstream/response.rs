@@ -2,7 +2,7 @@
 
 use super::{Arrived, Behaviour, Fault};
 use crate::message::{Framing, body};
-use crate::model::cache::{PLAIN_RESOURCES, Says};
+use crate::model::cache::{PLAIN_RESOURCES, Says, TAGS, tag_name};
 use crate::model::{End, Sent as SentResponse};
 use crate::trace::{Actor, Event};
 use crate::world::Shared;
@@ -66,8 +66,13 @@ pub(super) fn application(
     shared.event(actor, Event::Responds(planned.id, status));
     let field = if confirmed.is_some() { "X-Confirmed" } else { "X-Sent" };
     let mut lines = format!("{field}: {name}\r\n");
-    if planned.resource.is_some() {
+    if let Some(resource) = planned.resource {
         let etag = confirmed.unwrap_or(&name);
+        // In one field or the other, among others.
+        lines += &match resource % 2 {
+            0 => format!("Cache-Tag: all,{}\r\n", tag_name(resource % TAGS)),
+            _ => format!("Surrogate-Key: {} all\r\n", tag_name(resource % TAGS)),
+        };
         lines += &format!("ETag: \"{etag}\"\r\n{}", says.lines());
     }
     Made {
