@@ -128,6 +128,29 @@ fn ids_stay_over_http2_behind_a_guard_and_are_unique_over_an_upgrade() {
 }
 
 #[test]
+fn ids_do_not_keep_responses_from_the_cache() {
+    let (folder, behind) = (Folder::new(), Folder::new());
+    behind.write(
+        "site.kdl",
+        "listen \"127.0.0.1:0\"\nsite \"*\" {\n  response-header set \"Cache-Control\" \"max-age=60\"\n  \
+         respond 200 \"$http_x_request_id\"\n}\n",
+    );
+    let upstream = start(&behind);
+    folder.write(
+        "site.kdl",
+        format!(
+            "listen \"127.0.0.1:0\"\nworkers 1\nsite \"*\" {{\n  request-header set \"X-Request-Id\" \"$request_id\"\n  \
+             cache \"1m\"\n  proxy \"http://{}\"\n}}\n",
+            upstream.address
+        ),
+    );
+    let server = start(&folder);
+    let first = server.get("/", "");
+    assert!(is_made(&first.text()), "{}", first.text());
+    assert_eq!(server.get("/", "").text(), first.text(), "the stored response");
+}
+
+#[test]
 fn a_single_folder_shows_ids_too() {
     let folder = Folder::new();
     folder.write("public/a.txt", "hello");
