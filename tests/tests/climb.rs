@@ -841,13 +841,13 @@ fn changes_of_a_killed_climb_are_undone() {
     let Some(network) = Network::new() else { return };
     let folder = Folder::new();
     let before = network.snapshot();
-    let climb = || {
+    let climb = |duration: &str| {
         let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "4", "--pairs-max", "4"];
         network
             .command(&program("flatout"))
             .arg("climb")
             .args(flags)
-            .args(["-d10ms", "--warmup", "0ms", "-c2", "--profile", "0s"])
+            .args([duration, "--warmup", "0ms", "-c2", "--profile", "0s"])
             .current_dir(&folder.0)
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
@@ -855,15 +855,16 @@ fn changes_of_a_killed_climb_are_undone() {
             .unwrap()
     };
     let begun = Instant::now();
-    assert!(climb().wait_with_output().unwrap().status.success());
+    assert!(climb("-d10ms").wait_with_output().unwrap().status.success());
     let whole = begun.elapsed();
     assert_eq!(network.snapshot(), before);
     let seed = std::process::id();
     let mut found_in_place = 0;
     for moment in 0..20 {
-        let mut child = climb();
-        if moment % 4 == 0 {
-            // Wait until a change is in place, however busy the machine is.
+        // A change that has to be seen must be in place for longer than it takes to look.
+        let awaits_change = moment % 4 == 0;
+        let mut child = climb(if awaits_change { "-d200ms" } else { "-d10ms" });
+        if awaits_change {
             while network.snapshot() == before && child.try_wait().unwrap().is_none() {}
         } else {
             // Every other time, wait until the first rung is tried.
