@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::plan::RenderRate;
 
-/// Clients, and sites, that are told apart. Beyond that the one whose budget is nearest to full is forgotten.
+/// The most clients, or sites, whose budgets are tracked. Beyond that, the one whose budget is nearest to full is forgotten.
 const KEYS_MAX: usize = 10_000;
 
-/// The part of an IPv6 address by which clients are told apart: a client usually has a /64.
+/// The part of an IPv6 address that counts as one client: a client usually has a /64.
 const CLIENT_IPV6_BITS: u32 = 64;
 
 /// The budgets of one kind, by their key. None without a rate.

@@ -68,8 +68,7 @@ pub(crate) struct SiteRenderer {
 impl SiteRenderer {
     /// Responds to a request for a page.
     pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<Full<Bytes>> {
-        let forwarded = request.headers().get(FORWARDED);
-        if forwarded.is_none_or(|forwarded| forwarded.as_bytes() != NO_CLIENT.as_bytes()) {
+        if is_for_client(request.headers()) {
             self.counters.for_clients.fetch_add(1, Ordering::Relaxed);
         }
         let (response, outcome) = self.decide(request.map(drop)).await;
@@ -101,13 +100,12 @@ impl SiteRenderer {
         if !is_page(&fetched) || request.method() != Method::GET {
             return (plain(fetched, "plain"), RenderOutcome::Plain);
         }
-        let forwarded = request.headers().get(FORWARDED).and_then(|value| value.to_str().ok());
-        let is_for_client = forwarded != Some(NO_CLIENT);
-        if is_for_client && !self.pool.is_within_budget(forwarded.and_then(client_of), &self.socket) {
-            let document = Document { url, fetched, is_preview: false };
+        let document = Document { url, fetched, is_preview: false };
+        let client =
+            || request.headers().get(FORWARDED).and_then(|value| value.to_str().ok()).and_then(client_of);
+        if is_for_client(request.headers()) && !self.pool.is_within_budget(client(), &self.socket) {
             return (skipped(document, "budget"), RenderOutcome::Budget);
         }
-        let document = Document { url, fetched, is_preview: false };
         match self.pool.render(&document, fetcher).await {
             Ok(PageResult::Rendered(rendered)) => {
                 let outcome = if rendered.is_late { RenderOutcome::Late } else { RenderOutcome::Rendered };
@@ -126,6 +124,11 @@ impl SiteRenderer {
             Err(RenderFault::Page(fault)) => (skipped(document, fault.label()), RenderOutcome::Failed),
         }
     }
+}
+
+/// Whether somebody waits for the page: it is neither a warm-up nor a refresh.
+fn is_for_client(fields: &HeaderMap) -> bool {
+    fields.get(FORWARDED).is_none_or(|forwarded| forwarded.as_bytes() != NO_CLIENT.as_bytes())
 }
 
 /// The origin of the page: the host of the request, and the scheme that our proxy has added.

@@ -244,10 +244,25 @@ impl LiveUpstream {
             return Ok(found.clone());
         }
         let labels: Vec<&str> = servers.iter().map(|it| it.label.as_str()).collect();
-        let name = &self.plan.name;
-        Err(match labels.is_empty() {
-            true => format!("upstream {name} has no server {address}: it has none at all"),
-            false => format!("upstream {name} has no server {address}; it has {}", labels.join(", ")),
+        Err(no_server(&self.plan.name, address, &labels))
+    }
+}
+
+impl UpstreamState {
+    /// Its server with this address.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn server(&self, address: &Address) -> Result<&ServerStatus, String> {
+        self.servers.iter().find(|it| it.server.address == *address).ok_or_else(|| {
+            let labels: Vec<&str> = self.servers.iter().map(|it| it.label.as_str()).collect();
+            no_server(&self.name, address, &labels)
         })
     }
+}
+
+/// The message for an address that none of an upstream's servers has.
+fn no_server(upstream: &str, address: &Address, labels: &[&str]) -> String {
+    let has = if labels.is_empty() { "none".to_owned() } else { labels.join(", ") };
+    format!("upstream {upstream} has no server {address}; it has {has}")
 }

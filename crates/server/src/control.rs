@@ -272,9 +272,7 @@ impl Running {
         }
         checked.plan().messages.apply();
         for upstream in opened.proxy.lost_changes() {
-            say(format_args!(
-                "upstream {upstream}: the site file has other servers than before: they replace what was changed with `flatout upstream`"
-            ));
+            upstream_state::say_replaced(upstream);
         }
         let proxy = opened.proxy.clone();
         self.live.replace(opened);

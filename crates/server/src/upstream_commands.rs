@@ -127,7 +127,7 @@ impl UpstreamCommands<'_> {
 
     fn remove(&self, upstream: &str, server: &str, by: &str) -> Result<String, String> {
         let state = self.state(upstream)?;
-        let known = server_in(&state, &self.server(&state, server)?)?.clone();
+        let known = state.server(&self.server(&state, server)?.address)?.clone();
         let rest = state.servers.iter().filter(|it| it.server.address != known.server.address);
         let servers: Vec<Server> = rest.map(|it| it.server.clone()).collect();
         self.proxy.set_servers(upstream, &servers)?;
@@ -138,7 +138,7 @@ impl UpstreamCommands<'_> {
 
     fn mode(&self, upstream: &str, server: &str, mode: ServerMode, by: &str) -> Result<String, String> {
         let state = self.state(upstream)?;
-        let known = server_in(&state, &self.server(&state, server)?)?;
+        let known = state.server(&self.server(&state, server)?.address)?;
         let label = &known.label;
         let former = self.proxy.set_mode(upstream, &known.server.address, mode)?;
         let what = match mode {
@@ -166,7 +166,7 @@ impl UpstreamCommands<'_> {
     fn weight(&self, upstream: &str, server: &str, weight: u32, by: &str) -> Result<String, String> {
         check_weight(weight)?;
         let state = self.state(upstream)?;
-        let known = server_in(&state, &self.server(&state, server)?)?;
+        let known = state.server(&self.server(&state, server)?.address)?;
         let former = self.proxy.set_weight(upstream, &known.server.address, weight)?;
         self.journal.note(upstream, &known.label, by);
         let label = &known.label;
@@ -253,20 +253,6 @@ impl UpstreamCommands<'_> {
             false => "; no server is left: requests get 502",
         }
     }
-}
-
-/// The server of an upstream with this address.
-fn server_in<'s>(state: &'s UpstreamState, server: &Server) -> Result<&'s ServerStatus, String> {
-    let found = state.servers.iter().find(|it| it.server.address == server.address);
-    found.ok_or_else(|| {
-        let labels: Vec<&str> = state.servers.iter().map(|it| it.label.as_str()).collect();
-        let has = if labels.is_empty() {
-            "it has none".to_owned()
-        } else {
-            format!("it has {}", labels.join(", "))
-        };
-        format!("upstream {} has no server {}; {has}", state.name, server.address)
-    })
 }
 
 fn check_weight(weight: u32) -> Result<(), String> {

@@ -138,13 +138,17 @@ pub(crate) fn take_over(proxy: &Proxy, changed: &[String]) {
     }
 }
 
+/// Logs that the servers of the site file replace the changes of an upstream.
+pub(crate) fn say_replaced(upstream: &str) {
+    say(format_args!(
+        "upstream {upstream}: the site file has other servers than before: they replace what was changed with `flatout upstream`"
+    ));
+}
+
 /// Applies what was saved of an upstream, unless its plan has other servers than then.
 fn apply(proxy: &Proxy, plan: &Upstream, saved: &SavedUpstream) -> Result<(), String> {
     if saved.upstream != plan.name || saved.planned != SavedServer::planned(plan) {
-        let name = &plan.name;
-        say(format_args!(
-            "upstream {name}: the site file has other servers than before: they replace what was changed with `flatout upstream`"
-        ));
+        say_replaced(&plan.name);
         return Ok(());
     }
     let server = |it: &SavedServer| {

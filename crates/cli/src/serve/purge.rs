@@ -1,13 +1,10 @@
 //! `flatout purge`: removes stored responses of a running server.
 
-use std::path::Path;
-
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, ValueHint};
 use flatout_admin as admin;
 use flatout_cache::{Purge, PurgeScope};
-use flatout_engine::Address;
 
-use super::source::checked;
+use super::admin_client;
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -71,23 +68,10 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     for purge in &purges {
         Purge::from_text(purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
     }
-    let given = text("admin").map(|text| text.parse::<Address>()).transpose();
-    let mut admin = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
-    if let (None, Some(file)) = (&admin, text("config")) {
-        let checked = checked(Path::new(&file)).map_err(Failure::Usage)?;
-        admin = checked.plan().admin.first().cloned();
-    }
-    let Some(address) = admin else {
-        return Err(Failure::Usage(
-            "the site file has no admin listener; add one, or give --admin".to_owned(),
-        ));
-    };
+    let address = admin_client::address(matches)?;
     for purge in &purges {
-        match admin::ask(&address, "/purge", purge.as_bytes()) {
-            Ok(Ok(said)) => print(&format!("{said}\n"))?,
-            Ok(Err(why)) => return Err(Failure::Run(why)),
-            Err(error) => return Err(Failure::Run(format!("{address}: {error}"))),
-        }
+        let message = admin_client::message(&address, admin::ask(&address, "/purge", purge.as_bytes()))?;
+        print(&format!("{message}\n"))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use flatout_engine::Address;
 use flatout_owner::{Here, Listening};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::admin_client;
 use super::source::checked;
 use crate::command::Command;
 use crate::{Failure, print};
@@ -40,20 +41,17 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// Asks the server that `--config` or `--admin` selects: at its admin listener, or else with a signal.
 pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) -> Result<(), Failure> {
-    let given = matches.get_one::<String>("admin").map(|text| text.parse::<Address>());
-    let given = given.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
-    let (mut admin, mut listens) = (given, Vec::new());
+    let (mut admin, mut listens) = (admin_client::named(matches)?, Vec::new());
     if let Some(file) = matches.get_one::<String>("config") {
         let checked = checked(Path::new(file)).map_err(Failure::Usage)?;
         admin = admin.or(checked.plan().admin.first().cloned());
         listens.extend(checked.listens().iter().map(|listen| listen.address.clone()));
     }
     match admin {
-        Some(address) => match admin::ask(&address, path, b"") {
-            Ok(Ok(said)) => print(&format!("{said}\n")),
-            Ok(Err(why)) => Err(Failure::Run(why)),
-            Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
-        },
+        Some(address) => {
+            let message = admin_client::message(&address, admin::ask(&address, path, b""))?;
+            print(&format!("{message}\n"))
+        }
         None => send(&listens, signal, wish),
     }
 }

@@ -1,13 +1,12 @@
 //! `flatout prerender`: what the renderer of a running server does, pages that it is to render before they are requested, and a preview.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_admin as admin;
 use flatout_engine::Address;
 
-use super::source::checked;
+use super::admin_client;
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -80,42 +79,23 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         ("status", 1..) => return Err(Failure::Usage("status: it takes no URL".to_owned())),
         _ => {}
     }
-    let given = text("admin").map(|text| text.parse::<Address>()).transpose();
-    let mut address = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
-    if let (None, Some(file)) = (&address, text("config")) {
-        let checked = checked(Path::new(&file)).map_err(Failure::Usage)?;
-        address = checked.plan().admin.first().cloned();
-    }
-    let Some(address) = address else {
-        return Err(Failure::Usage(
-            "the site file has no admin listener; add one, or give --admin".to_owned(),
-        ));
-    };
+    let address = admin_client::address(matches)?;
     if let ("preview", Some(url)) = (action.as_str(), urls.first()) {
         return preview(&address, url, &text("output").unwrap_or_else(|| PREVIEW_FILE.to_owned()));
     }
     let body = format!("{}\n{}\n", text("agent").unwrap_or_default(), urls.join("\n"));
     let path = if action == "warm" { "/prerender/warm" } else { "/prerender/status" };
-    let message = result(&address, admin::ask(&address, path, body.as_bytes()))?;
+    let message = admin_client::message(&address, admin::ask(&address, path, body.as_bytes()))?;
     print(&format!("{message}\n"))
 }
 
 /// Writes the preview of a page to a file.
 fn preview(address: &Address, url: &str, file: &str) -> Result<(), Failure> {
     let page = admin::ask_within(address, "/prerender/preview", url.as_bytes(), PREVIEW_TIME_MAX);
-    let page = result(address, page)? + "\n";
+    let page = admin_client::message(address, page)? + "\n";
     if file == "-" {
         return print(&page);
     }
     std::fs::write(file, page).map_err(|error| Failure::Run(format!("{file}: {error}")))?;
     print(&format!("wrote {file}; open it in a browser\n"))
-}
-
-/// What an action has reported.
-fn result(address: &Address, asked: std::io::Result<Result<String, String>>) -> Result<String, Failure> {
-    match asked {
-        Ok(Ok(message)) => Ok(message),
-        Ok(Err(why)) => Err(Failure::Run(why)),
-        Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
-    }
 }

@@ -1,14 +1,11 @@
 //! `flatout upstream`: changes the servers of an upstream while the server runs.
 
-use std::path::Path;
-
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint, value_parser};
 use flatout_admin as admin;
 use flatout_admin::upstreams::{UPSTREAM_PATH, UpstreamAction, UpstreamCommand};
-use flatout_engine::Address;
 
-use super::source::checked;
+use super::admin_client;
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -76,23 +73,10 @@ fn arguments(command: clap::Command) -> clap::Command {
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let text = |name| matches.get_one::<String>(name).cloned();
     let command = UpstreamCommand { upstream: text("upstream"), by: Some(user()), action: action(matches)? };
-    let given = text("admin").map(|text| text.parse::<Address>()).transpose();
-    let mut admin = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
-    if let (None, Some(file)) = (&admin, text("config")) {
-        let checked = checked(Path::new(&file)).map_err(Failure::Usage)?;
-        admin = checked.plan().admin.first().cloned();
-    }
-    let Some(address) = admin else {
-        return Err(Failure::Usage(
-            "the site file has no admin listener; add one, or give --admin".to_owned(),
-        ));
-    };
+    let address = admin_client::address(matches)?;
     let body = serde_json::to_vec(&command).map_err(|error| Failure::Run(error.to_string()))?;
-    match admin::ask(&address, UPSTREAM_PATH, &body) {
-        Ok(Ok(said)) => print(&format!("{said}\n")),
-        Ok(Err(why)) => Err(Failure::Run(why)),
-        Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
-    }
+    let message = admin_client::message(&address, admin::ask(&address, UPSTREAM_PATH, &body))?;
+    print(&format!("{message}\n"))
 }
 
 /// The action on the command line.
