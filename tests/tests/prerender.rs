@@ -280,6 +280,11 @@ fn check_and_explain_know_the_route_for_crawlers() {
         ("files \"{F}\"\nprerender\nprerender-pages 65\n", "need 1 to 64"),
         ("files \"{F}\"\nprerender\nprerender-page-memory \"1MiB\"\n", "need at least 128 MiB"),
         ("files \"{F}\"\nprerender\nprerender-allow \"https://127.0.0.1\"\n", "need an origin"),
+        (
+            "files \"{F}\"\nprerender-addresses Gogglebot x\n",
+            "got `Gogglebot`, need the name of a crawler, such as Googlebot",
+        ),
+        ("files \"{F}\"\nprerender-addresses Googlebot x\n", "address file"),
         ("files \"{F}\"\nprerender\nprerender-when \"methd == 'GET'\"\n", "did you mean `method`"),
     ] {
         let (is_right, message) = check(text);

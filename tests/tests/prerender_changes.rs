@@ -13,9 +13,9 @@ use rustix::process::geteuid;
 
 use crate::prerender::{Application, CRAWLER, PERSON, SITE, has_chromium, is_drawn};
 
-/// Draws what it gets of two requests, the second of which begins when the first one has ended. `/upgraded` needs no second one.
+/// Draws what it gets of two requests, the second of which begins when the first one has ended.
 const TWO_STEPS: &str = "(async () => { const one = await (await fetch('/gate')).text(); \
-    const two = location.pathname === '/upgraded' ? ' whole' : await (await fetch('/part.txt')).text(); \
+    const two = await (await fetch('/part.txt')).text(); \
     document.getElementById('root').textContent = 'drawn ' + location.href + ' ' + one + two; })();";
 
 /// A server whose responses wait for the test.
@@ -182,6 +182,26 @@ fn only_verified_crawlers_get_rendered_pages() {
         server.get("/", "User-Agent: Slackbot 1.0\r\n").text().contains("<script"),
         "none but verified ones"
     );
+}
+
+#[test]
+fn crawlers_from_published_addresses_are_verified() {
+    let application = Application::new();
+    let published = r#"{"prefixes": [{"ipv6Prefix": "2001:db8::/32"}, {"ipv4Prefix": "127.0.0.0/8"}]}"#;
+    application.folder.write("google.json", published);
+    application.folder.write("slack.txt", "# none of ours\n192.0.2.0/24\n");
+    let site = "listen \"127.0.0.1:0\"\nrespond 200 \"$crawler_verification\"\n\
+        prerender-addresses Googlebot \"google.json\"\nprerender-addresses slackbot \"slack.txt\"\n";
+    let server = application.start(site);
+    let slack = || server.get("/", "User-Agent: Slackbot 1.0\r\n").text();
+    assert_eq!(server.get("/", CRAWLER).text(), "verified");
+    assert_eq!(slack(), "forged");
+    application.folder.write("slack.txt", "192.0.2.0/24\n127.0.0.1\n");
+    until("the changed file", || slack() == "verified");
+    application.folder.write("slack.txt", "nonsense\n");
+    application.folder.write("google.json", "192.0.2.0/24\n");
+    until("the other changed file", || server.get("/", CRAWLER).text() != "verified");
+    assert_eq!(slack(), "verified", "a file with a mistake changes nothing");
 }
 
 #[test]

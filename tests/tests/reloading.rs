@@ -308,6 +308,7 @@ prerender
 prerender-for ai=off
 prerender-when "method == 'GET'"
 prerender-verify all
+prerender-addresses "GPTBot" "{F}/networks.txt"
 prerender-time "3s"
 prerender-stale "3s"
 prerender-allow "https://a.test"
@@ -428,6 +429,7 @@ fn a_reload_applies_or_refuses_a_change_of_every_setting() {
     let (ports, folder) = (free_ports(), Folder::new());
     flatout_tests::authority::self_sign(&folder);
     fs::copy(folder.0.join("key.pem"), folder.0.join("other.pem")).unwrap();
+    folder.write("networks.txt", "192.0.2.0/24\n");
     folder.write("users", "eve:$2y$12$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa\n");
     let filled = |text: &str| {
         let text = text.replace("{F}", &folder.0.display().to_string());

@@ -254,3 +254,25 @@ fn limits_and_proxy_protocol_can_change() {
     assert!(ask("/").ends_with("[hello 192.0.2.7]"));
     assert!(ask("/long").starts_with("HTTP/1.1 414 "));
 }
+
+#[test]
+fn listeners_of_own_requests_accept_while_others_drain() {
+    let own = Listen { accepts_while_draining: true, .."127.0.0.1:0".parse().unwrap() };
+    let listen = vec!["127.0.0.1:0".parse().unwrap(), own];
+    let running = Running::new(&Plan { listen, workers: Some(1), ..Plan::default() });
+    let addresses: Vec<SocketAddr> = running.handle.addresses().iter().map(tcp).collect();
+    let mut slow = TcpStream::connect(addresses[0]).unwrap();
+    slow.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
+    running.handle.drain();
+    until_refused(|| TcpStream::connect(addresses[0]).map(drop));
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(addresses[1]).unwrap();
+        stream.write_all(GET_ON).unwrap();
+        let found = rest(&mut stream);
+        assert!(found.contains("200 OK") && found.contains("Connection: close\r\n"), "{found}");
+    }
+    slow.write_all(b"st: t\r\n\r\n").unwrap();
+    assert!(rest(&mut slow).ends_with("[hello 127.0.0.1]"));
+    drop(slow);
+    until_refused(|| TcpStream::connect(addresses[1]).map(drop));
+}

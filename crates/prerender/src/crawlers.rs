@@ -50,6 +50,18 @@ impl CrawlerKind {
     }
 }
 
+impl Crawler {
+    /// The crawler of this name in the list; case is ignored.
+    pub fn of(name: &str) -> Option<Crawler> {
+        CRAWLERS.iter().find(|crawler| crawler.name.eq_ignore_ascii_case(name)).copied()
+    }
+
+    /// The names of all crawlers.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        CRAWLERS.iter().map(|crawler| crawler.name)
+    }
+}
+
 /// The longest part of a `User-Agent` that is examined, in bytes.
 const EXAMINED_BYTES_MAX: usize = 512;
 

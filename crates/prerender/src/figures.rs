@@ -1,6 +1,7 @@
 //! What a renderer has done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How a request to the renderer has ended.
@@ -81,6 +82,7 @@ pub(crate) struct Counters {
     pub(crate) refreshed: AtomicU64,
     pub(crate) for_clients: AtomicU64,
     pub(crate) paused: AtomicU64,
+    limits: Mutex<String>,
 }
 
 /// A part of a render's time.
@@ -129,6 +131,8 @@ pub struct Figures {
     pub paused: u64,
     /// Requests to the renderer that a client has caused.
     pub for_clients: u64,
+    /// The limits for all pages of the last browser together, in words, or why there are none; empty before the first browser.
+    pub limits: String,
 }
 
 impl Figures {
@@ -145,6 +149,10 @@ impl Counters {
         if let Some(counter) = self.outcomes.get(at) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn set_limits(&self, limits: &str) {
+        limits.clone_into(&mut self.limits.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn spend(&self, phase: RenderPhase, time: Duration) {
@@ -176,6 +184,7 @@ impl Counters {
             refreshed: of(&self.refreshed),
             paused: of(&self.paused),
             for_clients: of(&self.for_clients),
+            limits: self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 }

@@ -61,6 +61,7 @@ impl Pool {
         let browsers = BrowserPlan {
             program: plan.program.clone(),
             dir,
+            pages: plan.pages,
             page_memory_bytes: plan.page_memory_bytes,
             has_sandbox: plan.has_sandbox,
         };
@@ -159,6 +160,7 @@ impl Pool {
                 let browser = Arc::new(browser);
                 browser.pages.store(1, Ordering::Relaxed);
                 self.counters.browsers.fetch_add(1, Ordering::Relaxed);
+                self.counters.set_limits(&browser.limits);
                 *slot = BrowserSlot { browser: Some(browser.clone()), ..BrowserSlot::default() };
                 Ok(browser)
             }

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 
 use flatout_engine::Request;
 use flatout_lane::names;
-use flatout_prerender::{Dns, Verification, Verifier, count_request};
+use flatout_prerender::{Dns, Verification, Verifier, count_request, crawler};
 
+use super::maps::Tables;
 use super::render::write_target;
 use flatout_gateway::Client;
 
@@ -28,12 +29,23 @@ impl Dns for SystemDns {
 }
 
 /// What is known about the identity of a crawler; nothing for all others.
-pub(crate) fn verification(user_agent: Option<&[u8]>, address: Option<IpAddr>) -> &'static [u8] {
-    let found =
-        user_agent.and_then(|user_agent| match VERIFIER.get_or_init(|| Verifier::start(SystemDns).ok()) {
-            Some(verifier) => verifier.verification(user_agent, address),
-            None => Some(Verification::Unknown),
-        });
+pub(crate) fn verification(
+    user_agent: Option<&[u8]>,
+    address: Option<IpAddr>,
+    tables: &Tables,
+) -> &'static [u8] {
+    let found = user_agent.and_then(|user_agent| {
+        let crawler = crawler(user_agent)?;
+        match address.and_then(|address| tables.is_of_crawler(crawler.name, address)) {
+            Some(true) => Some(Verification::Verified),
+            Some(false) if crawler.domains.is_empty() => Some(Verification::Forged),
+            // Also for an address that is not in a file: it may be newer than that.
+            _ => match VERIFIER.get_or_init(|| Verifier::start(SystemDns).ok()) {
+                Some(verifier) => verifier.verification(user_agent, address),
+                None => Some(Verification::Unknown),
+            },
+        }
+    });
     found.map_or(b"", |verification| verification.name().as_bytes())
 }
 

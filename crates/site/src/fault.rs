@@ -28,6 +28,8 @@ pub enum Place {
     Concurrency(usize),
     /// The map of this index.
     Map(usize),
+    /// The file with addresses of a crawler of this index.
+    CrawlerAddresses(usize),
 }
 
 impl Place {
@@ -47,6 +49,7 @@ impl fmt::Display for Fault {
             Place::Rate(rate) => write!(f, "rate {}: ", rate + 1)?,
             Place::Concurrency(limit) => write!(f, "concurrency limit {}: ", limit + 1)?,
             Place::Map(map) => write!(f, "map {}: ", map + 1)?,
+            Place::CrawlerAddresses(_) => {}
         }
         f.write_str(&self.reason)
     }

@@ -184,7 +184,7 @@ mod tests {
             _ => None,
         };
         let expression = Regex::new("^/(a)/(?P<rest>.*)$").unwrap();
-        let tables = Tables::new(&maps, &[]).unwrap();
+        let tables = Tables::new(&maps, &[], &[]).unwrap();
         let template = Template::parse(template, known).unwrap();
         let text =
             Text::new(&template, Some(&expression), TableCounts { maps: 1, sets: 0 }, Place::Plan).unwrap();
@@ -243,6 +243,6 @@ mod tests {
         assert!(Text::new(&map, None, TableCounts::default(), Place::Plan).is_err());
         // A map that uses itself would recurse for ever.
         let of_itself = Map { name: "m".to_owned(), source: map, ..Map::default() };
-        assert_eq!(Tables::new(&[of_itself], &[]).unwrap_err().place, Place::Map(0));
+        assert_eq!(Tables::new(&[of_itself], &[], &[]).unwrap_err().place, Place::Map(0));
     }
 }

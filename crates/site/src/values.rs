@@ -47,7 +47,9 @@ impl View<'_> {
             }
             Variable::Crawler => crawler_of(head).map_or(b"", |found| found.name.as_bytes()),
             Variable::CrawlerKind => crawler_of(head).map_or(b"", |found| found.kind.name().as_bytes()),
-            Variable::CrawlerVerification => verification(head.field("user-agent"), self.client.address),
+            Variable::CrawlerVerification => {
+                verification(head.field("user-agent"), self.client.address, self.tables)
+            }
             Variable::SiteName => self.site_name.as_bytes(),
             Variable::TlsVersion => self.noted.tls(self.tls).map_or(b"", |(version, _)| version.as_bytes()),
             Variable::TlsCipher => self.noted.tls(self.tls).map_or(b"", |(_, cipher)| cipher.as_bytes()),

@@ -17,8 +17,9 @@ use flatout_proxy::{Address, Forward, Server, SpoolPlan, Tls, Upstream};
 use flatout_push as push;
 use flatout_server::{Issue, SiteListen};
 use flatout_site::plan::{
-    AddressFrom, BadTemplate, Cached, Concurrency, Condition, Expression, ExpressionFault, Limited, Map,
-    PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES, Variable, Vocabulary,
+    AddressFrom, BadTemplate, Cached, Concurrency, Condition, CrawlerAddresses, Expression, ExpressionFault,
+    Limited, Map, PathPolicy, Rate, Reroute, Rewrite, Rules, SetVariable, Template, Trust, VARIABLES,
+    Variable, Vocabulary,
 };
 
 use super::prerender::PrerenderOptions;
@@ -79,6 +80,7 @@ pub(super) struct ServeOptions {
     /// Pages for crawlers, and the browser that draws them.
     pub(super) prerender: PrerenderOptions,
     pub(super) renderer: flatout_prerender::Plan,
+    pub(super) crawler_addresses: Vec<CrawlerAddresses>,
     /// How long a 200 without its own lifetime is fresh; without this setting nothing is cached.
     pub(super) cache_time: Option<Duration>,
     /// How responses are cached, if they are.
@@ -221,6 +223,7 @@ impl ServeOptions {
             spool: SpoolPlan { folder: Some(PathBuf::from("/var/tmp")), ..SpoolPlan::default() },
             prerender: PrerenderOptions::default(),
             renderer: flatout_prerender::Plan::default(),
+            crawler_addresses: Vec::new(),
             cache_time: None,
             caching: Cached::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },

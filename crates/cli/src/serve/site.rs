@@ -70,6 +70,7 @@ impl Built {
                 self.places.routes.get(site).and_then(|site| site.get(route)).cloned()
             }
             Place::Map(map) => nth("map", map),
+            Place::CrawlerAddresses(at) => nth("prerender-addresses", at),
             _ => None,
         };
         let message = match at {
@@ -151,6 +152,7 @@ fn finish(top: ServeOptions, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> 
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);
     sites.sets = std::mem::take(&mut shared.sets);
+    sites.crawler_addresses = top.crawler_addresses;
     sites.trust = top.trust;
     sites.spool = top.spool;
     sites.cache = top.cache;

@@ -55,6 +55,8 @@ pub(crate) struct Start {
     pub(crate) is_secure: bool,
     /// Whether they start with a PROXY protocol header.
     pub(crate) has_proxy_header: bool,
+    /// Whether they are accepted while the server drains ([`Listen::accepts_while_draining`]).
+    pub(crate) in_drain: bool,
     /// The listener's number in the plan ([`Listen::number`]).
     pub(crate) number: u16,
 }
@@ -65,6 +67,7 @@ impl Start {
         Start {
             is_secure: plan.tls.is_some() && !listen.is_plain,
             has_proxy_header: listen.has_proxy_header,
+            in_drain: listen.accepts_while_draining,
             number: listen.number,
         }
     }
@@ -76,6 +79,7 @@ impl Start {
             || Start {
                 is_secure: plan.tls.is_some(),
                 has_proxy_header: plan.handed_over_proxy_header,
+                in_drain: false,
                 number: 0,
             },
             |listen| Start::of(listen, plan),

@@ -67,7 +67,7 @@ impl WorkerLoop {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, start: Start) {
-        let Start { is_secure, has_proxy_header, number } = start;
+        let Start { is_secure, has_proxy_header, number, .. } = start;
         if has_proxy_header && !self.admits_proxy(peer, number) {
             return;
         }
@@ -124,13 +124,20 @@ impl WorkerLoop {
         }
     }
 
+    /// Closes the listeners whose connections are not accepted while the worker drains.
+    pub(super) fn close_for_drain(&mut self) {
+        for listener in self.listeners.extract_if(.., |listener| !listener.start.in_drain) {
+            let _ = self.poll.set().remove(listener.socket.as_fd());
+        }
+    }
+
     pub(super) fn resume_accepting(&mut self) {
         if self.paused && self.shared.has_room() && self.start_accepting().is_err() {
             self.pause_accepting();
         }
     }
 
-    /// Changes the listeners. A draining worker has none any more.
+    /// Changes the listeners. Those of a draining worker do not change.
     pub(super) fn change_listeners(&mut self, change: ListenersChange) {
         if self.drain_deadline.is_some() {
             return;

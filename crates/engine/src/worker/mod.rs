@@ -137,7 +137,8 @@ impl WorkerLoop {
     fn connection_ended(&mut self) {
         if self.drain_deadline.is_some() {
             self.end_if_drained();
-        } else if self.paused {
+        }
+        if self.paused {
             self.resume_accepting();
         }
     }

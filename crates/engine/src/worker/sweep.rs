@@ -57,7 +57,7 @@ impl WorkerLoop {
         }
     }
 
-    /// Stops accepting, closes idle connections, and lets the others finish.
+    /// Stops accepting from clients, closes idle connections, and lets the others finish.
     pub(super) fn drain(&mut self, time_max: Ticks) {
         if self.drain_deadline.is_some() {
             return;
@@ -67,9 +67,7 @@ impl WorkerLoop {
         while std::mem::take(&mut self.accept_again) {
             self.accept_all();
         }
-        self.pause_accepting();
-        self.paused = false;
-        self.listeners.clear();
+        self.close_for_drain();
         self.drain_deadline = Some(self.serving.now.ticks + time_max);
         self.serving.draining = true;
         self.drain_cursor = Some(Cursor::default());

@@ -6,6 +6,7 @@
 //! ```
 
 mod devtools;
+mod group;
 mod memory;
 mod process;
 

@@ -3,7 +3,7 @@
 //! It runs as an unprivileged user in its own sandbox, in a network namespace without any device: even a page that breaks out of the
 //! sandbox reaches no network. It talks to us over two pipes.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::timeout;
 
 use super::devtools::{Devtools, text};
+use super::group::BrowserGroup;
 use super::memory::limit_pages;
 
 /// Time limit of a browser's start.
@@ -34,7 +35,8 @@ const MESSAGES_BYTES_MAX: usize = 4096;
 const USER_OF_ROOT: &str = "nobody";
 
 /// Chromium's descriptors for DevTools are 3 and 4; ours are its stdin and stdout.
-const SHELL_LINE: &str = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null";
+/// It waits for a line, until it is in its control group.
+const SHELL_LINE: &str = "read -r _ && exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null";
 
 /// A network namespace without devices, in a user namespace, so that no privilege is needed.
 const NO_NETWORK: [&str; 5] = ["unshare", "--user", "--map-current-user", "--net", "--"];
@@ -45,6 +47,8 @@ pub(crate) struct BrowserPlan {
     pub(crate) program: PathBuf,
     /// The folder for profiles.
     pub(crate) dir: PathBuf,
+    /// Pages at the same time.
+    pub(crate) pages: usize,
     pub(crate) page_memory_bytes: u64,
     pub(crate) has_sandbox: bool,
 }
@@ -58,6 +62,8 @@ pub(crate) struct Browser {
     pub(crate) pages: AtomicU64,
     /// Memory of its pages, in bytes, and pages that were killed because of it.
     pub(crate) memory: Arc<MemoryFigures>,
+    /// The limits for all pages together, or why there are none.
+    pub(crate) limits: String,
     _child: ChildGroup,
 }
 
@@ -71,6 +77,8 @@ pub(crate) struct MemoryFigures {
 struct ChildGroup {
     child: Child,
     dir: PathBuf,
+    /// Why there is none: browsers do without.
+    limited: Result<BrowserGroup, String>,
 }
 
 impl Drop for ChildGroup {
@@ -83,6 +91,19 @@ impl Drop for ChildGroup {
     }
 }
 
+impl ChildGroup {
+    /// Moves the process into its control group, if it has one, and lets it go on.
+    fn release(&mut self) -> Result<(), String> {
+        if let Ok(group) = &self.limited
+            && let Err(why) = group.add(self.child.id())
+        {
+            self.limited = Err(why);
+        }
+        let input = self.child.stdin.as_mut().ok_or("the browser has no pipes")?;
+        input.write_all(b"\n").map_err(|error| format!("a pipe to the browser: {error}"))
+    }
+}
+
 impl Browser {
     /// Starts a browser. The calling thread must not end before it.
     ///
@@ -90,8 +111,10 @@ impl Browser {
     /// Why it does not start, and what to do.
     pub(crate) async fn start(plan: &BrowserPlan) -> Result<Browser, String> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let dir = plan.dir.join(format!("browser-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-        let (mut child, messages) = spawn(plan, &dir)?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = plan.dir.join(format!("browser-{number}"));
+        let limited = BrowserGroup::make(number, plan.pages, plan.page_memory_bytes);
+        let (mut child, messages) = spawn(plan, &dir, limited)?;
         let pipes = (child.child.stdin.take(), child.child.stdout.take());
         let (Some(input), Some(output)) = pipes else { return Err("the browser has no pipes".to_owned()) };
         let pipes = Sender::from_owned_fd(OwnedFd::from(input))
@@ -104,7 +127,11 @@ impl Browser {
             text(&version, "userAgent").replace("HeadlessChrome", "Chrome") + " flatout-prerender";
         let memory = Arc::new(MemoryFigures::default());
         tokio::spawn(watch_memory(child.child.id(), plan.page_memory_bytes, Arc::downgrade(&memory)));
-        Ok(Browser { devtools, user_agent, pages: AtomicU64::new(0), memory, _child: child })
+        let limits = match &child.limited {
+            Ok(group) => group.limits.clone(),
+            Err(why) => format!("none for all pages together: {why}"),
+        };
+        Ok(Browser { devtools, user_agent, pages: AtomicU64::new(0), memory, limits, _child: child })
     }
 }
 
@@ -121,7 +148,11 @@ async fn watch_memory(group: u32, bytes_max: u64, figures: std::sync::Weak<Memor
 
 type Messages = Arc<Mutex<Vec<u8>>>;
 
-fn spawn(plan: &BrowserPlan, dir: &Path) -> Result<(ChildGroup, Messages), String> {
+fn spawn(
+    plan: &BrowserPlan,
+    dir: &Path,
+    limited: Result<BrowserGroup, String>,
+) -> Result<(ChildGroup, Messages), String> {
     let place = |error: io::Error| format!("{}: {error}", dir.display());
     std::fs::DirBuilder::new().mode(0o700).create(dir).map_err(place)?;
     let user = user_of_browser()?;
@@ -151,7 +182,8 @@ fn spawn(plan: &BrowserPlan, dir: &Path) -> Result<(ChildGroup, Messages), Strin
     }
     let child = end_with_this_thread(&mut command).spawn();
     let child = child.map_err(|error| format!("{}: {error}", plan.program.display()))?;
-    let mut group = ChildGroup { child, dir: dir.to_owned() };
+    let mut group = ChildGroup { child, dir: dir.to_owned(), limited };
+    group.release()?;
     let messages = Messages::default();
     if let Some(stderr) = group.child.stderr.take() {
         let messages = messages.clone();

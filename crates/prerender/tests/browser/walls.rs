@@ -117,6 +117,31 @@ fn frames_of_the_own_site_are_loaded_and_endless_ones_end() {
     assert!(origin.requests().len() < 600, "{} requests", origin.requests().len());
 }
 
+/// Skipped where this process can make no control groups.
+#[test]
+fn browsers_have_limits_for_all_pages_together() {
+    if !has_chromium() {
+        return;
+    }
+    let origin = Origin::new(plan(), |_| page("<p>text"));
+    assert!(origin.get("/").is_rendered());
+    let limits = origin.renderer.figures().limits;
+    if let Some(why) = limits.strip_prefix("none for all pages together: ") {
+        assert!(!why.is_empty());
+        return;
+    }
+    assert!(limits.starts_with("1536 MiB and 1024 threads"), "{limits}");
+    let [id] = origin.browsers()[..] else { panic!("one browser is expected: {:?}", origin.browsers()) };
+    let groups = std::fs::read_to_string(format!("/proc/{id}/cgroup")).unwrap();
+    let own = format!("flatout-browser-{}-", std::process::id());
+    let group = groups.lines().find_map(|line| line.split('/').find(|name| name.starts_with(&own)));
+    let group = group.unwrap_or_else(|| panic!("{groups}")).to_owned();
+    origin.renderer.end();
+    let mut find = std::process::Command::new("find");
+    let left = find.args(["/sys/fs/cgroup", "-type", "d", "-name", &group]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "the group goes with the browser");
+}
+
 #[test]
 fn browsers_have_no_network_and_their_sandbox() {
     if !has_chromium() {

@@ -110,9 +110,11 @@ pub(crate) fn status(live: &Live) -> Result<String, String> {
         names.map(|(crawler, count)| format!("{} {count}", crawler.map_or("other", |it| it.name))).collect();
     let crawlers =
         if names.is_empty() { String::new() } else { format!("\ncrawlers   {}", names.join(", ")) };
+    let limits =
+        if figures.limits.is_empty() { String::new() } else { format!("; limits: {}", figures.limits) };
     Ok(format!(
         "requests   {}\npages      {} open, {} waiting, {page_ms} ms each, {} MiB, {} killed for their memory\n\
-         browsers   {} started\nfetched    {} requests of pages, and {} refused\nwarm-up    {} done, {} to come, {} refreshed{}{crawlers}",
+         browsers   {} started{limits}\nfetched    {} requests of pages, and {} refused\nwarm-up    {} done, {} to come, {} refreshed{}{crawlers}",
         outcomes.join(", "),
         figures.active,
         figures.waiting,

@@ -72,7 +72,8 @@ pub(crate) fn listens(plan: &Plan) -> Vec<(usize, Listen)> {
     let sites = names.filter_map(|name| {
         let at = plan.sites.sites.iter().position(|site| site.name == *name)?;
         let listen = Listen::from(Address::Unix(socket("site", name)));
-        Some((at, Listen { is_plain: true, ..listen }))
+        // Pages of requests that are in progress may load more of the site, also during an upgrade.
+        Some((at, Listen { is_plain: true, accepts_while_draining: true, ..listen }))
     });
     sites.collect()
 }

@@ -91,7 +91,7 @@ impl Compiled {
             return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
         }
         let shared = SharedLimits::after(plan, former.map(|former| &*former.counted))?;
-        let tables = Arc::new(Tables::new(&plan.maps, &plan.sets)?);
+        let tables = Arc::new(Tables::new(&plan.maps, &plan.sets, &plan.crawler_addresses)?);
         let parts = Parts { plan, shared: &shared, tables: &tables };
         let sites = plan.sites.iter().enumerate().map(|(at, site)| CompiledSite::new(parts, at, site));
         Ok(Compiled {

@@ -1,7 +1,8 @@
-//! Entries of a map in a file, which a thread reads again when the file changes. A file with a mistake changes nothing.
+//! Entries of a map, or addresses, in a file, which a thread reads again when the file changes. A file with a mistake changes nothing.
 
 use std::fs::File;
 use std::io::Read;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -9,24 +10,34 @@ use std::time::Duration;
 
 use flatout_engine::say;
 
-use super::super::plan::{MapFile, MapKey, MapKind};
+use super::super::plan::{MapKey, MapKind};
 use super::Tables;
+use super::addresses::networks;
 use super::keys::Keys;
 
 /// The largest file of a map: it is kept in memory.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Entries of one file.
-const ENTRIES_MAX: usize = 1_000_000;
+pub(super) const ENTRIES_MAX: usize = 1_000_000;
 
 /// How often files are compared with their times.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a file has.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FileForm {
+    /// Keys of this kind, each with a value.
+    Map(MapKind),
+    /// Networks.
+    Addresses,
+}
 
 /// The entries of a file.
 #[derive(Debug)]
 pub(super) struct FileTable {
     path: PathBuf,
-    kind: MapKind,
+    form: FileForm,
     entries: RwLock<Arc<Entries>>,
 }
 
@@ -34,6 +45,7 @@ pub(super) struct FileTable {
 struct Entries {
     keys: Keys,
     values: Vec<String>,
+    count: usize,
     stamp: Option<Stamp>,
 }
 
@@ -43,11 +55,16 @@ type Stamp = (u64, u64, i64, i64, i64, i64);
 impl FileTable {
     /// # Errors
     /// The file cannot be read, is too large, or a line of it is wrong.
-    pub(super) fn open(file: &MapFile) -> Result<FileTable, String> {
-        let stamp = stamp(&file.path);
-        let mut entries = read(&file.path, file.kind)?;
+    pub(super) fn open(path: &Path, form: FileForm) -> Result<FileTable, String> {
+        let stamp = stamp(path);
+        let mut entries = read(path, form)?;
         entries.stamp = stamp;
-        Ok(FileTable { path: file.path.clone(), kind: file.kind, entries: RwLock::new(Arc::new(entries)) })
+        Ok(FileTable { path: path.to_owned(), form, entries: RwLock::new(Arc::new(entries)) })
+    }
+
+    /// Whether this address is in one of its networks.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.current().keys.network(address).is_some()
     }
 
     /// Writes the value for a text; returns whether there is one.
@@ -72,12 +89,12 @@ impl FileTable {
         }
         *seen = now;
         let shown = self.path.display();
-        Some(match read(&self.path, self.kind) {
+        Some(match read(&self.path, self.form) {
             Ok(entries) => {
-                let count = entries.values.len();
+                let count = entries.count;
                 *self.entries.write().unwrap_or_else(PoisonError::into_inner) =
                     Arc::new(Entries { stamp: now, ..entries });
-                format!("map file {shown}: read again, {count} entries")
+                format!("{} {shown}: read again, {count} entries", self.form.name())
             }
             Err(reason) => format!("{reason}; the former entries stay in use"),
         })
@@ -119,15 +136,40 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((of.ino(), of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()))
 }
 
-fn read(path: &Path, kind: MapKind) -> Result<Entries, String> {
-    let shown = path.display();
+impl FileForm {
+    fn name(self) -> &'static str {
+        match self {
+            FileForm::Map(_) => "map file",
+            FileForm::Addresses => "address file",
+        }
+    }
+}
+
+fn read(path: &Path, form: FileForm) -> Result<Entries, String> {
+    let shown = format!("{} {}", form.name(), path.display());
     let mut text = String::new();
     let file = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    file.map_err(|error| format!("map file {shown}: {error}"))?;
+    file.map_err(|error| format!("{shown}: {error}"))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("map file {shown}: larger than {FILE_BYTES_MAX} bytes"));
+        return Err(format!("{shown}: larger than {FILE_BYTES_MAX} bytes"));
     }
-    parse(&text, kind).map_err(|reason| format!("map file {shown}{reason}"))
+    let entries = match form {
+        FileForm::Map(kind) => parse(&text, kind),
+        FileForm::Addresses => networks(&text).and_then(|keys| Entries::new(&keys, Vec::new())),
+    };
+    entries.map_err(|reason| format!("{shown}{reason}"))
+}
+
+impl Entries {
+    fn new(keys: &[MapKey], values: Vec<String>) -> Result<Entries, String> {
+        let count = keys.len();
+        Ok(Entries {
+            keys: Keys::new(keys.iter()).map_err(|reason| format!(": {reason}"))?,
+            values,
+            count,
+            stamp: None,
+        })
+    }
 }
 
 /// `KEY VALUE` lines; `#` begins a comment, a `;` at the end is ignored, and quotes keep blanks together.
@@ -152,7 +194,7 @@ fn parse(text: &str, kind: MapKind) -> Result<Entries, String> {
             return Err(wrong(format!("more than {ENTRIES_MAX} entries")));
         }
     }
-    Ok(Entries { keys: Keys::new(keys.iter()).map_err(|reason| format!(": {reason}"))?, values, stamp: None })
+    Entries::new(&keys, values)
 }
 
 /// The first word of a line, and the rest.
@@ -189,7 +231,7 @@ mod tests {
     fn a_changed_file_is_read_and_a_wrong_one_is_reported() {
         let path = std::env::temp_dir().join(format!("flatout-map-{}", std::process::id()));
         std::fs::write(&path, "a 1\n").unwrap();
-        let table = FileTable::open(&MapFile { path: path.clone(), kind: MapKind::Text }).unwrap();
+        let table = FileTable::open(&path, FileForm::Map(MapKind::Text)).unwrap();
         let value = || {
             let mut out = Vec::new();
             table.write(b"A", &mut out).then(|| String::from_utf8(out).unwrap())

@@ -149,7 +149,8 @@ impl Keys {
         longest.copied()
     }
 
-    fn network(&self, address: IpAddr) -> Option<usize> {
+    /// The position of the smallest network that has an address.
+    pub(super) fn network(&self, address: IpAddr) -> Option<usize> {
         match address.to_canonical() {
             address @ IpAddr::V4(_) => self.ipv4.at(number(address)),
             address @ IpAddr::V6(_) => self.ipv6.at(number(address)),

@@ -5,9 +5,11 @@
 //!          Map:  source text ─> keys ─> value, or the entry of a file (read again by a thread when it changes), or the default
 //! ```
 
+mod addresses;
 mod file;
 mod keys;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use regex::bytes::Regex;
@@ -15,9 +17,11 @@ use regex::bytes::Regex;
 use super::cost::steps_of;
 use super::facts::Uses;
 use super::fault::{Fault, Place};
-use super::plan::{Condition, Map, Plan, SetValue, SetVariable, Template, Variable};
+use super::plan::{
+    Condition, CrawlerAddresses, Map, MapFile, Plan, SetValue, SetVariable, Template, Variable,
+};
 use super::render::{Captures, Paths, Text, View};
-use file::FileTable;
+use file::{FileForm, FileTable};
 use keys::Keys;
 
 pub(crate) use file::watch;
@@ -36,6 +40,8 @@ const VALUE_BYTES_MAX: usize = flatout_expression::TEXT_BYTES_MAX;
 pub(crate) struct Tables {
     maps: Vec<MapTable>,
     sets: Vec<CompiledSet>,
+    /// The name of a crawler, and its addresses. Several files may be those of one crawler.
+    crawlers: Vec<(String, Arc<FileTable>)>,
 }
 
 /// How many maps and variables a text may use.
@@ -78,12 +84,16 @@ impl TableCounts {
 }
 
 impl Tables {
-    /// Reads the files of maps.
+    /// Reads the files of maps and those with addresses of crawlers.
     ///
     /// # Errors
     /// A map or a variable uses itself or a later one, too many in turn, or something that only a response has; an invalid
     /// expression; a file that cannot be read.
-    pub(crate) fn new(maps: &[Map], sets: &[SetVariable]) -> Result<Tables, Fault> {
+    pub(crate) fn new(
+        maps: &[Map],
+        sets: &[SetVariable],
+        crawlers: &[CrawlerAddresses],
+    ) -> Result<Tables, Fault> {
         let mut tables = Tables::default();
         for (at, map) in maps.iter().enumerate() {
             let table = MapTable::new(map, at, &tables)?;
@@ -92,6 +102,11 @@ impl Tables {
         for (at, set) in sets.iter().enumerate() {
             let set = CompiledSet::new(set, TableCounts { maps: maps.len(), sets: at }, &tables)?;
             tables.sets.push(set);
+        }
+        for (at, CrawlerAddresses { crawler, path }) in crawlers.iter().enumerate() {
+            let file = FileTable::open(path, FileForm::Addresses);
+            let file = file.map_err(|reason| Place::CrawlerAddresses(at).fault(reason))?;
+            tables.crawlers.push((crawler.clone(), Arc::new(file)));
         }
         Ok(tables)
     }
@@ -134,7 +149,15 @@ impl Tables {
     }
 
     fn files(&self) -> impl Iterator<Item = &Arc<FileTable>> {
-        self.maps.iter().filter_map(|map| map.file.as_ref())
+        let of_crawlers = self.crawlers.iter().map(|(_, file)| file);
+        self.maps.iter().filter_map(|map| map.file.as_ref()).chain(of_crawlers)
+    }
+
+    /// Whether an address is one of those that the operator of a crawler has published; `None` if there is no file of this crawler.
+    pub(crate) fn is_of_crawler(&self, crawler: &str, address: IpAddr) -> Option<bool> {
+        let files = || self.crawlers.iter().filter(|(name, _)| name == crawler);
+        files().next()?;
+        Some(files().any(|(_, file)| file.has(address)))
     }
 
     fn depth_of(&self, set: usize) -> usize {
@@ -154,8 +177,8 @@ impl MapTable {
         // Groups in a value are those of its key.
         let uses =
             values.iter().chain([&default]).fold(Uses::NOTHING, |all, text| all.and(text.uses(tables)));
-        let file =
-            map.file.as_ref().map(FileTable::open).transpose().map_err(|reason| place.fault(reason))?;
+        let open = |file: &MapFile| FileTable::open(&file.path, FileForm::Map(file.kind));
+        let file = map.file.as_ref().map(open).transpose().map_err(|reason| place.fault(reason))?;
         Ok(MapTable {
             uses: uses.without(Uses::CAPTURES).and(source.uses(tables)),
             source,

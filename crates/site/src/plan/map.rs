@@ -70,6 +70,15 @@ pub struct MapFile {
     pub kind: MapKind,
 }
 
+/// A file with the addresses of a crawler: JSON as its operator publishes it, or one network a line. It is read again when it changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrawlerAddresses {
+    /// The crawler's name in the list of crawlers.
+    pub crawler: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
 /// A value of a variable of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetVariable {

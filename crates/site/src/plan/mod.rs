@@ -19,7 +19,7 @@ use flatout_push as push;
 
 pub use condition::{Condition, Expression, ExpressionFault, FACTS, TABLES, Vocabulary, WhenBlock};
 pub use cookies::{CookieFlag, CookieRule, LocationRule, SameSite};
-pub use map::{Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
+pub use map::{CrawlerAddresses, Map, MapFile, MapKey, MapKind, SetValue, SetVariable};
 pub(crate) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
@@ -48,6 +48,8 @@ pub struct Plan {
     pub maps: Vec<Map>,
     /// Values of variables. Each may use maps, and values of a smaller index.
     pub sets: Vec<SetVariable>,
+    /// Addresses that operators of crawlers have published: such crawlers are verified by them instead of by DNS.
+    pub crawler_addresses: Vec<CrawlerAddresses>,
     /// Whose information about the client's address is trusted in requests that belong to no site.
     pub trust: Trust,
     /// The sites.

@@ -1,6 +1,7 @@
 //! Settings of pages that a browser renders for crawlers.
 
-use flatout_prerender::{CrawlerKind, RenderRate};
+use flatout_prerender::{Crawler, CrawlerKind, RenderRate};
+use flatout_site::plan::CrawlerAddresses;
 
 use crate::serve::parse;
 use crate::serve::prerender::VerifiedCrawlers;
@@ -88,6 +89,26 @@ pub(in crate::serve) const PRERENDER: &[ServeSetting] = &[
             Ok(())
         },
         ..ROUTES
+    },
+    ServeSetting {
+        name: "prerender-addresses",
+        value: "CRAWLER FILE",
+        help: "addresses that the operator of a crawler has published, as JSON (googlebot.json, bingbot.json, gptbot.json) or with one network a line: \
+               this crawler is verified by them, and by DNS only from other addresses; the file is read again when it changes",
+        set: |options, given| {
+            let (name, file) = (given.text(), given.value(1).unwrap_or_default());
+            let crawler = Crawler::of(name).ok_or_else(|| {
+                let names: Vec<&str> = Crawler::names().collect();
+                let guess = flatout_config::closest(name, &names).unwrap_or("Googlebot");
+                format!("got `{name}`, need the name of a crawler, such as {guess}")
+            })?;
+            let path = options.path(file);
+            options.crawler_addresses.push(CrawlerAddresses { crawler: crawler.name.to_owned(), path });
+            Ok(())
+        },
+        is_list: true,
+        is_spread: true,
+        ..SERVERS
     },
     ServeSetting {
         name: "prerender-time",
