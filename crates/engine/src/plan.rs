@@ -61,7 +61,7 @@ pub struct Listen {
     /// without one is closed, and so is one whose peer the service does not [trust](crate::Service::believes_proxy).
     pub has_proxy_header: bool,
     /// Whether it accepts connections while the server drains, as long as it has others: for requests on which responses depend
-    /// that are still to be sent. Its connections must not wait for an end of the drain.
+    /// that are still to be sent. Its connections must not wait for an end of the drain. A process that takes over does not get it.
     pub accepts_while_draining: bool,
     /// Its number, for services that respond differently at different addresses
     /// ([`Request::listener`](crate::Request::listener)). Several listeners may have the same one.

@@ -48,13 +48,13 @@ impl Listeners {
         Ok((Entry { id, asked, address, start, file }, bound))
     }
 
-    /// The listeners for a process that is to listen at the same addresses.
+    /// The listeners for a process that is to listen at the same addresses. Those of requests that this process sends itself stay its own.
     ///
     /// # Errors
     /// A worker lacks a socket of a listener: another change is in progress.
     pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
         let mut found = Vec::with_capacity(self.entries.len());
-        for entry in &self.entries {
+        for entry in self.entries.iter().filter(|entry| !entry.start.in_drain) {
             let mut sockets = Vec::with_capacity(workers.len());
             for worker in &mut workers {
                 let at = worker.iter().position(|(id, _)| *id == entry.id);

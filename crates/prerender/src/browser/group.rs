@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_nobody_has_delegated_is_not_changed() {
+    fn a_group_without_delegation_is_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         let refused = delegated(folder.path()).unwrap_err();
         assert!(refused.contains("Delegate=memory pids"), "{refused}");
