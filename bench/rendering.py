@@ -6,7 +6,7 @@ from pathlib import Path
 
 import children
 from parts import main, table
-from servers import ROOT, free_port, program
+from servers import CLIENT_CPU, ROOT, SERVER_CPU, free_port, program
 from smoke import IS_SMOKE, failed, leave_out, sized
 
 FLATOUT = program("flatout")
@@ -89,7 +89,7 @@ class Renderer:
             (app / f"api/{number}.json").write_text(json.dumps({"title": f"Article {number}", "text": f"What article {number} is about."}))
         self.processes, self.port = [], free_port()
         self.log = open(self.folder / "log", "wb")
-        command = [FLATOUT, "serve", str(app), "--spa", "--port", str(self.port)]
+        command = [FLATOUT, "serve", str(app), "--spa", "--port", str(self.port), "--workers", "1"]
         if self.name == "flatout":
             command += ["--prerender", "--prerender-pages", str(self.pages), "--prerender-client-budget", "off", "--prerender-page-time", "30s",
                         "--prerender-queue", "1000"]
@@ -209,7 +209,10 @@ def soak(options):
             own = [line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss_Anon:")]
             samples.append({"renders": min(begin + step, total), "server": int(own[0].split()[1]) << 10, "all": server.memory(),
                             "descriptors": descriptors(pid), "processes": len(tree(pid))})
-            print("  {renders} renders: {descriptors} descriptors, {processes} processes".format(**samples[-1]), file=sys.stderr)
+            found = samples[-1]
+            mib = lambda key: f"{found[key] / (1 << 20):,.1f} MiB"
+            print(f"  {found['renders']:,} renders: {mib('server')} in the server, {mib('all')} with its browser, {found['descriptors']} descriptors, "
+                  f"{found['processes']} processes", file=sys.stderr)
     half = len(samples) // 2
     growth = lambda key: statistics.median(one[key] for one in samples[half:]) - statistics.median(one[key] for one in samples[:max(half, 1)])
     mib = lambda count: f"{count / (1 << 20):,.1f}"
@@ -221,7 +224,33 @@ def soak(options):
     return samples, lines + table(["renders", "server MiB", "with browser MiB", "descriptors", "processes"], rows)
 
 
-PARTS = {"renders": renders, "memory": memory, "soak": soak}
+def hits(options):
+    """A stored page that was rendered, beside the same bytes in an ordinary cache: flatout, on one CPU, the load on another."""
+    runs, header = {}, f"User-Agent: {AGENT}"
+    with Renderer("flatout", PAGES_AT_ONCE) as server:
+        server.render(1)
+        port = free_port()
+        server.start([FLATOUT, "serve", "--to", f"http://127.0.0.1:{server.port}", "--cache", "1d", "--port", str(port), "--workers", "1"])
+        caches = {"rendered pages": (server.processes[0].pid, server.url(1)), "ordinary cache": (server.processes[1].pid, f"http://127.0.0.1:{port}/articles/1")}
+        for pid, _ in caches.values():
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {SERVER_CPU})
+        for at in range(max(options.rounds, 5) if not IS_SMOKE else 1):
+            for name in list(caches) if at % 2 == 0 else list(caches)[::-1]:
+                pid, url = caches[name]
+                command = [FLATOUT, "bench", "--json", "-c", "16", "-d", f"{options.seconds}s", "--pid", str(pid), "--expect-status", "200", "-H", header, url]
+                found = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {CLIENT_CPU}))
+                result = json.loads(found.stdout)
+                cpu = result["server_cpu_us_per_request"]
+                runs.setdefault(name, []).append({"per_s": result["requests_per_s"], "us": cpu["user"] + cpu["kernel"]})
+    ratios = sorted(one["us"] / other["us"] for one, other in zip(runs["rendered pages"], runs["ordinary cache"]))
+    row = lambda name: [name, *(f"{statistics.median(run[key] for run in runs[name]):{form}}" for key, form in (("per_s", ",.0f"), ("us", ".2f")))]
+    lines = ["### Hits", "", "A page in the cache, requested by a crawler: once as it was rendered, and once as the same bytes in the cache of a reverse proxy. CPU time "
+             f"of rendered pages is {statistics.median(ratios):.2f} times that ({ratios[0]:.2f} to {ratios[-1]:.2f}); finding out that it is a crawler is part of it.", ""]
+    return runs, lines + table(["cache", "requests/s", "CPU us a request"], [row(name) for name in runs])
+
+
+PARTS = {"renders": renders, "hits": hits, "memory": memory, "soak": soak}
 
 if __name__ == "__main__":
     flags = {"--renders": {"type": int, "default": sized(10_000, smoke=8), "help": "renders of the part soak"}}

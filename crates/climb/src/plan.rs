@@ -223,6 +223,21 @@ impl Plan {
         }
     }
 
+    /// The objective by what limits: CPU time if our own generator shares the server's CPUs and only the server is changed,
+    /// otherwise throughput.
+    pub fn objective_by_limit(&self, is_lab: bool) -> Objective {
+        let is_ours = matches!((&self.server, &self.generator), (ServerPlan::Command(_), Generator::Own(_)));
+        let target = load::Target::parse_plain(&self.url).ok();
+        let is_loopback = target.is_some_and(|target| match target.remote {
+            load::Remote::Tcp(address) => address.ip().is_loopback(),
+            load::Remote::Unix(_) => false,
+        });
+        match is_ours && is_loopback && !is_lab && self.rungs.iter().all(Rung::is_in_the_server) {
+            true => Objective::Cpu,
+            false => Objective::Throughput,
+        }
+    }
+
     /// How long stacks are sampled in all, before and after: not at all if that took too large a share of the budget.
     pub(crate) fn profiles_time(&self) -> Duration {
         let both = 2 * self.profile_time;
@@ -403,6 +418,25 @@ mod tests {
         ] {
             let message = plan.check().unwrap_err().message;
             assert!(message.contains(expected), "{message}");
+        }
+    }
+    #[test]
+    fn cpu_time_decides_where_the_generator_limits() {
+        let changed = || Variant { server_command: Some("x".to_owned()), ..Variant::default() };
+        let machine =
+            || Variant { set: Some("true".to_owned()), unset: Some("true".to_owned()), ..Variant::default() };
+        let target = load::Target::parse("http://127.0.0.1:1/").unwrap();
+        let request = load::Request::get(&target.host, &target.path);
+        let own = Generator::Own(Box::new(load::Plan::new(target.remote, vec![request])));
+        let ours = ServerPlan::Command("x".to_owned());
+        let local = Plan { generator: own, ..plan(ours.clone(), changed()) };
+        let far = Plan { url: "http://192.0.2.1/".to_owned(), ..local.clone() };
+        let of_the_machine = Plan { rungs: plan(ours.clone(), machine()).rungs, ..local.clone() };
+        let running = Plan { server: ServerPlan::Running(None), ..local.clone() };
+        assert_eq!(local.objective_by_limit(false), Objective::Cpu);
+        assert_eq!(local.objective_by_limit(true), Objective::Throughput);
+        for other in [far, of_the_machine, running, plan(ours, changed())] {
+            assert_eq!(other.objective_by_limit(false), Objective::Throughput, "{other:?}");
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::handshakes::Handshakes;
+use crate::stages::Stage;
 use crate::status::Statuses;
 use crate::subscribe::Sequence;
-use crate::tally::{ErrorKind, Errors, Latency};
+use crate::tally::{ErrorKind, Errors, Latency, StageTally};
 
 /// The result of one run.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub struct Outcome {
     pub lag: Latency,
     /// Complete responses in each second.
     pub series: Vec<u64>,
+    /// By stage, if the plan has some.
+    pub stages: Vec<StageOutcome>,
     /// For subscribers: whether they received every message once.
     pub sequence: Option<Sequence>,
     /// Sent, but without a response when the run ended.
@@ -50,6 +53,31 @@ pub struct Outcome {
     pub server_cpu: Option<ServerCpu>,
     /// Whether it was stopped early.
     pub is_stopped: bool,
+}
+
+/// The result of one stage: of the requests that became due in it, whenever their responses came.
+#[derive(Debug, Clone)]
+pub struct StageOutcome {
+    /// The stage.
+    pub stage: Stage,
+    /// Complete responses.
+    pub requests: u64,
+    /// Errors of all kinds.
+    pub errors: u64,
+    /// From when requests were due.
+    pub latency: Latency,
+}
+
+impl StageOutcome {
+    pub(crate) fn of((stage, tally): (&Stage, StageTally)) -> StageOutcome {
+        let StageTally { requests, errors, latency, .. } = tally;
+        StageOutcome { stage: *stage, requests, errors, latency }
+    }
+
+    /// Complete responses to its requests, for each second of the stage.
+    pub fn responses_per_s(&self) -> f64 {
+        self.requests as f64 / self.stage.time.as_secs_f64().max(1e-9)
+    }
 }
 
 /// CPU use of a thread.

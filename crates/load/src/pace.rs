@@ -6,6 +6,8 @@
 
 use flatout_trial::Random;
 
+use crate::stages::{RateCurve, Stage};
+
 /// How requests follow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
@@ -18,6 +20,21 @@ pub enum Pacing {
         /// How they are spread.
         arrival: Arrival,
     },
+    /// The rates of the plan's stages.
+    Staged {
+        /// How the requests are spread.
+        arrival: Arrival,
+    },
+}
+
+impl Pacing {
+    /// How the requests of an open loop are spread.
+    pub fn arrival(self) -> Option<Arrival> {
+        match self {
+            Pacing::Closed => None,
+            Pacing::Open { arrival, .. } | Pacing::Staged { arrival } => Some(arrival),
+        }
+    }
 }
 
 /// How the requests of an open loop are spread over time.
@@ -44,45 +61,66 @@ pub(crate) enum Pace {
 pub(crate) struct Schedule {
     start_ns: u64,
     end_ns: u64,
-    /// Mean interval between two requests of this thread.
-    interval_ns: f64,
+    rate: ScheduledRate,
     /// From the start to the next request.
     next_ns: f64,
+    /// Requests of all threads before the next one: a whole number, or with random arrivals a sum of random intervals.
+    passed: f64,
     count: u64,
     left: u64,
     poisson: Option<Random>,
-    offset_ns: f64,
+    index: usize,
+    threads: usize,
+}
+
+/// How requests of all threads are spread over time.
+#[derive(Debug)]
+enum ScheduledRate {
+    /// At this mean interval.
+    Even { interval_ns: f64 },
+    /// By stages.
+    Staged(RateCurve),
+}
+
+impl ScheduledRate {
+    /// From the start until this many requests became due.
+    fn due_ns(&mut self, requests: f64) -> f64 {
+        match self {
+            ScheduledRate::Even { interval_ns } => requests * *interval_ns,
+            ScheduledRate::Staged(curve) => curve.due_ns(requests),
+        }
+    }
 }
 
 impl Pace {
     /// The pace of thread `index` of `threads`, from `start_ns` until `end_ns`, for at most `requests_max`.
     pub(crate) fn new(
         pacing: Pacing,
+        stages: &[Stage],
         (index, threads): (usize, usize),
         (start_ns, end_ns): (u64, u64),
         requests_max: u64,
         seed: u64,
     ) -> Pace {
-        match pacing {
-            Pacing::Closed => Pace::Closed { left: requests_max },
-            Pacing::Open { per_s, arrival } => {
-                let interval_ns = 1e9 * threads as f64 / per_s;
-                let mut poisson = (arrival == Arrival::Poisson).then(|| Random::new(seed + index as u64));
-                // Threads take turns, so that together they are evenly spaced too.
-                let offset_ns = interval_ns * index as f64 / threads as f64;
-                let next_ns = poisson.as_mut().map_or(offset_ns, |random| exponential(random, interval_ns));
-                Pace::Open(Schedule {
-                    start_ns,
-                    end_ns,
-                    interval_ns,
-                    next_ns,
-                    count: 0,
-                    left: requests_max,
-                    poisson,
-                    offset_ns,
-                })
-            }
-        }
+        let (rate, arrival) = match pacing {
+            Pacing::Closed => return Pace::Closed { left: requests_max },
+            Pacing::Open { per_s, arrival } => (ScheduledRate::Even { interval_ns: 1e9 / per_s }, arrival),
+            Pacing::Staged { arrival } => (ScheduledRate::Staged(RateCurve::new(stages)), arrival),
+        };
+        let mut schedule = Schedule {
+            start_ns,
+            end_ns,
+            rate,
+            next_ns: 0.0,
+            passed: 0.0,
+            count: 0,
+            left: requests_max,
+            poisson: (arrival == Arrival::Poisson).then(|| Random::new(seed + index as u64)),
+            index,
+            threads,
+        };
+        schedule.advance();
+        Pace::Open(schedule)
     }
 
     /// Takes the next request if it is due at `now_ns`. Returns the start of its latency.
@@ -126,12 +164,19 @@ impl Schedule {
         let due_ns = self.due_ns().filter(|&due_ns| due_ns <= now_ns)?;
         self.count += 1;
         self.left -= 1;
-        self.next_ns = match &mut self.poisson {
-            Some(random) => self.next_ns + exponential(random, self.interval_ns),
-            // By multiplication, because adding up rounded intervals would drift.
-            None => self.offset_ns + self.interval_ns * self.count as f64,
-        };
+        self.advance();
         Some(due_ns)
+    }
+
+    /// Computes when the request of this count is due.
+    fn advance(&mut self) {
+        self.passed = match &mut self.poisson {
+            Some(random) => self.passed + exponential(random, self.threads as f64),
+            // Threads take turns, so that together they are evenly spaced too. By multiplication, because adding up rounded
+            // intervals would drift.
+            None => (self.count * self.threads as u64 + self.index as u64) as f64,
+        };
+        self.next_ns = self.rate.due_ns(self.passed);
     }
 
     fn due_ns(&self) -> Option<u64> {
@@ -153,7 +198,7 @@ mod tests {
     fn all(pacing: Pacing, threads: usize, seed: u64) -> Vec<u64> {
         let mut due = Vec::new();
         for index in 0..threads {
-            let mut pace = Pace::new(pacing, (index, threads), (0, SECOND), u64::MAX, seed);
+            let mut pace = Pace::new(pacing, &[], (index, threads), (0, SECOND), u64::MAX, seed);
             while let Some(at) = pace.next(u64::MAX, true) {
                 due.push(at);
             }
@@ -183,14 +228,14 @@ mod tests {
     #[test]
     fn nothing_is_due_early_or_over_the_count() {
         let pacing = Pacing::Open { per_s: 10.0, arrival: Arrival::Constant };
-        let mut pace = Pace::new(pacing, (0, 1), (SECOND, 5 * SECOND), 3, 0);
+        let mut pace = Pace::new(pacing, &[], (0, 1), (SECOND, 5 * SECOND), 3, 0);
         assert_eq!(pace.next(SECOND - 1, true), None);
         assert_eq!(pace.next(SECOND, true), Some(SECOND));
         assert_eq!(pace.next(SECOND + 99_999_999, true), None);
         assert_eq!(pace.next(9 * SECOND, true), Some(SECOND + 100_000_000));
         assert_eq!(pace.next(9 * SECOND, true), Some(SECOND + 200_000_000));
         assert_eq!(pace.next(9 * SECOND, true), None);
-        let mut closed = Pace::new(Pacing::Closed, (0, 1), (0, SECOND), 1, 0);
+        let mut closed = Pace::new(Pacing::Closed, &[], (0, 1), (0, SECOND), 1, 0);
         assert_eq!(closed.next(5, false), Some(5), "what is not counted is not taken off");
         assert_eq!(closed.next(6, true), Some(6));
         assert_eq!(closed.next(7, true), None);

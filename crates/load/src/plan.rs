@@ -12,6 +12,7 @@ use flatout_wire::h2::STREAMS_MAX_CEILING;
 use crate::handshakes::Security;
 use crate::pace::Pacing;
 use crate::request::Request;
+use crate::stages::{STAGES_MAX, Stage};
 use crate::subscribe::Transport;
 
 /// A complete plan. Made by hand or from flags; [`Plan::check`] reports what is wrong with it.
@@ -40,6 +41,8 @@ pub struct Plan {
     pub warmup: Duration,
     /// How requests follow each other.
     pub pacing: Pacing,
+    /// The rates of an open loop with [`Pacing::Staged`], one after the other; together they take the whole duration.
+    pub stages: Vec<Stage>,
     /// Requests sent at once on a connection; the next follow after all their responses.
     pub pipeline: usize,
     /// A new connection for each request. In the closed loop, latency includes connecting.
@@ -131,6 +134,7 @@ impl Plan {
             requests_max: None,
             warmup: Duration::ZERO,
             pacing: Pacing::Closed,
+            stages: Vec::new(),
             pipeline: 1,
             close: false,
             sources: Vec::new(),
@@ -175,17 +179,17 @@ impl Plan {
                 return fault(field, format!("timeout: got {time:?}, {need}"));
             }
         }
-        if let Pacing::Open { per_s, .. } = self.pacing {
-            if !(per_s > 0.0 && per_s <= RATE_MAX_PER_S) {
-                let need = format!("need more than 0 and at most {RATE_MAX_PER_S}");
-                return fault("pacing", format!("rate: got {per_s}, {need}"));
-            }
-            if self.pipeline > 1 {
-                let why =
-                    "rate and pipeline cannot be combined: with a rate, each request has its own due time";
-                return fault("pipeline", why.to_owned());
-            }
+        if let Pacing::Open { per_s, .. } = self.pacing
+            && !(per_s > 0.0 && per_s <= RATE_MAX_PER_S)
+        {
+            let need = format!("need more than 0 and at most {RATE_MAX_PER_S}");
+            return fault("pacing", format!("rate: got {per_s}, {need}"));
         }
+        if self.pacing != Pacing::Closed && self.pipeline > 1 {
+            let why = "rate and pipeline cannot be combined: with a rate, each request has its own due time";
+            return fault("pipeline", why.to_owned());
+        }
+        self.check_stages()?;
         if self.close && self.pipeline > 1 {
             let why = "a pipeline needs connections that stay open; leave out close or pipeline";
             return fault("pipeline", why.to_owned());
@@ -205,6 +209,39 @@ impl Plan {
         let is_http2 = self.streams.is_some();
         let check = |request: &Request| request.check(is_http2).or_else(|message| fault("requests", message));
         self.requests.iter().try_for_each(check)
+    }
+
+    /// Stages need the pacing of that name and the other way round, and exclude some other settings.
+    fn check_stages(&self) -> Result<(), WrongField> {
+        let fault = |message: String| Err(WrongField { field: "stages", message });
+        let is_staged = matches!(self.pacing, Pacing::Staged { .. });
+        if !is_staged && self.stages.is_empty() {
+            return Ok(());
+        }
+        if !is_staged || self.stages.is_empty() || self.stages.len() > STAGES_MAX {
+            let count = self.stages.len();
+            return fault(format!(
+                "stages: got {count} and {:?}, need 1 to {STAGES_MAX} and staged pacing",
+                self.pacing
+            ));
+        }
+        let highest =
+            self.stages.iter().map(|stage| stage.from_per_s.max(stage.to_per_s)).fold(0.0, f64::max);
+        if !(highest > 0.0 && highest <= RATE_MAX_PER_S) {
+            return fault(format!(
+                "stages: got a highest rate of {highest}, need more than 0 and at most {RATE_MAX_PER_S}"
+            ));
+        }
+        let total: Duration = self.stages.iter().map(|stage| stage.time).sum();
+        if total != self.duration {
+            return fault(format!("stages: they take {total:?}, and the duration is {:?}", self.duration));
+        }
+        if !self.warmup.is_zero() || self.requests_max.is_some() {
+            return fault(
+                "stages have their own times; leave out the warm-up and the number of requests".to_owned(),
+            );
+        }
+        Ok(())
     }
 
     /// Which other settings HTTP/2 requires or excludes.

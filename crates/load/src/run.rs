@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatout_lane::clock;
 
-use crate::outcome::{Outcome, ThreadUse};
+use crate::outcome::{Outcome, StageOutcome, ThreadUse};
 use crate::plan::{Error, Plan};
 use crate::probe::probe;
 use crate::server_cpu::ServerProcesses;
@@ -113,7 +113,7 @@ fn watch_over(
 }
 
 fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
-    let mut tally = Tally::new(plan.pacing != crate::pace::Pacing::Closed);
+    let mut tally = Tally::new(plan.pacing != crate::pace::Pacing::Closed, &plan.stages);
     all.iter().for_each(|one| tally.merge(&one.tally));
     let begin_ns = all.iter().map(|one| one.times.begin_ns).min().unwrap_or(0);
     let end_ns = all.iter().map(|one| one.times.end_ns).max().unwrap_or(0);
@@ -139,6 +139,7 @@ fn merge(plan: &Plan, all: &[ThreadResult]) -> Outcome {
         latency_raw: tally.latency_raw,
         lag: tally.lag,
         series: tally.series,
+        stages: plan.stages.iter().zip(tally.stages).map(StageOutcome::of).collect(),
         sequence: plan.subscribe.map(|_| tally.sequence),
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),

@@ -78,10 +78,7 @@ pub struct FoundRate {
 /// # Errors
 /// As [`run`].
 pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result<FoundRate, Error> {
-    let arrival = match plan.pacing {
-        Pacing::Open { arrival, .. } => arrival,
-        Pacing::Closed => Arrival::Constant,
-    };
+    let arrival = plan.pacing.arrival().unwrap_or(Arrival::Constant);
     let closed = Plan { pacing: Pacing::Closed, ..plan.clone() };
     let outcome = control.run(&closed)?;
     let service = Duration::from_nanos(outcome.latency.histogram().min());

@@ -42,6 +42,10 @@ pub struct Detail {
     pub bytes_read: u64,
     /// Latencies from when requests were due.
     pub latency: Latency,
+    /// Requests that wait for their responses.
+    pub open: u64,
+    /// How long the oldest of them has waited since it was due.
+    pub oldest_wait: Duration,
 }
 
 /// The times of a run, in nanoseconds since boot.
@@ -128,11 +132,16 @@ impl<'p> Shared<'p> {
 impl Counted {
     /// Stores a copy of the counts, unless the last one is being read. Copies a histogram, which costs about 30 µs:
     /// call it at most a few times per second.
-    pub(crate) fn note_detail(&self, tally: &Tally) {
+    pub(crate) fn note_detail(&self, tally: &Tally, open: u64, oldest_wait: Duration) {
         let Ok(mut detail) = self.detail.try_lock() else { return };
-        let (errors, statuses) = (tally.errors, tally.statuses.clone());
-        *detail =
-            Some(Detail { errors, statuses, bytes_read: tally.bytes_read, latency: tally.latency.clone() });
+        *detail = Some(Detail {
+            errors: tally.errors,
+            statuses: tally.statuses.clone(),
+            bytes_read: tally.bytes_read,
+            latency: tally.latency.clone(),
+            open,
+            oldest_wait,
+        });
     }
 
     /// The merged copies of the threads.
@@ -143,6 +152,8 @@ impl Counted {
             sum.statuses += &one.statuses;
             sum.bytes_read += one.bytes_read;
             sum.latency.merge(&one.latency);
+            sum.open += one.open;
+            sum.oldest_wait = sum.oldest_wait.max(one.oldest_wait);
             sum
         })
     }

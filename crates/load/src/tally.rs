@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 use hdrhistogram::Histogram;
 
 use crate::handshakes::Handshakes;
+use crate::stages::Stage;
 use crate::status::Statuses;
 use crate::subscribe::Sequence;
 
@@ -74,6 +75,18 @@ pub(crate) struct Tally {
     pub(crate) last_answer_ns: u64,
     /// For subscribers.
     pub(crate) sequence: Sequence,
+    /// By stage, if the plan has some: requests count in the stage in which they became due.
+    pub(crate) stages: Vec<StageTally>,
+}
+
+/// What happened to the requests of one stage.
+#[derive(Debug, Clone)]
+pub(crate) struct StageTally {
+    /// When it ends, from the start of the counted time.
+    end_ns: u64,
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Latency,
 }
 
 impl ErrorKind {
@@ -201,7 +214,12 @@ impl Latency {
 }
 
 impl Tally {
-    pub(crate) fn new(is_open: bool) -> Tally {
+    pub(crate) fn new(is_open: bool, stages: &[Stage]) -> Tally {
+        let ends = stages.iter().scan(0, |end_ns, stage| {
+            *end_ns += stage.time.as_nanos() as u64;
+            Some(*end_ns)
+        });
+        let stage = |end_ns| StageTally { end_ns, requests: 0, errors: 0, latency: Latency::new() };
         Tally {
             requests: 0,
             errors: Errors::default(),
@@ -216,6 +234,7 @@ impl Tally {
             series: Vec::new(),
             last_answer_ns: 0,
             sequence: Sequence::default(),
+            stages: ends.map(stage).collect(),
         }
     }
 
@@ -226,14 +245,45 @@ impl Tally {
         if let Some(raw) = &mut self.latency_raw {
             raw.record(now_ns.saturating_sub(sent_ns));
         }
+        if let Some(stage) = self.stage(due_ns, begin_ns) {
+            stage.requests += 1;
+            stage.latency.record(now_ns.saturating_sub(due_ns));
+        }
         self.count(now_ns, begin_ns);
     }
 
+    /// Counts errors of requests that became due at `due_ns`.
+    pub(crate) fn fail(&mut self, kind: ErrorKind, count: u64, due_ns: u64, begin_ns: u64) {
+        self.errors.add(kind, count);
+        if let Some(stage) = self.stage(due_ns, begin_ns) {
+            stage.errors += count;
+        }
+    }
+
+    /// The stage of a request that became due at `due_ns`; the last one for later ones.
+    #[inline]
+    fn stage(&mut self, due_ns: u64, begin_ns: u64) -> Option<&mut StageTally> {
+        let last = self.stages.len().checked_sub(1)?;
+        let at = self.stages.iter().position(|stage| due_ns.saturating_sub(begin_ns) < stage.end_ns);
+        self.stages.get_mut(at.unwrap_or(last))
+    }
+
     /// Records how long `count` requests have waited whose responses are no longer expected.
-    pub(crate) fn wait(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, count: u64) {
+    pub(crate) fn wait(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, count: u64, begin_ns: u64) {
         self.latency.record_several(now_ns.saturating_sub(due_ns), count);
+        if let Some(stage) = self.stage(due_ns, begin_ns) {
+            stage.latency.record_several(now_ns.saturating_sub(due_ns), count);
+        }
         if let Some(raw) = &mut self.latency_raw {
             raw.record_several(now_ns.saturating_sub(sent_ns), count);
+        }
+    }
+
+    /// Records how long a request has waited that was never sent.
+    pub(crate) fn leave(&mut self, due_ns: u64, now_ns: u64, begin_ns: u64) {
+        self.latency.record(now_ns.saturating_sub(due_ns));
+        if let Some(stage) = self.stage(due_ns, begin_ns) {
+            stage.latency.record(now_ns.saturating_sub(due_ns));
         }
     }
 
@@ -274,6 +324,11 @@ impl Tally {
         self.series.iter_mut().zip(&other.series).for_each(|(sum, count)| *sum += count);
         self.sequence += other.sequence;
         self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
+        for (stage, other) in self.stages.iter_mut().zip(&other.stages) {
+            stage.requests += other.requests;
+            stage.errors += other.errors;
+            stage.latency.merge(&other.latency);
+        }
     }
 }
 
@@ -283,7 +338,7 @@ mod tests {
 
     #[test]
     fn counts_of_threads_become_one() {
-        let (mut one, mut other) = (Tally::new(true), Tally::new(true));
+        let (mut one, mut other) = (Tally::new(true, &[]), Tally::new(true, &[]));
         one.answer(0, 500, 1_000, 0);
         other.answer(0, 0, 2_500_000_000, 0);
         other.errors.add(ErrorKind::Reset, 2);

@@ -114,12 +114,12 @@ impl<'p> Worker<'p> {
             freed: Vec::with_capacity(STAGE_SOCKETS),
             connecting_count: 0,
             in_flight_count: 0,
-            pace: Pace::new(plan.pacing, threads, (0, 0), 0, plan.seed),
+            pace: Pace::new(plan.pacing, &plan.stages, threads, (0, 0), 0, plan.seed),
             mix: Mix::new(&requests, plan.pipeline, plan.close, threads, plan.seed),
             connector: connector.transpose().map_err(io::Error::other)?,
             streams: plan.streams.map(|count| Streams::new(plan, count, threads)),
             expected: Expected::new(&plan.expect, plan.head_bytes_max, heard),
-            tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed),
+            tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed, &plan.stages),
             buffer: vec![0; READ_BUFFER_BYTES],
             times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX, send_end_ns: u64::MAX },
             now_ns,
@@ -154,7 +154,8 @@ impl<'p> Worker<'p> {
             plan.requests_max.map_or(u64::MAX, |max| share(max as usize, plan.threads, self.index) as u64);
         let span = (times.start_ns, times.end_ns);
         self.times = times;
-        self.pace = Pace::new(plan.pacing, (self.index, plan.threads), span, requests_max, plan.seed);
+        let threads = (self.index, plan.threads);
+        self.pace = Pace::new(plan.pacing, &plan.stages, threads, span, requests_max, plan.seed);
         self.now_ns = clock::nanoseconds();
         let mut cpu = clock::thread_cpu();
         let mut is_warming = !plan.warmup.is_zero();
@@ -187,8 +188,17 @@ impl<'p> Worker<'p> {
         progress.note(self.tally.requests, &self.tally.errors);
         if self.shared.plan.live && self.now_ns >= self.next_telling_ns {
             self.next_telling_ns = self.now_ns + TELLING_NS;
-            progress.note_detail(&self.tally);
+            progress.note_detail(&self.tally, self.in_flight_count, self.oldest_wait());
         }
+    }
+
+    /// How long the oldest open request has waited since it was due.
+    fn oldest_wait(&self) -> Duration {
+        let open = self.connections.iter().filter_map(|connection| match &connection.session {
+            Some(session) => session.oldest_due_ns(),
+            None => (connection.in_flight > 0).then_some(connection.due_ns),
+        });
+        Duration::from_nanos(open.min().map_or(0, |due_ns| self.now_ns.saturating_sub(due_ns)))
     }
 
     fn is_over(&self) -> bool {
@@ -238,7 +248,8 @@ impl<'p> Worker<'p> {
         for connection in self.connections.iter().filter(|connection| connection.in_flight > 0) {
             if self.now_ns.saturating_sub(connection.due_ns) > longest_ns {
                 let count = u64::from(connection.in_flight);
-                self.tally.wait(connection.due_ns, connection.since_ns, self.now_ns, count);
+                let (due_ns, sent_ns) = (connection.due_ns, connection.since_ns);
+                self.tally.wait(due_ns, sent_ns, self.now_ns, count, self.times.begin_ns);
             }
         }
     }
@@ -249,7 +260,7 @@ impl<'p> Worker<'p> {
             // Requests that were due and found no free connection have waited at least until now.
             while let Some(due_ns) = self.pace.next(self.now_ns, true) {
                 if self.is_counted(due_ns) {
-                    self.tally.latency.record(self.now_ns - due_ns);
+                    self.tally.leave(due_ns, self.now_ns, self.times.begin_ns);
                     unsent += 1;
                 }
             }

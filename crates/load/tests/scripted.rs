@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use attempts::attempts;
 use flatout_load::{
-    Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Sequence, Target, Transport,
-    run, trials,
+    Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Sequence, Stage, Target,
+    Transport, run, trials,
 };
 use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::websocket::{Opcode, UpgradeOffer, write_frame};
@@ -332,6 +332,38 @@ fn constant_and_random_arrivals() {
         assert_eq!(outcome.errors.sum(), 0);
         assert!(outcome.latency_raw.is_some());
     }
+}
+
+/// From the 101st request on, the server takes 5 ms: all of the second stage.
+#[test]
+fn each_stage_has_its_own_rate_and_latency() {
+    attempts(|| {
+        let served = Arc::new(AtomicU64::new(0));
+        let target = serve(move |mut stream, _| {
+            while request(&mut stream) {
+                if served.fetch_add(1, Ordering::Relaxed) >= 100 {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                let _ = stream.write_all(GOOD.as_bytes());
+            }
+        });
+        let stages: Vec<Stage> =
+            ["200ms:500", "400ms:0..100", "100ms:0"].map(|text| text.parse().unwrap()).to_vec();
+        let pacing = Pacing::Staged { arrival: Arrival::Constant };
+        let duration = Duration::from_millis(700);
+        let outcome = go(&Plan { pacing, stages, duration, threads: 2, connections: 2, ..plan(&target) });
+        let counted: Vec<(u64, u64)> =
+            outcome.stages.iter().map(|stage| (stage.requests, stage.errors)).collect();
+        assert_eq!(counted, [(100, 0), (20, 0), (0, 0)]);
+        assert_eq!(outcome.requests, 120);
+        let p50 = |at: usize| Duration::from_nanos(outcome.stages[at].latency.percentile(50.0));
+        assert!(
+            p50(0) < Duration::from_millis(5) && p50(1) >= Duration::from_millis(5),
+            "{:?} {:?}",
+            p50(0),
+            p50(1)
+        );
+    });
 }
 
 /// One stall of half a second in two seconds at 1000 requests per second: a quarter of the requests become due in it
@@ -692,6 +724,11 @@ fn trials_have_a_median() {
 fn plans_that_cannot_be_are_refused() {
     let target = answering(GOOD);
     let good = || plan(&target);
+    let staged = |text: &str| Plan {
+        pacing: Pacing::Staged { arrival: Arrival::Constant },
+        stages: vec![text.parse().unwrap()],
+        ..good()
+    };
     for (plan, expected) in [
         (Plan { threads: 0, ..good() }, "threads: got 0"),
         (Plan { connections: 0, ..good() }, "connections: got 0"),
@@ -704,6 +741,11 @@ fn plans_that_cannot_be_are_refused() {
             "rate: got NaN",
         ),
         (Plan { pacing: Pacing::Open { per_s: 0.0, arrival: Arrival::Constant }, ..good() }, "rate: got 0"),
+        (Plan { stages: staged("60s:5").stages, ..good() }, "staged pacing"),
+        (Plan { stages: Vec::new(), ..staged("60s:5") }, "got 0"),
+        (staged("60s:0"), "got a highest rate of 0"),
+        (staged("9s:5"), "they take 9s, and the duration is 60s"),
+        (Plan { requests_max: Some(1), ..staged("60s:5") }, "leave out the warm-up"),
         (Plan { close: true, pipeline: 2, ..good() }, "leave out close or pipeline"),
         (Plan { requests: Vec::new(), ..good() }, "no request"),
     ] {

@@ -1,7 +1,8 @@
 //! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
 
 use flatout_load::{
-    Arrival, ErrorKind, Handshakes, Latency, Outcome, Pacing, Request, Security, Sequence, Transport,
+    Arrival, ErrorKind, Handshakes, Latency, Outcome, Pacing, Request, Security, Sequence, StageOutcome,
+    Transport,
 };
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
@@ -65,9 +66,24 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
         let step = |step: &flatout_load::find_max::RateStep| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
         fields.insert("steps".to_owned(), measured.steps.iter().map(step).collect());
     }
+    if !measured.outcome.stages.is_empty() {
+        fields.insert("stages".to_owned(), measured.outcome.stages.iter().map(stage).collect());
+    }
     if let Some(comparison) = &measured.comparison {
         compared(comparison, fields);
     }
+}
+
+fn stage(found: &StageOutcome) -> Value {
+    json!({
+        "seconds": found.stage.time.as_secs_f64(),
+        "from_per_s": found.stage.from_per_s,
+        "to_per_s": found.stage.to_per_s,
+        "requests": found.requests,
+        "requests_per_s": found.responses_per_s(),
+        "errors": found.errors,
+        "latency_ns": latency(&found.latency),
+    })
 }
 
 fn tls(outcome: &Outcome, handshakes: &Handshakes) -> Value {
@@ -131,11 +147,14 @@ fn latency(latency: &Latency) -> Value {
 
 fn setup(measured: &Measured) -> Value {
     let plan = &measured.plan;
-    let (rate, arrival) = match plan.pacing {
-        Pacing::Closed => (Value::Null, Value::Null),
-        Pacing::Open { per_s, arrival: Arrival::Constant } => (json!(per_s), json!("constant")),
-        Pacing::Open { per_s, arrival: Arrival::Poisson } => (json!(per_s), json!("poisson")),
+    let rate = match plan.pacing {
+        Pacing::Open { per_s, .. } => json!(per_s),
+        Pacing::Closed | Pacing::Staged { .. } => Value::Null,
     };
+    let arrival = plan.pacing.arrival().map(|arrival| match arrival {
+        Arrival::Constant => "constant",
+        Arrival::Poisson => "poisson",
+    });
     json!({
         "url": measured.url,
         "remote": plan.remote.to_string(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use flatout_load::find_max::RateStep;
-use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence};
+use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence, StageOutcome};
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
@@ -33,6 +33,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     if plan.pacing != Pacing::Closed || plan.connections > 1000 {
         let _ = writeln!(out, "  {} connections were open at the end", count(outcome.connections_held));
     }
+    stages(&mut out, &outcome.stages);
     curve(&mut out, &measured.steps);
     if let Some(comparison) = &measured.comparison {
         compared(&mut out, &measured.url, comparison);
@@ -73,8 +74,10 @@ pub fn how(plan: &Plan) -> String {
         (Some(transport), _) => format!("subscribed by {}", transport.name()),
         (None, Pacing::Closed) => "closed loop".to_owned(),
         (None, Pacing::Open { per_s, arrival }) => {
-            let arrival = if arrival == Arrival::Poisson { "poisson" } else { "constant" };
-            format!("open loop at {per_s:.0} requests/s, {arrival}")
+            format!("open loop at {per_s:.0} requests/s, {}", spread(arrival))
+        }
+        (None, Pacing::Staged { arrival }) => {
+            format!("open loop in {}, {}", several(plan.stages.len(), "stage"), spread(arrival))
         }
     };
     let pipeline = if plan.pipeline > 1 { format!(", {} pipelined", plan.pipeline) } else { String::new() };
@@ -84,6 +87,13 @@ pub fn how(plan: &Plan) -> String {
         None => String::new(),
     };
     format!("{pacing}{pipeline}{streams}{close}")
+}
+
+fn spread(arrival: Arrival) -> &'static str {
+    match arrival {
+        Arrival::Constant => "constant",
+        Arrival::Poisson => "poisson",
+    }
 }
 
 fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
@@ -215,6 +225,28 @@ fn costs(out: &mut String, outcome: &Outcome) {
         outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();
     let each = outcome.client_cpu_us_per_request();
     let _ = writeln!(out, "  CPU of the client: {each:.2} µs per request, threads at {}", shares.join(", "));
+}
+
+/// Each stage: what was offered, and what has come back.
+fn stages(out: &mut String, stages: &[StageOutcome]) {
+    if stages.is_empty() {
+        return;
+    }
+    let heads = ["p50", "p99", "max", "errors"].map(|head| format!("{head:>10}")).concat();
+    let _ = writeln!(out, "  {:>8} {:>17} {:>13}{heads}", "stage", "offered/s", "responses/s");
+    for found in stages {
+        let (latency, stage) = (&found.latency, &found.stage);
+        let rate = |per_s: f64| count(per_s.round() as u64);
+        let offered = match stage.from_per_s == stage.to_per_s {
+            true => rate(stage.to_per_s),
+            false => format!("{}..{}", rate(stage.from_per_s), rate(stage.to_per_s)),
+        };
+        let times = [latency.percentile(50.0), latency.percentile(99.0), latency.max()];
+        let times = times.map(|ns| format!("{:>10}", time(ns as f64))).concat();
+        let (length, responses) = (round_time(stage.time.as_nanos() as f64), rate(found.responses_per_s()));
+        let _ =
+            writeln!(out, "  {length:>8} {offered:>17} {responses:>13}{times}{:>10}", count(found.errors));
+    }
 }
 
 fn curve(out: &mut String, steps: &[RateStep]) {

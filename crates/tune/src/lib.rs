@@ -72,7 +72,7 @@ pub use session::{Begun, Fate, Session, Undone};
 pub use settings::{Commands, Setting};
 pub use system::{RunError, System};
 pub use tuning::{About, Advice, Consent, Counter, Needs, Proof, Risk, Scope, Tuning};
-pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
+pub use tunings::{Holder, TAPS, TUNINGS, find, holders, without_effect};
 
 /// Default path of the journal: on disk, because it must survive a crash.
 pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";

@@ -26,6 +26,11 @@ pub trait Tuning: Sync {
     /// It cannot be read here, and why.
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown>;
 
+    /// The kernel parameter that it sets, if it is one.
+    fn parameter(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The evidence that it needs to be suggested.
     fn proof(&self) -> Proof {
         Proof::Setting

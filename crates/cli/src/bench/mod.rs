@@ -30,6 +30,10 @@ pub(crate) const COMMAND: Command = Command {
     examples: &[
         ("flatout bench http://127.0.0.1:8080/ -c 64", "as fast as 64 connections are served, for 10 s"),
         ("flatout bench URL -c 64 -R 50000 --report out.html", "50,000 requests/s, whatever the server does"),
+        (
+            "flatout bench URL -c 64 --stage 30s:100..5000 --stage 1m:5000 --stage 30s:0",
+            "a ramp, a steady minute, and the end of it: figures for each stage",
+        ),
         ("flatout bench URL --find-max --slo p99=5ms", "the highest rate at which p99 stays below 5 ms"),
         (
             "flatout bench URL --require 'p99<20ms' --require 'errors<0.1%' --junit out.xml",

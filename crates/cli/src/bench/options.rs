@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use flatout_load::find_max::Slo;
-use flatout_load::{Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security, Target, Transport, list};
+use flatout_load::{
+    Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security, Stage, Target, Transport, list,
+};
 use flatout_report::require::Requirement;
 
 use crate::Failure;
@@ -36,6 +38,7 @@ pub(crate) struct BenchOptions {
     pub(crate) trials: usize,
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) arrival: Arrival,
+    pub(crate) stages: Vec<Stage>,
     pub(crate) hold: Option<usize>,
     pub(crate) find_max: bool,
     pub(crate) objective: Option<Slo>,
@@ -82,6 +85,7 @@ impl Default for BenchOptions {
             trials: 1,
             rate_per_s: None,
             arrival: Arrival::Constant,
+            stages: Vec::new(),
             hold: None,
             find_max: false,
             objective: None,
@@ -162,6 +166,7 @@ impl BenchOptions {
             requests_max: self.requests_max,
             warmup: self.warmup()?,
             pacing: self.pacing()?,
+            stages: self.stages.clone(),
             pipeline: self.pipeline,
             close: self.close,
             subscribe,
@@ -210,6 +215,9 @@ impl BenchOptions {
     }
 
     fn duration(&self) -> Duration {
+        if !self.stages.is_empty() {
+            return self.stages.iter().map(|stage| stage.time).sum();
+        }
         self.duration.unwrap_or(match self.requests_max {
             Some(_) => DURATION_BY_COUNT,
             None if self.is_of_many() => DURATION_OF_MANY,
@@ -225,6 +233,17 @@ impl BenchOptions {
     }
 
     fn pacing(&self) -> Result<Pacing, String> {
+        if !self.stages.is_empty() {
+            if self.rate_per_s.is_some()
+                || self.hold.is_some()
+                || self.duration.is_some()
+                || self.is_of_many()
+            {
+                let message = "--stage sets rates and times; leave out --rate, --hold, --duration, --find-max, --vs and --vs-cmd";
+                return Err(message.to_owned());
+            }
+            return Ok(Pacing::Staged { arrival: self.arrival });
+        }
         match (self.rate_per_s, self.hold) {
             (Some(_), Some(_)) => Err("--hold sets the rate itself; leave out --rate".to_owned()),
             (Some(per_s), None) => Ok(Pacing::Open { per_s, arrival: self.arrival }),

@@ -184,6 +184,17 @@ const RATE: &[Setting<BenchOptions>] = &[
         },
     },
     Setting {
+        name: "stage",
+        value: "TIME:RATE",
+        default: "",
+        help: "a stage of an open loop, such as 30s:100, or 30s:100..5000, in which the rate grows evenly; again for the next stage; latency, \
+               responses and errors are shown for each",
+        set: |options, text| {
+            options.stages.push(text.parse()?);
+            Ok(())
+        },
+    },
+    Setting {
         name: "arrival",
         value: "constant|poisson",
         default: "constant",

@@ -80,11 +80,16 @@ fn draw_rate(frame: &mut Frame<'_>, area: Rect, progress: &RunProgress) {
     let block = framed("Requests/s");
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [figures, plot] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(inner);
+    let [figures, plot] = Layout::vertical([Constraint::Length(3), Constraint::Min(1)]).areas(inner);
     let now = progress.seconds.last().map_or_else(|| progress.mean_per_s(), |second| second.requests_per_s);
+    let open = progress.detail.as_ref().map_or(0, |detail| detail.open);
+    let oldest = progress.detail.as_ref().map(|detail| detail.oldest_wait).filter(|_| open > 0);
+    let oldest = oldest.map_or_else(String::new, |wait| format!("  oldest {}", time(wait.as_nanos() as f64)));
+    let oldest = Span::from(oldest).dim();
     let lines = vec![
         Line::from(vec![" last second ".into(), right(&count(now as u64), 14).bold().fg(Color::Green)]),
         Line::from(vec![" mean        ".into(), right(&count(progress.mean_per_s() as u64), 14)]),
+        Line::from(vec![" open        ".into(), right(&count(open), 14), oldest]),
     ];
     frame.render_widget(Paragraph::new(lines), figures);
     let from = progress.seconds.len().saturating_sub(usize::from(plot.width));
@@ -249,9 +254,16 @@ mod tests {
         assert!(drawn(&progress, 80, 24).contains("warming up"));
         run(&plan, &AtomicBool::new(false), &mut |live| progress.take(live)).unwrap();
         let text = drawn(&progress, 80, 24);
-        for expected in
-            ["flatout bench http://a/", "s left", "p99.9", "Latency histogram", "404", "bad status", "≤"]
-        {
+        for expected in [
+            "flatout bench http://a/",
+            "s left",
+            " open ",
+            "p99.9",
+            "Latency histogram",
+            "404",
+            "bad status",
+            "≤",
+        ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert_eq!(progress.seconds.len(), 1, "{text}");

@@ -51,7 +51,7 @@ pub(crate) struct ClimbOptions {
     pub(crate) state: Option<PathBuf>,
     pub(crate) root: Option<PathBuf>,
     pub(crate) is_resumed: bool,
-    pub(crate) objective: Objective,
+    pub(crate) objective: Option<Objective>,
     pub(crate) load_rate: Option<LoadRate>,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
@@ -88,7 +88,7 @@ impl Default for ClimbOptions {
             state: None,
             root: None,
             is_resumed: false,
-            objective: Objective::Throughput,
+            objective: None,
             load_rate: None,
             width_max: None,
             pairs_min: None,
@@ -181,7 +181,7 @@ impl ClimbOptions {
         let defaults = Plan::new(server, url, generator, rungs);
         let pairs_min = self.pairs_min.unwrap_or(defaults.pairs_min);
         let plan = Plan {
-            objective: self.objective,
+            objective: self.objective.unwrap_or_else(|| defaults.objective_by_limit(self.is_lab)),
             load_rate: self.load_rate,
             interface: self.interface.clone(),
             config,

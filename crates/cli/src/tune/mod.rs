@@ -435,6 +435,9 @@ fn find(name: &str) -> Result<&'static dyn Tuning, Failure> {
 /// The tuning of this name, or a suggestion.
 pub(crate) fn known(name: &str) -> Result<&'static dyn Tuning, String> {
     flatout_tune::find(name).ok_or_else(|| {
+        if let Some(why) = flatout_tune::without_effect(name) {
+            return format!("`{name}` is no tuning: {why}");
+        }
         let names: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
         let guess = closest(name, &names);
         let guess = guess.map_or_else(|| WHICH.to_owned(), |guess| format!("did you mean `{guess}`?"));

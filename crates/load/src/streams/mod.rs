@@ -105,6 +105,11 @@ impl Session {
         self.is_left
     }
 
+    /// When the oldest pending request was due.
+    pub(crate) fn oldest_due_ns(&self) -> Option<u64> {
+        self.table.iter().map(|stream| stream.due_ns).min()
+    }
+
     /// Requests that wait for their responses.
     pub(crate) fn in_flight(&self) -> usize {
         self.table.len()

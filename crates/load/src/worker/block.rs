@@ -23,7 +23,7 @@ impl Worker<'_> {
         self.now_ns = start_ns;
         self.times = Times { start_ns, begin_ns: start_ns, end_ns: u64::MAX, send_end_ns };
         let threads = (self.index, plan.threads);
-        self.pace = Pace::new(plan.pacing, threads, (start_ns, send_end_ns), u64::MAX, seed);
+        self.pace = Pace::new(plan.pacing, &plan.stages, threads, (start_ns, send_end_ns), u64::MAX, seed);
         // Connections that the server closed at the end of the last block are opened again.
         self.next_sweep_ns = start_ns;
         let (requests, errors) = (self.tally.requests, self.tally.errors);
@@ -57,7 +57,7 @@ impl Worker<'_> {
 
     /// Forgets what was counted so far: it was the warm-up.
     pub(crate) fn forget(&mut self) {
-        self.tally = Tally::new(self.pace.is_open());
+        self.tally = Tally::new(self.pace.is_open(), &[]);
     }
 
     /// The latencies since then.

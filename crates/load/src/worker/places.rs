@@ -110,7 +110,7 @@ impl Worker<'_> {
             Moved::Bytes(0) | Moved::Broken => self.reconnect(at),
             Moved::WouldBlock => {}
             Moved::Bytes(_) => {
-                self.tally.errors.add(ErrorKind::Malformed, 1);
+                self.tally.fail(ErrorKind::Malformed, 1, self.now_ns, self.times.begin_ns);
                 self.reconnect(at);
             }
         }
@@ -148,7 +148,7 @@ impl Worker<'_> {
         self.in_flight_count -= u64::from(connection.in_flight);
         let is_prepared = self.times.begin_ns != u64::MAX;
         if self.is_failure_counted(due_ns) || !is_prepared {
-            self.tally.errors.add(kind, failed);
+            self.tally.fail(kind, failed, due_ns, self.times.begin_ns);
         }
         if kind == ErrorKind::Timeout
             && self.is_failure_counted(due_ns)
@@ -156,7 +156,7 @@ impl Worker<'_> {
         {
             // Its latency is at least this long. Leaving out the slowest requests would improve the percentiles.
             let sent_ns = self.connections[at].since_ns;
-            self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
+            self.tally.wait(due_ns, sent_ns, self.now_ns, failed, self.times.begin_ns);
         }
         if is_made && self.shared.plan.subscribe.is_none() {
             return self.reconnect(at);

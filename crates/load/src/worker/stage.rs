@@ -205,7 +205,7 @@ impl Worker<'_> {
                     if taken < end && connection.in_flight == 1 {
                         // There are bytes after the complete response: the connection cannot be trusted.
                         self.answered(at, Answered { keep_alive: false, ..answered });
-                        self.tally.errors.add(ErrorKind::Malformed, 1);
+                        self.tally.fail(ErrorKind::Malformed, 1, self.now_ns, self.times.begin_ns);
                         return self.reconnect(at);
                     }
                     self.answered(at, answered);
@@ -267,7 +267,7 @@ impl Worker<'_> {
             }
             self.tally.statuses.add(status);
             if let Some(kind) = answered.error {
-                self.tally.errors.add(kind, 1);
+                self.tally.fail(kind, 1, due_ns, self.times.begin_ns);
             }
         }
         match (answered.keep_alive, left) {

@@ -148,7 +148,7 @@ impl Worker<'_> {
         let kind = if is_end && session.is_left() { ErrorKind::GoAway } else { kind };
         session.fail(kind, &mut streams.ended);
         if streams.ended.is_empty() && (self.is_counted(self.now_ns) || self.times.begin_ns == u64::MAX) {
-            self.tally.errors.add(kind, 1);
+            self.tally.fail(kind, 1, self.now_ns, self.times.begin_ns);
         }
         self.count_ended();
         self.reconnect(at);
@@ -185,11 +185,11 @@ impl Worker<'_> {
                 self.tally.statuses.add(status);
             }
             if let Some(kind) = error {
-                self.tally.errors.add(kind, 1);
+                self.tally.fail(kind, 1, due_ns, self.times.begin_ns);
             }
             if error == Some(ErrorKind::Timeout) {
                 // Its latency is at least this long. Leaving out the slowest requests would improve the percentiles.
-                self.tally.wait(due_ns, since_ns, self.now_ns, 1);
+                self.tally.wait(due_ns, since_ns, self.now_ns, 1, self.times.begin_ns);
             }
         }
         if let Some(streams) = &mut self.streams {

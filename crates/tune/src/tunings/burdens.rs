@@ -204,13 +204,21 @@ const BURDENS: &[Burden] = &[
     ("conntrack-max", ENA, &[("/proc/sys/net/netfilter/nf_conntrack_max", "65536\n")], &[]),
     ("file-max", ENA, &[("/proc/sys/fs/file-max", "98304\n")], &[]),
     ("nr-open", ENA, &[("/proc/sys/fs/nr_open", "65536\n")], &[]),
+    ("sack", ENA, &[("/proc/sys/net/ipv4/tcp_sack", "0\n")], &[]),
+    ("window-scaling", ENA, &[("/proc/sys/net/ipv4/tcp_window_scaling", "0\n")], &[]),
+    ("timestamps", ENA, &[("/proc/sys/net/ipv4/tcp_timestamps", "0\n")], &[]),
+    ("syncookies", ENA, &[("/proc/sys/net/ipv4/tcp_syncookies", "0\n")], &[]),
+    ("abort-on-overflow", ENA, &[("/proc/sys/net/ipv4/tcp_abort_on_overflow", "1\n")], &[]),
+    ("syn-retries", ENA, &[("/proc/sys/net/ipv4/tcp_syn_retries", "6\n")], &[]),
 ];
 
 /// Tunings that lower a value on purpose.
 const LOWERING: &[&str] = &[
+    "abort-on-overflow",
     "numa-balancing",
     "notsent-lowat",
     "synack-retries",
+    "syn-retries",
     "swap",
     "tw-reuse",
     "autocorking",

@@ -9,6 +9,7 @@ mod coalescing;
 mod congestion;
 mod conntrack;
 mod conntrack_hash;
+mod copied;
 mod cpu_quota;
 mod cstates;
 mod default_qdisc;
@@ -52,6 +53,7 @@ use std::sync::LazyLock;
 
 use crate::tuning::Tuning;
 
+pub use copied::without_effect;
 pub use taps::{Holder, NAME as TAPS, holders};
 
 const OF_THEIR_OWN: &[&dyn Tuning] = &[
@@ -97,7 +99,7 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 
 /// Every tuning, the largest expected gain first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
-    let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
+    let sysctls = sysctls::SYSCTLS.iter().chain(copied::COPIED).map(|sysctl| sysctl as &dyn Tuning);
     let facts = facts::FACTS.iter().chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
     let mut all: Vec<&dyn Tuning> =
@@ -106,7 +108,10 @@ pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     all
 });
 
-/// The tuning with this name.
+/// The tuning with this name, or of the kernel parameter with this name, whole or its last part.
 pub fn find(name: &str) -> Option<&'static dyn Tuning> {
-    TUNINGS.iter().copied().find(|tuning| tuning.about().name == name)
+    let is_of = |tuning: &&dyn Tuning| {
+        tuning.about().name == name || tuning.parameter().is_some_and(|key| copied::is_named(key, name))
+    };
+    TUNINGS.iter().copied().find(is_of)
 }

@@ -14,15 +14,17 @@ use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// A sysctl and its wanted value.
 pub(super) struct Sysctl {
-    about: About,
-    key: &'static str,
-    aim: Aim,
-    effect: fn(&Host) -> Result<Counter, Unknown>,
+    pub(super) about: About,
+    /// The evidence that it needs to be suggested.
+    pub(super) proof: Proof,
+    pub(super) key: &'static str,
+    pub(super) aim: Aim,
+    pub(super) effect: fn(&Host) -> Result<Counter, Unknown>,
 }
 
 /// The wanted value of a sysctl. All but `AtMost` and `Exactly` only raise: a larger value of the user stays.
 #[derive(Debug, Clone, Copy)]
-enum Aim {
+pub(super) enum Aim {
     /// A number that is at least this.
     AtLeast(u64),
     /// A number that is at most this: lowering it is the purpose.
@@ -48,6 +50,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 1.0,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.core.somaxconn",
         aim: Aim::AtLeast(32_768),
         effect: |host| netstat(host, "ListenOverflows"),
@@ -61,6 +64,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.6,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.ipv4.tcp_max_syn_backlog",
         aim: Aim::AtLeast(65_536),
         effect: |host| netstat(host, "TCPReqQFullDoCookies"),
@@ -76,6 +80,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.1,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_synack_retries",
         aim: Aim::AtMost(2),
         effect: |host| netstat(host, "TCPTimeouts"),
@@ -90,6 +95,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.5,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.ip_local_port_range",
         aim: Aim::Range(10_000, 65_535),
         effect: |host| netstat(host, "ActiveOpens"),
@@ -103,6 +109,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.5,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_tw_reuse",
         aim: Aim::Exactly(1),
         effect: |host| netstat(host, "TWRecycled"),
@@ -117,6 +124,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.3,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.core.rmem_max",
         aim: Aim::AtLeast(16 << 20),
         effect: |host| netstat(host, "RcvPruned"),
@@ -130,6 +138,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.3,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.core.wmem_max",
         aim: Aim::AtLeast(16 << 20),
         effect: |host| netstat(host, "TCPWqueueTooBig"),
@@ -144,6 +153,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.3,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.ipv4.tcp_rmem",
         aim: Aim::MaximumAtLeast(16 << 20),
         effect: |host| netstat(host, "TCPRcvCollapsed"),
@@ -159,6 +169,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.3,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_wmem",
         aim: Aim::MaximumAtLeast(16 << 20),
         effect: |host| netstat(host, "TCPMemoryPressures"),
@@ -175,6 +186,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.8,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_autocorking",
         aim: Aim::Exactly(0),
         effect: |host| netstat(host, "TCPAutoCorking"),
@@ -189,6 +201,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.9,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_slow_start_after_idle",
         aim: Aim::Exactly(0),
         effect: |host| netstat(host, "OutSegs"),
@@ -205,6 +218,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.2,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_fastopen",
         aim: Aim::Bits(3),
         effect: |host| netstat(host, "TCPFastOpenPassive"),
@@ -220,6 +234,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.4,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.core.netdev_max_backlog",
         aim: Aim::AtLeast(32_768),
         effect: |host| softnet(host, 1, "dropped"),
@@ -235,6 +250,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.4,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.core.netdev_budget",
         aim: Aim::AtLeast(600),
         effect: |host| softnet(host, 2, "time_squeeze"),
@@ -251,6 +267,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.4,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.core.netdev_budget_usecs",
         aim: Aim::AtLeast(4000),
         effect: |host| softnet(host, 2, "time_squeeze"),
@@ -268,6 +285,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             needs: Needs::Card,
             gain_percent: 0.15,
         },
+        proof: Proof::Asking,
         key: "net.core.busy_read",
         aim: Aim::AtLeast(50),
         effect: |host| netstat(host, "BusyPollRxPackets"),
@@ -282,6 +300,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.1,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.ipv4.tcp_max_tw_buckets",
         aim: Aim::AtLeast(262_144),
         effect: |host| netstat(host, "TCPTimeWaitOverflow"),
@@ -296,6 +315,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.1,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.ipv4.tcp_max_orphans",
         aim: Aim::AtLeast(65_536),
         effect: |host| netstat(host, "TCPAbortOnMemory"),
@@ -309,6 +329,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.7,
             ..PER_NAMESPACE
         },
+        proof: Proof::Counter,
         key: "net.netfilter.nf_conntrack_max",
         aim: Aim::AtLeast(262_144),
         effect: conntrack_dropped,
@@ -323,6 +344,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.1,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "fs.file-max",
         aim: Aim::AtLeast(1 << 20),
         effect: |host| {
@@ -344,6 +366,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.9,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "kernel.numa_balancing",
         aim: Aim::Exactly(0),
         effect: |host| vmstat(host, "numa_pages_migrated"),
@@ -361,6 +384,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.2,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_notsent_lowat",
         aim: Aim::AtMost(131_072),
         effect: |host| netstat(host, "TCPMemoryPressures"),
@@ -376,6 +400,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.2,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "net.ipv4.tcp_limit_output_bytes",
         aim: Aim::AtLeast(1 << 20),
         effect: |host| netstat(host, "TCPAutoCorking"),
@@ -390,28 +415,15 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             gain_percent: 0.1,
             ..PER_NAMESPACE
         },
+        proof: Proof::Asking,
         key: "fs.nr_open",
         aim: Aim::AtLeast(1 << 20),
         effect: |host| file(host, "/proc/sys/fs/nr_open"),
     },
 ];
 
-/// Tunings whose counter shows the lack of them.
-const COUNTED: [&str; 10] = [
-    "somaxconn",
-    "syn-backlog",
-    "wmem-max",
-    "tcp-rmem",
-    "netdev-backlog",
-    "netdev-budget",
-    "netdev-budget-usecs",
-    "max-tw-buckets",
-    "max-orphans",
-    "conntrack-max",
-];
-
 /// What most of them have in common: per network namespace, without risk, measurable on any path.
-const PER_NAMESPACE: About = About {
+pub(super) const PER_NAMESPACE: About = About {
     name: "",
     reason: "",
     detail: "",
@@ -466,11 +478,12 @@ impl Tuning for Sysctl {
         Ok(Advice::change(what, vec![Change::text(Setting::sysctl(self.key), text)]))
     }
 
+    fn parameter(&self) -> Option<&'static str> {
+        Some(self.key)
+    }
+
     fn proof(&self) -> Proof {
-        match self.about.name {
-            name if COUNTED.contains(&name) => Proof::Counter,
-            _ => Proof::Asking,
-        }
+        self.proof
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

@@ -30,6 +30,10 @@ impl Tuning for TcpMem {
         &ABOUT
     }
 
+    fn parameter(&self) -> Option<&'static str> {
+        Some(KEY)
+    }
+
     fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
         let [low, pressure, high] = pages(host)?;
         Ok(format!("{low} {pressure} {high} pages"))
