@@ -282,6 +282,9 @@ fn the_live_page_shows_crawlers_by_name() {
         (shown(0), shown(1)) == ((Some("Googlebot"), Some(3)), (Some("Slackbot"), Some(1)))
             && crawlers.as_array().is_some_and(|crawlers| crawlers.len() == 2)
     });
+    let status: serde_json::Value = serde_json::from_str(&application.admin_page("/status")).unwrap();
+    let listen = &status["about"]["listen"];
+    assert_eq!(listen.as_array().map(Vec::len), Some(1), "without the renderer's own socket: {listen}");
     let plain = Folder::new();
     plain.write("index.html", "x");
     let mut command = Command::new(program("flatout"));

@@ -60,9 +60,10 @@ pub struct Listen {
     /// Its connections start with a PROXY protocol header, version 1 or 2. It is neither detected nor optional: a connection
     /// without one is closed, and so is one whose peer the service does not [trust](crate::Service::believes_proxy).
     pub has_proxy_header: bool,
-    /// Whether it accepts connections while the server drains, as long as it has others: for requests on which responses depend
-    /// that are still to be sent. Its connections must not wait for an end of the drain. A process that takes over does not get it.
-    pub accepts_while_draining: bool,
+    /// For requests that the server itself sends, on which its other responses depend: it accepts connections while the server drains, as
+    /// long as there are others, is not handed over to another process, and is not among the server's addresses. Its connections must
+    /// not wait for the end of a drain.
+    pub is_internal: bool,
     /// Its number, for services that respond differently at different addresses
     /// ([`Request::listener`](crate::Request::listener)). Several listeners may have the same one.
     pub number: u16,
@@ -71,7 +72,7 @@ pub struct Listen {
 impl From<Address> for Listen {
     /// A listener with TLS, if the plan has an [`Acceptor`].
     fn from(address: Address) -> Listen {
-        Listen { address, is_plain: false, has_proxy_header: false, accepts_while_draining: false, number: 0 }
+        Listen { address, is_plain: false, has_proxy_header: false, is_internal: false, number: 0 }
     }
 }
 

@@ -256,17 +256,20 @@ fn limits_and_proxy_protocol_can_change() {
 }
 
 #[test]
-fn listeners_of_own_requests_accept_while_others_drain() {
-    let own = Listen { accepts_while_draining: true, .."127.0.0.1:0".parse().unwrap() };
+fn internal_listeners_accept_while_others_drain() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own");
+    let own = Listen { is_internal: true, ..Address::Unix(path.clone()).into() };
     let listen = vec!["127.0.0.1:0".parse().unwrap(), own];
     let running = Running::new(&Plan { listen, workers: Some(1), ..Plan::default() });
-    let addresses: Vec<SocketAddr> = running.handle.addresses().iter().map(tcp).collect();
-    let mut slow = TcpStream::connect(addresses[0]).unwrap();
+    let addresses = running.handle.addresses();
+    assert_eq!(addresses.len(), 1, "internal listeners are not listed: {addresses:?}");
+    let mut slow = TcpStream::connect(tcp(&addresses[0])).unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
     running.handle.drain();
-    until_refused(|| TcpStream::connect(addresses[0]).map(drop));
+    until_refused(|| TcpStream::connect(tcp(&addresses[0])).map(drop));
     for _ in 0..3 {
-        let mut stream = TcpStream::connect(addresses[1]).unwrap();
+        let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(GET_ON).unwrap();
         let found = rest(&mut stream);
         assert!(found.contains("200 OK") && found.contains("Connection: close\r\n"), "{found}");
@@ -274,5 +277,5 @@ fn listeners_of_own_requests_accept_while_others_drain() {
     slow.write_all(b"st: t\r\n\r\n").unwrap();
     assert!(rest(&mut slow).ends_with("[hello 127.0.0.1]"));
     drop(slow);
-    until_refused(|| TcpStream::connect(addresses[1]).map(drop));
+    until_refused(|| UnixStream::connect(&path).map(drop));
 }

@@ -214,11 +214,10 @@ impl Control {
             several(sites.upstreams.len(), "upstream"),
         ]
         .join(", ");
-        let listed = |what: &str, addresses: Vec<Address>| match addresses.iter().all(prerender::is_own) {
+        let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
             true => String::new(),
             false => {
-                let addresses = addresses.iter().filter(|address| !prerender::is_own(address));
-                let names: Vec<String> = addresses.map(Address::to_string).collect();
+                let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
                 format!("; {what} {}", names.join(" "))
             }
         };

@@ -308,20 +308,9 @@ impl Started {
             Some(welcome) => {
                 let urls = server.urls().to_vec();
                 server.run_announced(|addresses| {
-                    let public =
-                        addresses.iter().zip(&urls).filter(|(address, _)| !prerender::is_own(address));
-                    let (addresses, urls): (Vec<Address>, Vec<String>) =
-                        public.map(|(address, url)| (address.clone(), url.clone())).unzip();
                     let (plan, opened) = (checked.plan(), live.opened());
                     let sites = &opened.sites;
-                    welcome(&Welcome {
-                        plan,
-                        sites,
-                        workers_count,
-                        addresses: &addresses,
-                        urls: &urls,
-                        admin: &admin,
-                    });
+                    welcome(&Welcome { plan, sites, workers_count, addresses, urls: &urls, admin: &admin });
                 })
             }
             None => server.run(),

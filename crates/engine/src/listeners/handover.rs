@@ -42,19 +42,19 @@ impl Listeners {
         self.next_id += 1;
         // A listener of a plan is altered by `prepare`, which looks for one that is as secure as before.
         let start = match asked {
-            Some(_) => Start { is_secure, has_proxy_header: false, in_drain: false, number: 0 },
+            Some(_) => Start { is_secure, has_proxy_header: false, is_internal: false, number: 0 },
             None => Start::of_handed_over(&address, plan),
         };
         Ok((Entry { id, asked, address, start, file }, bound))
     }
 
-    /// The listeners for a process that is to listen at the same addresses. Those of requests that this process sends itself stay its own.
+    /// The listeners for a process that is to listen at the same addresses. Internal ones stay with this process.
     ///
     /// # Errors
     /// A worker lacks a socket of a listener: another change is in progress.
     pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
         let mut found = Vec::with_capacity(self.entries.len());
-        for entry in self.entries.iter().filter(|entry| !entry.start.in_drain) {
+        for entry in self.public() {
             let mut sockets = Vec::with_capacity(workers.len());
             for worker in &mut workers {
                 let at = worker.iter().position(|(id, _)| *id == entry.id);

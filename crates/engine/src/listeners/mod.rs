@@ -55,8 +55,8 @@ pub(crate) struct Start {
     pub(crate) is_secure: bool,
     /// Whether they start with a PROXY protocol header.
     pub(crate) has_proxy_header: bool,
-    /// Whether they are accepted while the server drains ([`Listen::accepts_while_draining`]).
-    pub(crate) in_drain: bool,
+    /// Whether they are the server's own ([`Listen::is_internal`]).
+    pub(crate) is_internal: bool,
     /// The listener's number in the plan ([`Listen::number`]).
     pub(crate) number: u16,
 }
@@ -67,7 +67,7 @@ impl Start {
         Start {
             is_secure: plan.tls.is_some() && !listen.is_plain,
             has_proxy_header: listen.has_proxy_header,
-            in_drain: listen.accepts_while_draining,
+            is_internal: listen.is_internal,
             number: listen.number,
         }
     }
@@ -79,7 +79,7 @@ impl Start {
             || Start {
                 is_secure: plan.tls.is_some(),
                 has_proxy_header: plan.handed_over_proxy_header,
-                in_drain: false,
+                is_internal: false,
                 number: 0,
             },
             |listen| Start::of(listen, plan),
@@ -208,14 +208,18 @@ impl Listeners {
         Ok((listening, workers))
     }
 
-    /// All addresses, with the ports that the kernel chose.
+    /// All addresses but internal ones, with the ports that the kernel chose.
     pub(crate) fn addresses(&self) -> Vec<Address> {
-        self.entries.iter().map(|entry| entry.address.clone()).collect()
+        self.public().map(|entry| entry.address.clone()).collect()
     }
 
     /// The addresses as URLs, which show where TLS is used.
     pub(crate) fn urls(&self) -> Vec<String> {
-        self.entries.iter().map(|entry| entry.address.url(entry.start.is_secure)).collect()
+        self.public().map(|entry| entry.address.url(entry.start.is_secure)).collect()
+    }
+
+    fn public(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| !entry.start.is_internal)
     }
 
     /// The port of the first TCP address with TLS.
@@ -307,7 +311,9 @@ impl Listeners {
         }
         for entry in self.entries.extract_if(.., |entry| removed.contains(&entry.id)) {
             entry.remove_file();
-            changed.removed.push(entry.address.clone());
+            if !entry.start.is_internal {
+                changed.removed.push(entry.address.clone());
+            }
             self.released.push((entry.asked.unwrap_or(entry.address), Instant::now()));
         }
         self.released.retain(|(_, since)| since.elapsed() < RELEASED_TIME_MAX);
@@ -316,7 +322,9 @@ impl Listeners {
                 worker.added.push(entry.listener(socket));
             }
             self.next_id = entry.id.wrapping_add(1);
-            changed.added.push(entry.address.clone());
+            if !entry.start.is_internal {
+                changed.added.push(entry.address.clone());
+            }
             self.entries.push(entry);
         }
         (workers, changed)

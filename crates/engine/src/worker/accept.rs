@@ -126,7 +126,7 @@ impl WorkerLoop {
 
     /// Closes the listeners whose connections are not accepted while the worker drains.
     pub(super) fn close_for_drain(&mut self) {
-        for listener in self.listeners.extract_if(.., |listener| !listener.start.in_drain) {
+        for listener in self.listeners.extract_if(.., |listener| !listener.start.is_internal) {
             let _ = self.poll.set().remove(listener.socket.as_fd());
         }
     }

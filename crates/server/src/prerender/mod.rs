@@ -73,7 +73,7 @@ pub(crate) fn listens(plan: &Plan) -> Vec<(usize, Listen)> {
         let at = plan.sites.sites.iter().position(|site| site.name == *name)?;
         let listen = Listen::from(Address::Unix(socket("site", name)));
         // Pages of requests that are in progress may load more of the site, also during an upgrade.
-        Some((at, Listen { is_plain: true, accepts_while_draining: true, ..listen }))
+        Some((at, Listen { is_plain: true, is_internal: true, ..listen }))
     });
     sites.collect()
 }
@@ -101,11 +101,6 @@ pub(crate) fn prepare(checked: &Checked) -> Result<(), Failure> {
         None => Ok(()),
     });
     made.map_err(|error| cannot(&error))
-}
-
-/// Whether an address is one of the renderer's, which nobody else is to use.
-pub(crate) fn is_own(address: &Address) -> bool {
-    matches!(address, Address::Unix(path) if path.starts_with(folder()))
 }
 
 /// Ends a renderer, and removes its folder, at the end of the process.
