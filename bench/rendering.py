@@ -115,14 +115,14 @@ class Renderer:
     def get(self, number, query=""):
         """The body of a page, and how long it took in milliseconds."""
         began = time.perf_counter()
-        command = ["curl", "-s", "--max-time", "120", "-A", AGENT, "-H", "Accept: text/html,*/*;q=0.8", self.url(number, query)]
+        command = ["curl", "-s", "--max-time", "120", "-A", AGENT, "-H", "Accept: text/html,*/*;q=0.8", "-w", "\nX-Prerender: %header{x-prerender}", self.url(number, query)]
         out = subprocess.run(command, capture_output=True).stdout.decode("utf-8", "replace")
         return out, (time.perf_counter() - began) * 1e3
 
     def render(self, number, query=""):
         body, ms = self.get(number, query)
         if f"What article {number} is about." not in body:
-            raise RuntimeError(f"{self.name}: article {number} was not rendered: {body[:300]}")
+            raise RuntimeError(f"{self.name}: article {number} was not rendered: {body[-300:]}")
         return ms
 
     def memory(self):

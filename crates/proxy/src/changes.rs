@@ -122,7 +122,7 @@ impl Proxy {
                 current.push(known.clone());
                 continue;
             }
-            let opened = LiveServer::new(wanted.clone(), upstream.plan.protocol)?;
+            let opened = LiveServer::new(wanted.clone(), &upstream.plan)?;
             opened.joins();
             changes.added.push(opened.label.clone());
             current.push(Arc::new(opened));

@@ -31,6 +31,9 @@ pub(crate) struct LiveServer {
     pub(crate) label: String,
     /// A hash of its address, the same on every host and after every start.
     pub(crate) number: u64,
+    /// Its value in the cookie of sticky sessions, which does not reveal its address. Not its position in the file: clients keep their
+    /// server when another is added or removed.
+    pub(crate) cookie: String,
     /// Its addresses; empty until its name resolves.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     connector: Option<Connector>,
@@ -71,15 +74,17 @@ fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<C
 }
 
 impl LiveServer {
+    /// A server of this upstream.
+    ///
     /// # Errors
     /// Its TLS settings are invalid.
-    pub(crate) fn new(plan: plan::Server, protocol: Protocol) -> Result<LiveServer, String> {
-        let tls = plan.tls.as_ref().map(|tls| connector(tls, &plan.address, protocol));
+    pub(crate) fn new(plan: plan::Server, upstream: &plan::Upstream) -> Result<LiveServer, String> {
+        let tls = plan.tls.as_ref().map(|tls| connector(tls, &plan.address, upstream.protocol));
         let connector = tls.transpose()?;
-        Ok(LiveServer::open(plan, connector))
+        Ok(LiveServer::open(plan, &upstream.name, connector))
     }
 
-    pub(crate) fn open(plan: plan::Server, connector: Option<Connector>) -> LiveServer {
+    fn open(plan: plan::Server, upstream: &str, connector: Option<Connector>) -> LiveServer {
         let (name, remote) = match &plan.address {
             Address::Socket(address) => (address.to_string(), Some(Remote::Tcp(*address))),
             Address::Name(name, port) => (format!("{name}:{port}"), None),
@@ -89,8 +94,10 @@ impl LiveServer {
             Some(remote) => remote.to_string(),
             None => name.clone(),
         };
+        let number = hash(format!("{:?}", plan.address).as_bytes());
         LiveServer {
-            number: hash(format!("{:?}", plan.address).as_bytes()),
+            number,
+            cookie: format!("{:016x}", hash(format!("{upstream} {number}").as_bytes())),
             weight: AtomicU32::new(plan.weight.max(1)),
             closed: AtomicU8::new(0),
             plan,
@@ -223,8 +230,8 @@ mod tests {
     use crate::plan::Address;
 
     fn server() -> LiveServer {
-        LiveServer::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap())), Protocol::Http1)
-            .unwrap()
+        let plan = plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap()));
+        LiveServer::new(plan.clone(), &plan::Upstream::new("t", vec![plan])).unwrap()
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl LiveUpstream {
         let speaks_alike = former.is_some_and(|former| former.plan.speaks_alike(&plan));
         let has_changes = former.is_some_and(LiveUpstream::has_changes);
         let opened = |server: &plan::Server| {
-            let opened = LiveServer::new(server.clone(), plan.protocol).map(Arc::new);
+            let opened = LiveServer::new(server.clone(), &plan).map(Arc::new);
             opened.map_err(|why| format!("upstream {}: {why}", plan.name))
         };
         let servers: Result<Vec<_>, String> =

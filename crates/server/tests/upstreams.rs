@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use flatout_engine::Limits;
 use flatout_proxy::{
     Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Resolver, Server, Upstream,
 };
-use support::{Running, body_of, last, read_request, upstream};
+use support::{Running, body_of, last, read_request, rest, upstream};
 
 /// A server that responds with its name as long as `is_well` is set.
 fn named(name: &'static str, is_well: Arc<AtomicBool>) -> SocketAddr {
@@ -53,6 +54,59 @@ fn requests_take_turns() {
         *counts.entry(body_of(&proxy.all(last("/"))).to_owned()).or_default() += 1;
     }
     assert_eq!(counts.into_values().collect::<Vec<_>>(), [10, 10, 10]);
+}
+
+/// A server that reports a request, and responds once it is let.
+fn waiting(began: Sender<()>, ends: Receiver<()>) -> SocketAddr {
+    let both = Mutex::new((began, ends));
+    upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            let (began, ends) = &*both.lock().unwrap();
+            began.send(()).unwrap();
+            let _ = ends.recv_timeout(Duration::from_secs(60));
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate");
+        }
+    })
+}
+
+#[test]
+fn requests_do_not_wait_while_another_server_has_room() {
+    for balance in [Balance::RoundRobin, Balance::Sticky { cookie: "at".to_owned() }] {
+        let ((began, begins), (end, ends)) = (channel(), channel());
+        let late = Server::new(Address::Socket(waiting(began, ends)));
+        let free = Server::new(Address::Socket(named("free", well())));
+        let plan = Upstream { balance, connections_max: 1, ..Upstream::new("t", vec![late, free]) };
+        let proxy = Running::to(plan);
+        let mut first = proxy.connect();
+        first.write_all(last("/").as_bytes()).unwrap();
+        begins.recv_timeout(Duration::from_secs(30)).unwrap();
+        for _ in 0..6 {
+            assert_eq!(body_of(&proxy.all(last("/"))), "free");
+        }
+        end.send(()).unwrap();
+        assert_eq!(body_of(&rest(&mut first)), "late");
+    }
+}
+
+#[test]
+fn backups_get_no_requests_because_others_are_full() {
+    let ((began, begins), (end, ends)) = (channel(), channel());
+    let late = Server::new(Address::Socket(waiting(began, ends)));
+    let backup = Server { backup: true, ..Server::new(Address::Socket(named("backup", well()))) };
+    let proxy = Running::to(Upstream { connections_max: 1, ..Upstream::new("t", vec![late, backup]) });
+    let send = || {
+        let mut stream = proxy.connect();
+        stream.write_all(last("/").as_bytes()).unwrap();
+        stream
+    };
+    let mut first = send();
+    begins.recv_timeout(Duration::from_secs(30)).unwrap();
+    let mut second = send();
+    end.send(()).unwrap();
+    assert_eq!(body_of(&rest(&mut first)), "late");
+    begins.recv_timeout(Duration::from_secs(30)).unwrap();
+    end.send(()).unwrap();
+    assert_eq!(body_of(&rest(&mut second)), "late", "it has waited");
 }
 
 #[test]

@@ -147,6 +147,11 @@ impl Shares {
         chosen
     }
 
+    /// Whether a server gets requests because others have no room: a backup only replaces servers that are down.
+    pub(crate) fn takes_over(&self, server: usize) -> bool {
+        self.server(server).is_some_and(|server| !server.plan.backup)
+    }
+
     /// Smooth weighted round robin, as in nginx: each server gains its weight, the one with the most credit is chosen
     /// and pays for all.
     fn by_turns(&mut self, open: &[(usize, u64)]) -> Option<usize> {

@@ -3,7 +3,6 @@
 use flatout_engine::Response;
 use flatout_wire::Head;
 
-use crate::hash::hash;
 use crate::plan;
 use crate::plan::Balance;
 use crate::select::balance::Shares;
@@ -18,23 +17,16 @@ pub(crate) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
 }
 
 /// The place of the server named by the cookie.
-pub(crate) fn server(head: &Head<'_>, name: &str, upstream: &str, shares: &Shares) -> Option<usize> {
+pub(crate) fn server(head: &Head<'_>, name: &str, shares: &Shares) -> Option<usize> {
     let value = cookie(head, name)?;
-    let is_it = |at: &usize| value_of(upstream, shares, *at).as_bytes() == value;
+    let is_it = |at: &usize| shares.server(*at).is_some_and(|server| server.cookie.as_bytes() == value);
     shares.active().iter().copied().find(is_it)
-}
-
-/// The cookie's value for a server, which does not reveal its address.
-pub(crate) fn value_of(upstream: &str, shares: &Shares, server: usize) -> String {
-    // Not its position in the file: clients keep their server when another is added or removed.
-    let number = shares.server(server).map_or(0, |server| server.number);
-    format!("{:016x}", hash(format!("{upstream} {number}").as_bytes()))
 }
 
 /// Sets the cookie in a response.
 pub(crate) fn set(plan: &plan::Upstream, shares: &Shares, server: usize, response: &mut Response) {
-    if let Balance::Sticky { cookie } = &plan.balance {
-        let value = value_of(&plan.name, shares, server);
+    if let (Balance::Sticky { cookie }, Some(server)) = (&plan.balance, shares.server(server)) {
+        let value = &server.cookie;
         response.header("Set-Cookie", format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax"));
     }
 }

@@ -8,7 +8,7 @@ use flatout_lane::connect::Remote;
 
 use crate::connection::{ConnectionProtocol, UpstreamConnection};
 use crate::failure::{Failure, error_text};
-use crate::plan::Protocol;
+use crate::plan::{Balance, Protocol};
 use crate::request::job::Job;
 use crate::select::balance::with_tried;
 use crate::server::LiveServer;
@@ -21,9 +21,14 @@ impl ProxyWorker {
     pub(crate) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
         let upstream = self.upstreams.at(job.upstream);
         let streams_max = upstream.plan.protocol.streams_max();
+        // Servers that have no room for a connection now.
+        let mut full = 0;
         loop {
             let group = state.groups.at_mut(job.upstream);
-            let chosen = group.shares.choose(&upstream.plan, job.hash, job.tried, job.stuck_to);
+            let chosen = group.shares.choose(&upstream.plan, job.hash, job.tried | full, job.stuck_to);
+            if full != 0 && !chosen.is_some_and(|at| group.shares.takes_over(at)) {
+                return self.enqueue(state, job);
+            }
             let Some(at) = chosen else {
                 group.counts.up(|counts| &counts.no_server);
                 self.log(Failure::NoServer, job.upstream, None, Some(&job), None);
@@ -52,7 +57,13 @@ impl ProxyWorker {
                 continue;
             }
             if pool.open >= upstream.plan.connections_max {
-                return self.enqueue(state, job);
+                let others = with_tried(full, at);
+                let is_bound = matches!(upstream.plan.balance, Balance::Hash(_)) || job.stuck_to == Some(at);
+                if is_bound || others == full {
+                    return self.enqueue(state, job);
+                }
+                full = others;
+                continue;
             }
             job.tried = with_tried(job.tried, at);
             let is_single = group.shares.active().len() == 1;

@@ -90,7 +90,7 @@ impl ProxyWorker {
             let stuck_to = match &upstream.plan.balance {
                 Balance::Sticky { cookie } => {
                     let shares = &state.groups.at(upstream_id).shares;
-                    sticky::server(head, cookie, &upstream.plan.name, shares)
+                    sticky::server(head, cookie, shares)
                 }
                 _ => None,
             };

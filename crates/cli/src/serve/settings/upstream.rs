@@ -131,7 +131,8 @@ pub(in crate::serve) const UPSTREAM: &[ServeSetting] = &[
         name: "upstream-connections",
         value: "N",
         default: "4096",
-        help: "maximum number of connections from each worker to each server; further requests wait in the queue",
+        help: "maximum number of connections from each worker to each server; further requests go to other servers, and wait in the queue if all are \
+               full; with hash, or with the cookie of sticky, they wait for their server, and backups do not take over",
         set: |options, given| {
             options.upstream.connections_max = parse::at_least_one::<u32>(given.text())? as usize;
             Ok(())
