@@ -253,7 +253,8 @@ fn logs_name_the_cache_the_tls_session_and_times() {
     // Lines of several workers are in no order.
     let lines = lines();
     let of = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
-    assert_eq!((of("MISS "), of("HIT - - - http 20")), (2, 2), "{lines:?}");
+    let missed = format!("MISS {origin} ");
+    assert_eq!((of(&missed), of("HIT - - - http 20")), (2, 2), "{lines:?}");
     let secure = lines.iter().find(|line| line.ends_with(" /tls")).expect("a line");
     assert!(secure.contains(" TLSv1.3 TLS") && secure.contains(" https 20"), "{secure}");
     for line in &lines {

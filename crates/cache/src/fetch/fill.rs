@@ -49,6 +49,8 @@ pub(crate) struct Fill {
     client: RefCell<Option<ParkedClient>>,
     pub(super) order: FillRequest,
     guest: Cell<Option<GuestKey>>,
+    /// The note of the upstream's response, for the log line of the client.
+    note: Cell<u64>,
     stream: RefCell<Option<Stream>>,
 }
 
@@ -70,7 +72,8 @@ impl Fill {
         order: FillRequest,
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
-        Fill { worker, flight, stale, client: RefCell::new(client), order, guest, stream }
+        let (client, note) = (RefCell::new(client), Cell::default());
+        Fill { worker, flight, stale, client, order, guest, note, stream }
     }
 
     pub(super) fn key(&self) -> Key<'_> {
@@ -126,6 +129,7 @@ impl Fill {
             return;
         }
         let mut response = lane.response();
+        response.set_note(self.note.get());
         note_outcome(cache_status.label, &mut response);
         let cache_status = self.cache_status(cache_status);
         let written = with_head(&self.order.head, |head| {
@@ -250,6 +254,7 @@ impl ResponseSink for Fill {
         by: ResponseOrigin,
     ) -> Disposition {
         self.guest.set(guest);
+        self.note.set(response.note());
         let status = response.status();
         if response.field("x-cache-status").is_some() {
             response.remove_header("x-cache-status");

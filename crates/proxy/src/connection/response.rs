@@ -128,9 +128,7 @@ pub(crate) fn write_response(
     if job.stuck_to != Some(server) && !matches!(job.receiver, Receiver::Sink(_)) {
         sticky::set(&upstream.plan, shares, server, response);
     }
-    if job.receiver.exchange().is_some() {
-        job.trail.answered(watch, received.status, response);
-    }
+    job.trail.answered(watch, received.status, response);
 }
 
 /// Whether a type is of content whose parts have to arrive at once.
