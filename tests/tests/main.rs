@@ -57,6 +57,7 @@ mod names;
 mod new_project;
 #[path = "observe.rs"]
 mod observe;
+mod operator;
 #[path = "package.rs"]
 mod package;
 #[path = "pages.rs"]

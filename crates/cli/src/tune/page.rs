@@ -2,10 +2,12 @@
 
 use flatout_tune::{About, Advice, Finding, Needs, Planned, Risk, Scope, Unknown};
 
-/// The screen: costly settings, the largest expected gain first, and the commands. `width` is the terminal's; other
+/// The screen: costly settings, the largest expected gain first and those of high risk last, and the commands. `width` is the terminal's; other
 /// output is not shortened.
 pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flags: &Flags) -> String {
-    let advised: Vec<&Finding> = findings.iter().filter(|finding| finding.is_shown_to_cost()).collect();
+    let mut advised: Vec<&Finding> = findings.iter().filter(|finding| finding.is_shown_to_cost()).collect();
+    // Nobody begins with what opens the machine to attacks.
+    advised.sort_by_key(|finding| matches!(finding.about.risk, Risk::High | Risk::Grave));
     let possible: Vec<&Finding> = findings.iter().filter(|finding| finding.is_merely_possible()).collect();
     let fine: Vec<&Finding> = findings
         .iter()
@@ -338,6 +340,22 @@ mod tests {
             text.contains("apply NAME --port 80 --state x ") && text.contains("undo --state x "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_screen_does_not_begin_with_what_opens_the_machine() {
+        let finding = |name: &str| Finding {
+            about: flatout_tune::find(name).unwrap().about(),
+            value: Ok("now".to_owned()),
+            advice: Ok(Advice::ByHand("something".to_owned())),
+            proof: flatout_tune::Proof::Setting,
+            moved: None,
+            is_measurable: true,
+        };
+        let findings = ["mitigations", "rps", "qdisc", "sack"].map(finding);
+        let text = screen(&findings, false, None, &Flags::default());
+        let at = |name: &str| text.find(&format!("\n{name} ")).unwrap_or_else(|| panic!("{name}: {text}"));
+        assert!(at("mitigations") > at("sack"), "{text}");
     }
 
     #[test]
