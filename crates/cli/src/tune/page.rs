@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_does_not_begin_with_what_opens_the_machine() {
+    fn settings_of_high_risk_come_last() {
         let finding = |name: &str| Finding {
             about: flatout_tune::find(name).unwrap().about(),
             value: Ok("now".to_owned()),
