@@ -172,6 +172,14 @@ fn a_warm_up_renders_the_pages_of_a_sitemap() {
         let (is_done, text) = application.flatout(&["prerender", "warm", url]);
         assert!(!is_done && text.contains(expected), "{url}: {text}");
     }
+    let (is_done, text) = application.flatout(&["prerender", "purge", "http://t/one", "http://t/tw*"]);
+    assert!(is_done, "{text}");
+    for target in ["/one", "/two?x=1&y=2"] {
+        assert_eq!(server.get(target, CRAWLER).field("X-Cache-Status"), Some("MISS"), "{target}");
+    }
+    for urls in [&["prerender", "purge"][..], &["prerender", "purge", "nonsense"]] {
+        assert!(!application.flatout(urls).0, "{urls:?}");
+    }
 }
 
 #[test]

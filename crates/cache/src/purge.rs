@@ -33,7 +33,8 @@ pub struct BadPurge(String);
 
 impl fmt::Display for BadPurge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "got `{}`, need url, prefix or tag with a value, or all; and soft or hard", self.0)
+        let need = "need url or prefix with a whole URL such as https://example.org/a, tag with a value, or all; and soft or hard";
+        write!(f, "got `{}`, {need}", self.0)
     }
 }
 
@@ -87,8 +88,8 @@ impl Purge {
         let scope = match (kind, value) {
             ("all", "") => PurgeScope::All,
             (_, "") => return Err(bad()),
-            ("url", url) => PurgeScope::Url(as_in_keys(url)),
-            ("prefix", url) => PurgeScope::Prefix(as_in_keys(url)),
+            ("url", url) => PurgeScope::Url(as_in_keys(url).ok_or_else(bad)?),
+            ("prefix", url) => PurgeScope::Prefix(as_in_keys(url).ok_or_else(bad)?),
             ("tag", tag) => PurgeScope::Tag(tag.to_owned()),
             _ => return Err(bad()),
         };
@@ -101,19 +102,22 @@ impl Purge {
     }
 }
 
-/// A URL as in keys.
-fn as_in_keys(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+/// A URL as in keys; `None` if it is none, and would purge nothing.
+fn as_in_keys(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
     let is_https = scheme.eq_ignore_ascii_case("https");
     if !is_https && !scheme.eq_ignore_ascii_case("http") {
-        return url.to_owned();
+        return None;
     }
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if authority.is_empty() {
+        return None;
+    }
     // The URL of a host without a path means its root.
     let path = if path.is_empty() { "/" } else { path };
     let mut out = Vec::new();
     write_url(is_https, authority.as_bytes(), path.as_bytes(), &mut out);
-    String::from_utf8_lossy(&out).into_owned()
+    Some(String::from_utf8_lossy(&out).into_owned())
 }
 
 #[cfg(test)]
@@ -148,7 +152,9 @@ pub(crate) mod tests {
             Purge::from_text("hard url HTTPS://A.b.:443/C:80").unwrap().scope,
             PurgeScope::Url("https://a.b/C:80".into())
         );
-        for text in ["", "hard", "url a", "hard url", "hard url ", "hard all x", "soft x y"] {
+        let no_urls = ["hard url /a", "hard url a.test/b", "hard prefix ftp://a/", "soft url https:///a"];
+        let others = ["", "hard", "url a", "hard url", "hard url ", "hard all x", "soft x y"];
+        for text in no_urls.into_iter().chain(others) {
             assert!(Purge::from_text(text).is_err(), "{text}");
         }
     }

@@ -63,8 +63,15 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (_, _, _, Some(host)) => of_host(&host)?,
         _ => vec![PurgeScope::All],
     };
-    let to_text = |scope| Purge { scope, is_soft: matches.get_flag("soft") }.to_text();
-    let purges: Vec<String> = scopes.into_iter().map(to_text).collect();
+    send(matches, scopes, matches.get_flag("soft"))
+}
+
+/// Sends purges to the server of a command.
+///
+/// # Errors
+/// A URL that is none: nothing was sent; or the server refuses.
+pub(super) fn send(matches: &ArgMatches, scopes: Vec<PurgeScope>, is_soft: bool) -> Result<(), Failure> {
+    let purges: Vec<String> = scopes.into_iter().map(|scope| Purge { scope, is_soft }.to_text()).collect();
     for purge in &purges {
         Purge::from_text(purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
     }

@@ -1,12 +1,14 @@
-//! `flatout prerender`: what the renderer of a running server does, pages that it is to render before they are requested, and a preview.
+//! `flatout prerender`: what the renderer of a running server does, pages that it is to render before they are requested or again, and a
+//! preview.
 
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_admin as admin;
+use flatout_cache::PurgeScope;
 use flatout_engine::Address;
 
-use super::admin_client;
+use super::{admin_client, purge};
 use crate::command::Command;
 use crate::{Failure, print};
 
@@ -20,7 +22,7 @@ pub(crate) const COMMAND: Command = Command {
     name: "prerender",
     about: "Show what the renderer of a running server does, preview a page, or have it render pages",
     more: "The command is sent to the server's admin listener. A warm-up goes on in the background, one page after the other, and \
-           pages that are in the cache already are not rendered again. Remove rendered pages with flatout purge.\n\
+           pages that are in the cache already are not rendered again, unless they are purged before.\n\
            A preview is one page of HTML: a picture of the page, the HTML that crawlers get, and what they would miss, such as a title, \
            a description, og tags, a canonical URL, broken links and JavaScript errors. It neither uses nor changes the cache.\n\
            Exit status: 0 done; 1 the server refuses, or has no renderer.",
@@ -29,6 +31,10 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout prerender preview -c site.kdl /articles/1", "writes preview.html, to open in a browser"),
         ("flatout prerender warm -c site.kdl https://example.org/sitemap.xml", "all pages of a sitemap"),
         ("flatout prerender warm -c site.kdl https://example.org/ https://example.org/new", "two pages"),
+        (
+            "flatout prerender purge -c site.kdl https://example.org/new 'https://example.org/articles/*'",
+            "render them anew",
+        ),
     ],
     arguments: |command| {
         let text = |name: &'static str, value: &'static str, help: &'static str| {
@@ -39,14 +45,17 @@ pub(crate) const COMMAND: Command = Command {
             .arg(
                 Arg::new("action")
                     .value_name("ACTION")
-                    .help("status, preview: what crawlers get of a page, or warm: render pages before they are requested")
-                    .value_parser(["status", "preview", "warm"])
+                    .help(
+                        "status, preview: what crawlers get of a page, warm: render pages before they are requested, or purge: remove \
+                         pages from the cache",
+                    )
+                    .value_parser(["status", "preview", "warm", "purge"])
                     .required(true),
             )
             .arg(
                 Arg::new("url")
                     .value_name("URL")
-                    .help("For preview: a page, as a URL or as a path of the first site with prerender. For warm: pages, and sitemaps, whose paths end with .xml")
+                    .help("For preview: a page, as a URL or as a path of the first site with prerender. For warm: pages, and sitemaps, whose paths end with .xml. For purge: pages; with * at the end, all that begin so")
                     .num_args(0..)
                     .value_hint(ValueHint::Url),
             )
@@ -70,6 +79,12 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         ("warm", 0) => {
             return Err(Failure::Usage("warm: need the URL of a page or of a sitemap".to_owned()));
         }
+        ("purge", 0) => {
+            let message =
+                "purge: need the URL of a page, such as https://example.org/new, or 'https://example.org/*'";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        ("purge", _) => return purge::send(matches, urls.iter().map(|url| scope(url)).collect(), false),
         ("preview", 1) => {}
         ("preview", count) => {
             return Err(Failure::Usage(format!(
@@ -87,6 +102,12 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let path = if action == "warm" { "/prerender/warm" } else { "/prerender/status" };
     let message = admin_client::message(&address, admin::ask(&address, path, body.as_bytes()))?;
     print(&format!("{message}\n"))
+}
+
+/// What a URL of `purge` stands for.
+fn scope(url: &str) -> PurgeScope {
+    url.strip_suffix('*')
+        .map_or_else(|| PurgeScope::Url(url.to_owned()), |start| PurgeScope::Prefix(start.to_owned()))
 }
 
 /// Writes the preview of a page to a file.
