@@ -4,6 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -15,7 +17,7 @@ use super::result::{Document, FailedRequest, PageFault, PageResult, Rendered, Ti
 use super::session::PageSession;
 use crate::browser::{Devtools, DevtoolsEvent, DevtoolsFault, text};
 use crate::origins::AllowedOrigin;
-use crate::walls::{Fetcher, Ruling};
+use crate::walls::{Fetched, Fetcher, Ruling};
 
 /// Requests of one page; further ones are refused.
 const REQUESTS_MAX: u32 = 500;
@@ -37,6 +39,9 @@ const URL_CHARACTERS_MAX: usize = 300;
 /// How often a page that is not ready is asked again.
 const READY_PERIOD: Duration = Duration::from_millis(100);
 
+/// The path of a request by which the page shows that it has got all responses before; it never gets to the site.
+const BARRIER_PATH: &str = "/.well-known/flatout-prerender-barrier";
+
 type Probe = Pin<Box<dyn Future<Output = Result<Value, DevtoolsFault>> + Send>>;
 
 /// A page while it loads.
@@ -49,6 +54,8 @@ struct Visit<'a> {
     documents: u32,
     targets: u32,
     quiet_since: Instant,
+    /// It is asked whether it is finished.
+    is_probing: bool,
     moved: Option<String>,
     rendered: Rendered,
 }
@@ -75,6 +82,7 @@ pub(crate) async fn visit(
         documents: 0,
         targets: 0,
         quiet_since: Instant::now(),
+        is_probing: true,
         moved: None,
         rendered: Rendered::default(),
     };
@@ -125,19 +133,30 @@ impl Visit<'_> {
         Box::pin(async move { devtools.command(&id, "Page.navigate", params).await })
     }
 
-    /// Asks the page whether it is finished. While its scripts run, there is no result.
+    /// Asks the page whether it is finished, once it has got all responses. While its scripts run, there is no result.
     fn readiness(&self) -> Probe {
-        let (devtools, id) = (self.session.devtools.clone(), self.session.id.clone());
-        let params = json!({ "expression": include_str!("ready.js"), "returnByValue": true });
-        Box::pin(async move { devtools.command(&id, "Runtime.evaluate", params).await })
+        let (devtools, id, frame) =
+            (self.session.devtools.clone(), self.session.id.clone(), self.session.frame.clone());
+        Box::pin(async move {
+            // In a world of its own: the page may have replaced what it uses.
+            let world = json!({ "frameId": frame, "worldName": "flatout" });
+            let world = devtools.command(&id, "Page.createIsolatedWorld", world).await?;
+            let barrier = json!({
+                "expression": include_str!("barrier.js").replace("BARRIER", BARRIER_PATH), "awaitPromise": true,
+                "contextId": world.get("executionContextId").cloned().unwrap_or_default(),
+            });
+            devtools.command(&id, "Runtime.evaluate", barrier).await?;
+            let ready = json!({ "expression": include_str!("ready.js"), "returnByValue": true });
+            devtools.command(&id, "Runtime.evaluate", ready).await
+        })
     }
 
     /// Serves the page's requests until it is finished. Returns false at its deadline.
     async fn load(&mut self, mut probe: Probe, deadline: Instant, idle: Duration) -> Result<bool, PageFault> {
-        let (mut is_probing, mut is_navigating) = (true, true);
+        let mut is_navigating = true;
         self.quiet_since = Instant::now();
         loop {
-            let is_quiet = self.fetches.is_empty() && !is_probing;
+            let is_quiet = self.fetches.is_empty() && !self.is_probing;
             let wake = if is_quiet { (self.quiet_since + idle).min(deadline) } else { deadline };
             tokio::select! {
                 event = self.session.events.recv() => {
@@ -155,8 +174,8 @@ impl Visit<'_> {
                     }
                     self.quiet_since = Instant::now();
                 }
-                result = &mut probe, if is_probing => {
-                    is_probing = false;
+                result = &mut probe, if self.is_probing => {
+                    self.is_probing = false;
                     let is_ready = result.map_or_else(probe_failed, |result| {
                         result.pointer("/result/value").and_then(Value::as_bool).unwrap_or_default()
                     });
@@ -173,7 +192,7 @@ impl Visit<'_> {
                     if wake >= deadline {
                         return Ok(false);
                     }
-                    (probe, is_probing) = (self.readiness(), true);
+                    (probe, self.is_probing) = (self.readiness(), true);
                 }
             }
         }
@@ -234,6 +253,10 @@ impl Visit<'_> {
         {
             return self.document(paused).await;
         }
+        if self.is_probing && path_of(&paused.url) == BARRIER_PATH {
+            let empty = Fetched { status: 204, fields: HeaderMap::new(), body: Bytes::new() };
+            return Ok(fulfill(&devtools, &paused.session, &paused.id, &empty).await?);
+        }
         self.rendered.requests += 1;
         let ruling = match self.rendered.requests > REQUESTS_MAX {
             true => Ruling::Refuse("requests"),
@@ -275,6 +298,12 @@ impl Visit<'_> {
 /// While a document is replaced by another one, there is no world to ask.
 fn probe_failed(_: DevtoolsFault) -> bool {
     false
+}
+
+/// The path of a URL; empty if it has none.
+fn path_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    rest.find('/').and_then(|at| rest.get(at..)).unwrap_or_default()
 }
 
 fn without_fragment(url: &str) -> &str {

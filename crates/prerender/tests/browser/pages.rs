@@ -105,6 +105,28 @@ fn a_page_says_when_it_is_ready() {
     assert!(found.is_rendered() && found.body.contains("at last"), "{found:?}");
 }
 
+/// The end of a page is found out by a request of its own, which neither the page nor its policy may hold up, and no site may see.
+#[test]
+fn pages_that_allow_no_requests_finish_in_time() {
+    if !has_chromium() {
+        return;
+    }
+    let origin = Origin::new(plan(), |asked| match asked {
+        "GET /policy" => page(
+            "<head><meta http-equiv=Content-Security-Policy content=\"connect-src 'none'\"></head><body><p>policy</p>",
+        ),
+        _ => page(
+            "<p>replaced</p><script>window.fetch = () => new Promise(() => {}); window.setTimeout = () => 0</script>",
+        ),
+    });
+    for target in ["/policy", "/replaced"] {
+        let found = origin.get(target);
+        assert!(found.is_rendered() && found.body.contains(&target[1..]), "{found:?}");
+    }
+    let requests = origin.requests();
+    assert!(requests.iter().all(|head| !head.contains("barrier")), "{requests:?}");
+}
+
 #[test]
 fn pages_that_never_finish_are_serialized_at_their_deadline() {
     if !has_chromium() {
