@@ -138,13 +138,17 @@ impl Proxy {
                 changes.weighted.push(server.label.clone());
             }
         }
-        for server in former.iter().filter(|it| !current.iter().any(|stays| Arc::ptr_eq(stays, it))) {
+        let is_same = current.len() == former.len()
+            && current.iter().zip(former.iter()).all(|(one, other)| Arc::ptr_eq(one, other));
+        let leaving: Vec<_> =
+            former.iter().filter(|it| !current.iter().any(|stays| Arc::ptr_eq(stays, it))).collect();
+        // Before any leaves: a worker that finds none of its servers must know that there are others.
+        upstream.publish((!is_same).then_some(current));
+        for server in leaving {
             server.leaves();
             changes.removed.push(server.label.clone());
         }
-        let is_same = current.len() == former.len()
-            && current.iter().zip(former.iter()).all(|(one, other)| Arc::ptr_eq(one, other));
-        self.publish(upstream, (!is_same).then_some(current));
+        self.publish(upstream, None);
         Ok(changes)
     }
 

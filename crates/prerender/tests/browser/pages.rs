@@ -115,11 +115,17 @@ fn pages_that_allow_no_requests_finish_in_time() {
         "GET /policy" => page(
             "<head><meta http-equiv=Content-Security-Policy content=\"connect-src 'none'\"></head><body><p>policy</p>",
         ),
+        "GET /sandbox" => respond(
+            "200 OK",
+            "text/html",
+            "Content-Security-Policy: sandbox\r\n",
+            "<!DOCTYPE html><p>sandbox</p>",
+        ),
         _ => page(
             "<p>replaced</p><script>window.fetch = () => new Promise(() => {}); window.setTimeout = () => 0</script>",
         ),
     });
-    for target in ["/policy", "/replaced"] {
+    for target in ["/policy", "/sandbox", "/replaced"] {
         let found = origin.get(target);
         assert!(found.is_rendered() && found.body.contains(&target[1..]), "{found:?}");
     }

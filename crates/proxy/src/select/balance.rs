@@ -172,8 +172,8 @@ impl Shares {
 
     /// The server with the fewest requests for its weight; round robin among equals.
     fn least(&mut self, open: &[(usize, u64)]) -> Option<usize> {
-        let load = |&(at, weight): &(usize, u64)| u64::from(self.busy(at)) * 1_000_000 / weight;
-        let least = open.iter().map(load).min()?;
+        let load = |&(at, weight): &(usize, u64)| f64::from(self.busy(at)) / weight as f64;
+        let least = open.iter().map(load).min_by(f64::total_cmp)?;
         let equals: Vec<_> = open.iter().filter(|it| load(it) == least).copied().collect();
         self.by_turns(&equals)
     }
@@ -289,6 +289,16 @@ mod tests {
             moved += u32::from(was != is);
         }
         assert!((850..1150).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn large_weights_do_not_hide_requests_in_progress() {
+        let upstream = upstream(&[5000, 5000], Balance::LeastConnections);
+        let mut shares = shares(&upstream, 1);
+        shares.begin(0);
+        for _ in 0..4 {
+            assert_eq!(shares.choose(&upstream.plan, 0, 0, None), Some(1));
+        }
     }
 
     #[test]

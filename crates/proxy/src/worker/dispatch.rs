@@ -30,6 +30,10 @@ impl ProxyWorker {
                 return self.enqueue(state, job);
             }
             let Some(at) = chosen else {
+                if group.changes_count != upstream.changes_count() {
+                    // All servers that this worker knows are removed; it gets the new ones next, and then what is queued.
+                    return self.enqueue(state, job);
+                }
                 group.counts.up(|counts| &counts.no_server);
                 self.log(Failure::NoServer, job.upstream, None, Some(&job), None);
                 return self.refuse(state, job, Failure::NoServer);
