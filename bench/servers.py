@@ -1,6 +1,6 @@
 """The measured servers: how each is started and pinned, and its resource use."""
 
-import copy, os, platform, re, shutil, signal, socket, tempfile, time
+import copy, os, platform, random, re, shutil, signal, socket, tempfile, time
 from pathlib import Path
 
 import children
@@ -43,10 +43,24 @@ def pin(cpu):
     return lambda: os.sched_setaffinity(0, {cpu})
 
 
+# Ports of servers: below those that the kernel gives to clients, and to servers that do not mind which one they get. A port that was free
+# would otherwise be another program's before its server binds it.
+PORTS = range(10_000, 32_000)
+given_ports = set()
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that is free. Several benchmarks may run at the same time."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in given_ports:
+            given_ports.add(port)
+            return port
 
 
 class Server:

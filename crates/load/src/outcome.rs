@@ -106,6 +106,9 @@ pub struct ServerCpu {
 /// A thread that is on its CPU for more than this share of the time measures itself.
 pub const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
 
+/// A thread that is on its CPU for less than this share of the time had to wait for it, if it was late.
+const IDLE_CPU_SHARE: f64 = 0.50;
+
 /// Requests that are sent later than this, at p99, distort the server's figures.
 const LAG_MAX: Duration = Duration::from_millis(1);
 
@@ -160,9 +163,13 @@ impl Outcome {
         }
         let lag = Duration::from_nanos(self.lag.percentile(99.0));
         if lag > LAG_MAX {
+            let why = match busiest < IDLE_CPU_SHARE {
+                // It was not it that was busy.
+                true => format!("other programs use the CPUs; this one used {:.0} % of one", busiest * 100.0),
+                false => "the load generator could not keep up with the rate".to_owned(),
+            };
             found.push(format!(
-                "requests were sent late although connections were free (1 in 100 by {:.1} ms or more): the load \
-                 generator could not keep up with the rate",
+                "requests were sent late although connections were free (1 in 100 by {:.1} ms or more): {why}",
                 lag.as_secs_f64() * 1e3
             ));
         }

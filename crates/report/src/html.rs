@@ -6,7 +6,13 @@ use flatout_load::{ErrorKind, Latency, Outcome};
 use crate::page::{self, document, escape, section};
 use crate::plot::{Line, Plot, Scale, Tick};
 use crate::unit::{count, round_time, time};
-use crate::{Measured, json, text};
+use crate::{Measured, json, stages, text};
+
+/// The table of stages.
+const STYLE: &str = ".scroll { overflow-x: auto; }
+.stages { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.stages th, .stages td { text-align: right; padding: .3em 1em .3em 0; white-space: nowrap; }
+";
 
 /// A standalone page.
 pub fn html(measured: &Measured) -> String {
@@ -21,6 +27,9 @@ pub fn html(measured: &Measured) -> String {
         body.push_str(&section("Throughput over time", &throughput(outcome)));
     }
     body.push_str(&section("Latency by percentile", &percentiles(outcome)));
+    if !outcome.stages.is_empty() {
+        body.push_str(&section("Stages", &stages(outcome)));
+    }
     if !measured.steps.is_empty() {
         body.push_str(&section("Latency against rate", &curve(measured)));
     }
@@ -28,7 +37,7 @@ pub fn html(measured: &Measured) -> String {
     let setup =
         format!("<details><summary>as JSON</summary><pre>{}</pre></details>", escape(&json::json(measured)));
     body.push_str(&section("Setup and all figures", &setup));
-    document(&format!("flatout bench {}", measured.url), "", &body)
+    document(&format!("flatout bench {}", measured.url), STYLE, &body)
 }
 
 fn machine(measured: &Measured) -> String {
@@ -62,6 +71,16 @@ fn throughput(outcome: &Outcome) -> String {
     let marks = (0..whole).step_by(step).map(|at| Tick { at: at as f64, text: format!("{at} s") }).collect();
     let lines = vec![Line { name: "requests/s", class: "one", points }];
     Plot { lines, x_ticks: marks, y_scale: Scale::Even, y_text: |value| count(value as u64) }.svg()
+}
+
+/// A table of stages.
+fn stages(outcome: &Outcome) -> String {
+    let heads = stages::HEADS.map(|head| format!("<th>{head}</th>")).concat();
+    let row = |cells: [String; stages::HEADS.len()]| {
+        format!("<tr>{}</tr>\n", cells.map(|cell| format!("<td>{cell}</td>")).concat())
+    };
+    let rows: String = stages::rows(&outcome.stages).map(row).collect();
+    format!("<div class=scroll><table class=stages><tr>{heads}</tr>\n{rows}</table></div>")
 }
 
 /// The axis of an HDR plot: each additional nine takes the same width.

@@ -24,6 +24,7 @@ mod page;
 mod plot;
 pub mod require;
 pub mod secret;
+mod stages;
 pub mod text;
 pub mod unit;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use flatout_load::{ErrorKind, Outcome};
 
 use crate::page::escape;
-use crate::{Measured, unit};
+use crate::{Measured, stages, unit};
 
 /// A limit for one figure.
 #[derive(Debug, Clone, PartialEq)]
@@ -179,6 +179,13 @@ pub fn markdown(measured: &Measured, checks: &[Check]) -> String {
         }
     }
     row("errors", unit::count(outcome.errors.sum()));
+    if !outcome.stages.is_empty() {
+        let _ =
+            writeln!(text, "\n| {} |\n|{}", stages::HEADS.join(" | "), "---:|".repeat(stages::HEADS.len()));
+    }
+    for row in stages::rows(&outcome.stages) {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
     if !checks.is_empty() {
         text.push_str("\n| requirement | measured | |\n|---|---:|---|\n");
     }

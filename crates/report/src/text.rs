@@ -7,7 +7,7 @@ use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, S
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
-use crate::{Measured, Opponent, histogram};
+use crate::{Measured, Opponent, histogram, stages};
 
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
@@ -227,25 +227,13 @@ fn costs(out: &mut String, outcome: &Outcome) {
     let _ = writeln!(out, "  CPU of the client: {each:.2} µs per request, threads at {}", shares.join(", "));
 }
 
-/// Each stage: what was offered, and what has come back.
-fn stages(out: &mut String, stages: &[StageOutcome]) {
-    if stages.is_empty() {
-        return;
-    }
-    let heads = ["p50", "p99", "max", "errors"].map(|head| format!("{head:>10}")).concat();
-    let _ = writeln!(out, "  {:>8} {:>17} {:>13}{heads}", "stage", "offered/s", "responses/s");
-    for found in stages {
-        let (latency, stage) = (&found.latency, &found.stage);
-        let rate = |per_s: f64| count(per_s.round() as u64);
-        let offered = match stage.from_per_s == stage.to_per_s {
-            true => rate(stage.to_per_s),
-            false => format!("{}..{}", rate(stage.from_per_s), rate(stage.to_per_s)),
-        };
-        let times = [latency.percentile(50.0), latency.percentile(99.0), latency.max()];
-        let times = times.map(|ns| format!("{:>10}", time(ns as f64))).concat();
-        let (length, responses) = (round_time(stage.time.as_nanos() as f64), rate(found.responses_per_s()));
-        let _ =
-            writeln!(out, "  {length:>8} {offered:>17} {responses:>13}{times}{:>10}", count(found.errors));
+/// A table of stages.
+fn stages(out: &mut String, found: &[StageOutcome]) {
+    let heads = stages::HEADS.map(str::to_owned);
+    for row in Some(heads).filter(|_| !found.is_empty()).into_iter().chain(stages::rows(found)) {
+        let [length, offered, responses, times @ .., errors] = row;
+        let times = times.map(|time| format!("{time:>10}")).concat();
+        let _ = writeln!(out, "  {length:>8} {offered:>17} {responses:>13}{times}{errors:>10}");
     }
 }
 
