@@ -20,11 +20,12 @@ fn commands(page: &str) -> String {
 /// The same with ports that are free.
 fn with_free_ports(mut script: String) -> String {
     let listeners = PORTS.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    for (port, listener) in PORTS.iter().zip(&listeners) {
-        let free = listener.local_addr().unwrap().port().to_string();
-        script = script.replace(port, &free);
+    let free = listeners.each_ref().map(|listener| listener.local_addr().unwrap().port().to_string());
+    // In two steps: one of the new ones may contain an old one.
+    for (at, port) in PORTS.iter().enumerate() {
+        script = script.replace(port, &format!("<{at}>"));
     }
-    script
+    free.iter().enumerate().fold(script, |script, (at, free)| script.replace(&format!("<{at}>"), free))
 }
 
 #[test]
